@@ -1,0 +1,1 @@
+"""The bottom layer: errors, logging, the dtype table and the one door to private torch."""

@@ -1,0 +1,76 @@
+"""The errors users meet. Each is also a built-in exception, so `except ValueError` keeps working.
+
+An error is a short letter: what failed, where in the user's code, what was there, what is near, what to do next.
+"""
+
+from __future__ import annotations
+
+
+class AirError(Exception):
+    """Base of all errors torchair raises on purpose.
+
+    `what` is the first line; `at`, `got`, `near` and `next` are the lines below it and may be left out.
+    """
+
+    def __init__(self, what: str, *, at: str = "", got: str = "", near: str = "", next: str = "") -> None:
+        self.what = what
+        self.details = {"at": at, "got": got, "near": near, "next": next}
+        lines = [f"{type(self).__name__}: {what}"]
+        lines += [f"  {key:<6} {_indent(text)}" for key, text in self.details.items() if text]
+        super().__init__("\n".join(lines))
+
+    def __str__(self) -> str:
+        """Also for KeyError-like bases, whose own __str__ would quote the text."""
+        return str(self.args[0])
+
+
+def _indent(text: str) -> str:
+    return text.strip().replace("\n", "\n" + " " * 9)
+
+
+class BadOption(AirError, ValueError):
+    """An option has a value outside its allowed set, or its name does not exist."""
+
+
+class BadOptionType(AirError, TypeError):
+    """An option was given a value of the wrong Python type."""
+
+
+class BadPath(AirError, FileNotFoundError):
+    """An option names a file or directory that does not exist."""
+
+
+class UnknownOp(AirError, RuntimeError):
+    """An IR op type that is not in the catalogue of prototypes."""
+
+
+class BadAttribute(AirError, ValueError):
+    """An IR op was built with an attribute it does not have, or with a value of the wrong kind."""
+
+
+class BadInput(AirError, TypeError):
+    """An IR op was built with a missing input, or with something that cannot be a tensor."""
+
+
+class BadGraph(AirError, RuntimeError):
+    """A graph is not valid: a dangling edge, a cycle, a name used twice, a pass that broke it."""
+
+
+class BadConverter(AirError, AssertionError):
+    """A converter returned something that does not match what the FX node returns."""
+
+
+class UnsupportedOp(AirError, NotImplementedError):
+    """An op has no converter, no kernel or no decomposition, where one is really needed."""
+
+
+class BadPass(AirError, RuntimeError):
+    """A pass (usually a user's) raised, or left a graph that is not valid."""
+
+
+class BadCall(AirError, RuntimeError):
+    """A compiled graph was called with arguments it was not compiled for."""
+
+
+class NotPossible(AirError, RuntimeError):
+    """A request that this device, mode or build cannot fulfil."""

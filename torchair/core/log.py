@@ -1,0 +1,77 @@
+"""The `torchair` logger: line format, the extra level EVENT, `event` and `warning_once`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+EVENT_LEVEL = 35
+logging.addLevelName(EVENT_LEVEL, "EVENT")
+
+
+class AirLogger(logging.Logger):
+    """A logger that also knows EVENT (between WARNING and ERROR) and says some things only once."""
+
+    def __init__(self, name: str, level: int = logging.NOTSET) -> None:
+        super().__init__(name, level)
+        self._said: set[str] = set()
+
+    def event(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """Log at EVENT: milestones with their times."""
+        if self.isEnabledFor(EVENT_LEVEL):
+            self._log(EVENT_LEVEL, msg, args, **kwargs)
+
+    def warning_once(self, msg: str, *args: Any) -> None:
+        """Log a warning the first time exactly this text is said in this process."""
+        text = msg % args if args else msg
+        if text not in self._said:
+            self._said.add(text)
+            self._log(logging.WARNING, text, (), stacklevel=2)
+
+
+class LineFormat(logging.Formatter):
+    """`[LEVEL] TORCHAIR(pid,python):YYYY-mm-dd HH:MM:SS.mmm.uuu [file.py:line]tid message`."""
+
+    def __init__(self, product: str) -> None:
+        super().__init__()
+        self._head = f"{product}({os.getpid()},{os.path.basename(sys.executable)})"
+
+    def format(self, record: logging.LogRecord) -> str:
+        micros = int(record.created * 1_000_000) % 1_000_000
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        stamp = f"{when}.{micros // 1000:03d}.{micros % 1000:03d}"
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        where = f"[{record.filename}:{record.lineno}]{threading.get_native_id()}"
+        return f"[{record.levelname}] {self._head}:{stamp} {where} {text}"
+
+
+class _Stdout(logging.StreamHandler[Any]):
+    """Writes to whatever `sys.stdout` is now, so redirected output and test captures see the lines."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:  # type: ignore[override]
+        return sys.stdout
+
+
+def make_logger(name: str) -> AirLogger:
+    """The logger of one product name, with a stdout handler; ERROR by default, DEBUG under TORCH_COMPILE_DEBUG=1."""
+    made = AirLogger(name, logging.DEBUG if os.getenv("TORCH_COMPILE_DEBUG") == "1" else logging.ERROR)
+    handler = _Stdout()
+    handler.setFormatter(LineFormat(name.upper()))
+    made.addHandler(handler)
+    made.parent = logging.getLogger()
+    made.propagate = False
+    logging.Logger.manager.loggerDict[name] = made
+    return made
+
+
+logger = make_logger("torchair")

@@ -1,0 +1,5 @@
+"""Old import path of the logger, kept for users' scripts."""
+
+from torchair.core.log import EVENT_LEVEL, logger
+
+__all__ = ["EVENT_LEVEL", "logger"]
