@@ -1,0 +1,340 @@
+"""The one builder of IR ops, and the public calls on top of it: `custom_op`, `Const`, `Cast`, `Clone`.
+
+`ge.Acos(x)`, `ge.Cast(x, dst_type=0)`, `ge.Unpack(x, num=2, outputs=2)`: inputs in prototype order, attributes by name,
+`outputs=` the number of tensors of a dynamic output. Python numbers, lists and torch tensors become `Const` ops.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchair.core import dtypes
+from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
+from torchair.ge import attr as attrs_of
+from torchair.ge.attr import Attr
+from torchair.ge.graph import Desc, Graph, Op, Slot, Tensor, current_graph
+from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue, prototype
+
+_FLOATS = ("BF16", "FLOAT16", "FLOAT", "DOUBLE")
+_INTS = ("INT8", "UINT8", "INT32", "UINT32", "INT64")
+_INDEX_TYPES = {"INT32", "INT64"}
+_LITERALS = (bool, int, float, list, tuple, torch.Tensor, np.ndarray, np.generic)
+
+
+def build(
+    op_type: str,
+    *args: Any,
+    outputs: int | Mapping[str, int] | None = None,
+    dependencies: Sequence[Tensor] = (),
+    node_name: str | None = None,
+    attrs: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Add an op of the catalogue to the graph being built; returns its outputs (one, a tuple, or lists)."""
+    proto = prototype(op_type)
+    named = {param.name: arg for param, arg in zip(proto.inputs, args, strict=False)}
+    extra = args[len(proto.inputs) :]
+    if len(extra) > len(proto.attrs):
+        raise BadInput(f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes", near=str(proto))
+    given = {row.name: value for row, value in zip(proto.attrs, extra, strict=False)} | dict(attrs or {})
+    for key, value in kwargs.items():
+        if key in proto.input_names and key not in named:
+            named[key] = value
+        elif key in given:
+            raise BadAttribute(f"{op_type} got attribute {key!r} twice")
+        else:
+            given[key] = value
+    inputs = {param.name: _input(proto, param, named.get(param.name), named) for param in proto.inputs}
+    values = {name: _attribute(proto, name, value) for name, value in given.items() if value is not None}
+    for row in proto.attrs:
+        if row.required and row.name not in values:
+            raise BadAttribute(f"{op_type} needs the attribute {row.name!r} ({row.type})", near=str(proto))
+    counts = [(param.name, _count(proto, param, outputs)) for param in proto.outputs]
+    return add_op(op_type, inputs, values, counts, dependencies=dependencies, node_name=node_name)
+
+
+def add_op(
+    op_type: str,
+    inputs: Mapping[str, Tensor | Sequence[Tensor] | None],
+    attrs: Mapping[str, Attr],
+    outputs: Sequence[tuple[str, int | None]],
+    *,
+    dependencies: Sequence[Tensor] = (),
+    node_name: str | None = None,
+) -> Any:
+    """Append an op whose parts are already checked. An output count of None is a single output."""
+    graph = current_graph()
+    op = Op(_name(graph, op_type, node_name), op_type)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) or value is None:
+            op.slots.append(_slot(name, value))
+        else:
+            op.slots.extend(_slot(f"{name}{i}", tensor) for i, tensor in enumerate(value))
+    op.attrs.update(attrs)
+    op.after.extend(dependency.op for dependency in dependencies)
+    results: list[Any] = []
+    for name, count in outputs:
+        made = [
+            Tensor(op, len(op.outputs) + i, name if count is None else f"{name}{i}")
+            for i in range(1 if count is None else count)
+        ]
+        op.outputs.extend(made)
+        results.append(made[0] if count is None else made)
+    graph.add(op)
+    if not results:
+        return None
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _name(graph: Graph, op_type: str, node_name: str | None) -> str:
+    if node_name is None:
+        return graph.new_name(op_type)
+    if not node_name.strip():
+        raise BadConverter("a node name must not be blank", got=repr(node_name))
+    if node_name in graph.by_name:
+        raise BadConverter(f"the node name {node_name!r} is taken in {graph.name}", next="choose another, or give none")
+    return node_name
+
+
+def _slot(name: str, tensor: Tensor | None) -> Slot:
+    if tensor is None:
+        return Slot(Desc(name, attrs={"_is_unfed_optional": attrs_of.Int(1)}), None)
+    return Slot(Desc(name), tensor)
+
+
+def _input(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]) -> Tensor | list[Tensor] | None:
+    if param.kind == "dynamic":
+        if not isinstance(value, list | tuple):
+            raise BadInput(f"{proto.name}: input {param.name!r} is a list of tensors", got=repr(value), near=str(proto))
+        return [_tensor(proto, param, item, named) for item in value]
+    if value is None:
+        if param.kind == "required" and proto.name not in ("Data", "RefData"):
+            raise BadInput(f"{proto.name}: input {param.name!r} is missing", near=str(proto))
+        return None
+    return _tensor(proto, param, value, named)
+
+
+def _tensor(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, _LITERALS):
+        raise BadInput(
+            f"{proto.name}: input {param.name!r} cannot be made a tensor", got=f"{value!r} ({type(value).__name__})"
+        )
+    return Const(value, dtype=_literal_dtype(proto, param, value, named))
+
+
+def _literal_dtype(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]) -> int | None:
+    """The dtype a literal operand takes from the tensors beside it (None: its own)."""
+    first = value
+    while isinstance(first, list | tuple):
+        first = first[0] if first else 0
+    if isinstance(first, bool) or not isinstance(first, int | float):
+        return None
+    if param.dtypes and set(param.dtypes) <= _INDEX_TYPES:
+        return dtypes.BY_NAME["INT64"].runtime
+    pool = _FLOATS if isinstance(first, float) else _INTS
+    beside: list[Any] = []
+    for other in named.values():
+        beside.extend(other if isinstance(other, list | tuple) else [other])
+    found = {dtypes.BY_RUNTIME[t.dtype].name for t in beside if isinstance(t, Tensor)} & set(pool)
+    if len(found) > 1:
+        raise BadConverter(
+            f"{proto.name}: the literal {value!r} could take any of {sorted(found)}",
+            next="make it a tensor with ge.Const(value, dtype=...)",
+        )
+    return dtypes.BY_NAME[found.pop()].runtime if found else None
+
+
+def _attribute(proto: Prototype, name: str, value: Any) -> Attr:
+    row = proto.attr_by_name.get(name)
+    if row is None:
+        if name.startswith("_") and isinstance(value, Attr):
+            return value
+        have = ", ".join(proto.attr_by_name) or "none"
+        raise BadAttribute(f"{proto.name} has no attribute {name!r}; it has {have}", near=str(proto))
+    return make_attr(proto.name, row, value)
+
+
+def make_attr(op_type: str, row: AttrParam, value: Any) -> Attr:
+    """A Python value as the attribute kind that the prototype wants."""
+    kind = attrs_of.BY_PROTOTYPE.get(row.type)
+    if kind is None:
+        raise BadAttribute(f"{op_type}: attributes of type {row.type} ({row.name!r}) cannot be built from Python")
+    if isinstance(value, torch.dtype):
+        value = dtypes.to_ge(value)
+    if isinstance(value, Attr) and type(value) is not kind:
+        raise BadAttribute(f"{op_type}: attribute {row.name!r} is {row.type}", got=repr(value))
+    if not isinstance(value, Attr) and not _fits(row.type, value):
+        raise BadAttribute(f"{op_type}: attribute {row.name!r} is {row.type}", got=f"{value!r} ({type(value).__name__})")
+    return kind(value)
+
+
+_SCALARS: dict[str, tuple[type, ...]] = {
+    "Int": (int, np.integer), "Float": (int, float, np.floating), "Bool": (bool, int), "String": (str,),
+    "Type": (int,), "Tensor": (torch.Tensor,),
+}  # fmt: skip
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind in _SCALARS:
+        return isinstance(value, _SCALARS[kind])
+    item = kind.removeprefix("List")
+    return isinstance(value, list | tuple | torch.Size) and all(_fits(item, element) for element in value)
+
+
+def _count(proto: Prototype, param: Param, outputs: int | Mapping[str, int] | None) -> int | None:
+    if param.kind != "dynamic":
+        return None
+    if isinstance(outputs, Mapping):
+        outputs = outputs.get(param.name)
+    if outputs is None:
+        raise BadInput(f"{proto.name}: how many tensors is output {param.name!r}?", next="give outputs=<number>")
+    return outputs
+
+
+def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readable: bool = True) -> Tensor:
+    """A constant. Python floats are FLOAT, ints INT64, lists follow NumPy, an empty list is INT32."""
+    if isinstance(v, Tensor):
+        raise BadInput("Const wants a value, not a graph tensor", got=repr(v)) from ValueError(v)
+    value = const_value(v, dtype)
+    graph = current_graph()
+    small = node_name is None and readable and value.numel() <= 64
+    key = (f"{v!r}" if not isinstance(v, torch.Tensor) else repr(value.tolist()), dtypes.to_ge(value.dtype))
+    key = (f"{key[0]}{tuple(value.shape)}", key[1])
+    if small and not graph.scopes and key in graph.constants:
+        return graph.constants[key]
+    attrs: dict[str, Attr] = {"value": attrs_of.Tensor(value)}
+    if readable:
+        attrs["_readable_value"] = attrs_of.Str(repr(v))
+    made: Tensor = add_op("Const", {}, attrs, [("", None)], node_name=node_name)
+    if small and not graph.scopes:
+        graph.constants[key] = made
+    return made
+
+
+def const_value(v: Any, dtype: int | None = None) -> torch.Tensor:
+    """The CPU tensor a Const of `v` holds."""
+    wanted = None if dtype is None else dtypes.to_torch(dtype)
+    if isinstance(v, torch.Tensor):
+        plain = v.detach().cpu().contiguous()
+        return plain if wanted is None else plain.to(wanted)
+    if wanted is None and isinstance(v, float):
+        wanted = torch.float32
+    if wanted is None and isinstance(v, list | tuple) and not v:
+        wanted = torch.int32
+    if wanted is None or isinstance(v, np.ndarray | np.generic):
+        made = torch.from_numpy(np.ascontiguousarray(v)).reshape(np.shape(v))
+        return made if wanted is None else made.to(wanted)
+    return torch.tensor(v, dtype=wanted)
+
+
+def Cast(x: Any, *, dst_type: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """`x` converted to another data type."""
+    made: Tensor = build("Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name)
+    return made
+
+
+def Clone(x: Tensor, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """A copy of `x` (a TensorMove op)."""
+    for value in (x, *dependencies):
+        if not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
+            raise BadConverter("Clone wants graph tensors", got=repr(value))
+    made: Tensor = build("TensorMove", x, dependencies=dependencies, node_name=node_name)
+    return made
+
+
+def custom_op(
+    op_type: str,
+    *args: Any,
+    inputs: dict[str, Any] | None = None,
+    outputs: list[str | tuple[str, int]] | None = None,
+    attrs: dict[str, Attr] | None = None,
+    node_name: str | None = None,
+) -> Any:
+    """Add any IR op: positional (inputs then attributes of the registered prototype), or fully described by keyword."""
+    if args:
+        return _custom_by_prototype(op_type, args, node_name)
+    return _custom_described(op_type, inputs, outputs, attrs, node_name)
+
+
+def _custom_by_prototype(op_type: str, args: Sequence[Any], node_name: str | None) -> Any:
+    proto = prototype(op_type)
+    if len(args) != len(proto.inputs) + len(proto.attrs):
+        raise IndexError(
+            f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes, {len(args)} values were "
+            f"given; its prototype is {proto}"
+        )
+    inputs: dict[str, Any] = {}
+    for param, value in zip(proto.inputs, args, strict=False):
+        _check_custom_input(proto, param, value)
+        inputs[param.name] = value
+    values: dict[str, Attr] = {}
+    for row, value in zip(proto.attrs, args[len(proto.inputs) :], strict=True):
+        if row.type not in attrs_of.BY_PROTOTYPE:
+            raise BadAttribute(f"{op_type}: the type {row.type} of attribute {row.name!r} is not known")
+        if value is not None:
+            values[row.name] = make_attr(op_type, row, value)
+    counts = [(param.name, _count(proto, param, None)) for param in proto.outputs]
+    return add_op(op_type, inputs, values, counts, node_name=node_name)
+
+
+def _check_custom_input(proto: Prototype, param: Param, value: Any) -> None:
+    wants = {"required": Tensor, "optional": Tensor | None, "dynamic": list | tuple}
+    if not isinstance(value, wants[param.kind]):
+        raise BadInput(
+            f"{proto.name}: input {param.name!r} is {param.kind}", got=f"{type(value).__name__}", near=str(proto)
+        )
+
+
+def _custom_described(
+    op_type: str,
+    inputs: dict[str, Any] | None,
+    outputs: list[str | tuple[str, int]] | None,
+    attrs: dict[str, Attr] | None,
+    node_name: str | None,
+) -> Any:
+    if not isinstance(inputs, dict | None):
+        raise BadConverter(f"{op_type}: inputs is a dict of name to tensor", got=repr(inputs))
+    for name, value in (inputs or {}).items():
+        items: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+        is_list = isinstance(value, list | tuple)
+        if not all(isinstance(item, Tensor) or (item is None and not is_list) for item in items):
+            raise BadConverter(f"{op_type}: input {name!r} is a tensor, None or a list of tensors", got=repr(value))
+    for name, value in (attrs or {}).items():
+        if not isinstance(value, attrs_of.PUBLIC):
+            kinds = ", ".join(sorted(kind.__name__ for kind in attrs_of.PUBLIC))
+            raise BadConverter(
+                f"{op_type}: attribute {name!r} must be made with torchair.ge.attr", got=repr(value), near=kinds
+            )
+    if not isinstance(outputs, list | tuple | None):
+        raise BadConverter(f"{op_type}: outputs is a list of names", got=repr(outputs))
+    counts: list[tuple[str, int | None]] = []
+    for entry in outputs or ():
+        is_pair = isinstance(entry, tuple) and [type(part) for part in entry] == [str, int]
+        if not isinstance(entry, str) and not is_pair:
+            raise BadConverter(f"{op_type}: an output is a name or (name, count)", got=repr(entry))
+        counts.append((entry, None) if isinstance(entry, str) else entry)
+    return add_op(op_type, inputs or {}, attrs or {}, counts, node_name=node_name)
+
+
+@functools.cache
+def builder(op_type: str) -> Callable[..., Any]:
+    """The function behind `ge.<Op>`."""
+    proto = prototype(op_type)
+    made = functools.partial(build, op_type)
+    made.__doc__ = str(proto)  # type: ignore[misc]
+    return made
+
+
+def is_op(name: str) -> bool:
+    """Is this the name of an op of the catalogue?"""
+    return name in catalogue()
+
+
+__all__ = ["Cast", "Clone", "Const", "UnknownOp", "add_op", "build", "builder", "const_value", "custom_op", "is_op"]

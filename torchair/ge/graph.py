@@ -1,0 +1,291 @@
+"""The IR: a `Graph` of `Op`s joined by `Tensor`s.
+
+Slots are flat: a dynamic input `x` of three tensors is `x0, x1, x2`, an optional input that is not fed is a slot without a
+tensor. This is the form of the wire; `Op.arguments()` groups the slots back by the names of the prototype.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torchair.core import dtypes
+from torchair.core.errors import BadConverter
+from torchair.ge.attr import Attr
+from torchair.ge.host import Host
+from torchair.ge.prototype import Prototype, catalogue
+
+INPUT_TYPES = ("Data", "RefData")
+OUTPUT_TYPE = "NetOutput"
+
+
+@dataclass
+class Desc:
+    """What a wire descriptor says beyond the edge itself. `shape` None means not filled in."""
+
+    name: str = ""
+    dtype: int = dtypes.UNDEFINED
+    shape: tuple[int, ...] | None = None
+    layout: str = ""
+    device: str = ""
+    attrs: dict[str, Attr] = field(default_factory=dict[str, Attr])
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The FX node an op was made for: name, target, printed call, and the user's source line."""
+
+    name: str
+    target: str
+    code: str = ""
+    source: str = ""
+
+
+class Tensor:
+    """One output of one op. `meta` is what flows here: a fake tensor, a `Host` value, or None while unknown."""
+
+    __slots__ = ("desc", "index", "meta", "op")
+
+    def __init__(self, op: Op, index: int, name: str) -> None:
+        self.op = op
+        self.index = index
+        self.desc = Desc(name)
+        self.meta: torch.Tensor | Host | None = None
+
+    @property
+    def dtype(self) -> int:
+        """The GE data type (runtime number); `DT_UNDEFINED` while unknown."""
+        return self.desc.dtype if self.meta is None else dtypes.to_ge(self.meta.dtype)
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        if self.meta is None:
+            raise BadConverter(f"the rank of {self.tensor} is not known", next="ask for meta_outputs instead")
+        return self.meta.ndim
+
+    @property
+    def symsize(self) -> tuple[Any, ...] | None:
+        """The sizes, some of which may be symbols; None while unknown."""
+        return None if self.meta is None else tuple(self.meta.shape)
+
+    @property
+    def node(self) -> Op:
+        """The op that makes this tensor."""
+        return self.op
+
+    @property
+    def tensor(self) -> str:
+        """The edge as text, `<op>:<slot>`."""
+        return f"{self.op.name}:{self.index}"
+
+    @property
+    def controller(self) -> str:
+        """The control edge as text, `<op>:-1`."""
+        return f"{self.op.name}:-1"
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.tensor} {describe(self.meta)})"
+
+
+@dataclass
+class Slot:
+    """An input of an op: its IR name (in the descriptor) and the tensor that feeds it, if any."""
+
+    desc: Desc
+    tensor: Tensor | None
+
+    @property
+    def name(self) -> str:
+        return self.desc.name
+
+
+class Op:
+    """A node of the IR. `after` are the ops it must run after without reading them (control edges)."""
+
+    __slots__ = ("after", "attrs", "name", "origin", "outputs", "slots", "subgraphs", "type")
+
+    def __init__(self, name: str, type: str) -> None:
+        self.name = name
+        self.type = type
+        self.slots: list[Slot] = []
+        self.attrs: dict[str, Attr] = {}
+        self.outputs: list[Tensor] = []
+        self.after: list[Op] = []
+        self.subgraphs: list[str] = []
+        self.origin: Origin | None = None
+
+    @property
+    def prototype(self) -> Prototype | None:
+        """The row of the catalogue, or None for a user's op that was described inline."""
+        return catalogue().get(self.type)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The tensors that are connected, in slot order."""
+        return [slot.tensor for slot in self.slots if slot.tensor is not None]
+
+    def arguments(self) -> dict[str, Tensor | list[Tensor] | None]:
+        """Slots grouped by the prototype's input names: a tensor, None, or a list for a dynamic input."""
+        by_name = {slot.name: slot.tensor for slot in self.slots}
+        proto = self.prototype
+        if proto is None:
+            return dict(by_name)
+        grouped: dict[str, Tensor | list[Tensor] | None] = {}
+        for param in proto.inputs:
+            if param.kind != "dynamic":
+                grouped[param.name] = by_name.get(param.name)
+                continue
+            names = itertools.takewhile(by_name.__contains__, (f"{param.name}{i}" for i in itertools.count()))
+            grouped[param.name] = [tensor for name in names if (tensor := by_name[name]) is not None]
+        return grouped
+
+    def attributes(self) -> dict[str, Any]:
+        """Attribute values as Python values, the prototype's defaults filled in; private ones left out."""
+        values = {name: attr.value for name, attr in self.attrs.items() if not name.startswith("_")}
+        proto = self.prototype
+        if proto is not None:
+            for row in proto.attrs:
+                values.setdefault(row.name, row.default)
+        return values
+
+    def __repr__(self) -> str:
+        return f"Op({self.name}: {self.type})"
+
+
+class Graph:
+    """A list of ops in creation order, with a name. `with graph:` makes it the graph being built."""
+
+    def __init__(self, name: str = "", infer: Callable[[Op], None] | None = None) -> None:
+        self.name = name or f"graph_{next(_graph_ids)}"
+        self.ops: list[Op] = []
+        self.attrs: dict[str, Attr] = {}
+        self.infer = infer
+        self.by_name: dict[str, Op] = {}
+        self.origin: Origin | None = None
+        # Attributes that open scopes give to every new op, outer first.
+        self.scopes: list[dict[str, Attr]] = []
+        # Python objects that `TorchOp` nodes refer to by name (graph modules of higher-order ops).
+        self.objects: dict[str, Any] = {}
+        # Small constants made so far, by text and dtype: equal ones are one op.
+        self.constants: dict[tuple[str, int], Tensor] = {}
+        # How each graph input is obtained from the flat FX arguments, by Data name.
+        self.feeds: dict[str, Feed] = {}
+        # What each FX output is.
+        self.results: list[Any] = []
+        self._counts: dict[str, int] = {}
+        self._tokens: list[contextvars.Token[Graph | None]] = []
+
+    def __enter__(self) -> Graph:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._tokens.pop())
+
+    def new_name(self, type: str) -> str:
+        """`Add`, then `Add_1`, `Add_2` …, skipping names that are taken."""
+        while True:
+            count = self._counts.get(type, 0)
+            self._counts[type] = count + 1
+            name = f"{type}_{count}" if count else type
+            if name not in self.by_name:
+                return name
+
+    def add(self, op: Op) -> Op:
+        """Append an op; its outputs' metas are inferred at once when the graph can."""
+        self.ops.append(op)
+        self.by_name[op.name] = op
+        op.origin = op.origin or self.origin
+        for scope in self.scopes:
+            op.attrs.update(scope)
+        if self.infer is not None and op.outputs:
+            self.infer(op)
+        return op
+
+    @property
+    def inputs(self) -> list[Op]:
+        """Data and RefData ops by index."""
+        found = [op for op in self.ops if op.type in INPUT_TYPES]
+        return sorted(found, key=lambda op: op.attrs["index"].value if "index" in op.attrs else 0)
+
+    @property
+    def output(self) -> Op | None:
+        """The NetOutput op."""
+        return next((op for op in reversed(self.ops) if op.type == OUTPUT_TYPE), None)
+
+    def consumers(self) -> dict[Tensor, list[tuple[Op, int]]]:
+        """For every tensor, the (op, slot number) pairs that read it."""
+        uses: dict[Tensor, list[tuple[Op, int]]] = {}
+        for op in self.ops:
+            for number, slot in enumerate(op.slots):
+                if slot.tensor is not None:
+                    uses.setdefault(slot.tensor, []).append((op, number))
+        return uses
+
+    def replace(self, old: Tensor, new: Tensor) -> int:
+        """Let every reader of `old` read `new`; returns how many slots changed."""
+        changed = 0
+        for op in self.ops:
+            for slot in op.slots:
+                if slot.tensor is old and op is not new.op:
+                    slot.tensor = new
+                    changed += 1
+        return changed
+
+    def remove(self, ops: Iterable[Op]) -> None:
+        """Drop ops that nobody reads any more."""
+        dead = set(ops)
+        self.ops = [op for op in self.ops if op not in dead]
+        self.by_name = {op.name: op for op in self.ops}
+        self.constants = {key: made for key, made in self.constants.items() if made.op not in dead}
+        for op in self.ops:
+            op.after = [before for before in op.after if before not in dead]
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name}: {len(self.ops)} ops)"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How a graph input is obtained from the flat arguments of a call.
+
+    `value`: argument `args[0]` as it is (a tensor, or a number made a rank-0 host value);
+    `pack`: the arguments `args` as one int64 host vector.
+    """
+
+    kind: str
+    args: tuple[int, ...]
+
+
+_graph_ids = itertools.count(1)
+_current: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("graph being built", default=None)
+
+
+def current_graph() -> Graph:
+    """The graph being built; outside any, one is made for this context."""
+    graph = _current.get()
+    if graph is None:
+        graph = Graph("default")
+        _current.set(graph)
+    return graph
+
+
+def describe(meta: Any) -> str:
+    """`float32[2, s0]`, or the value of a host tensor: how errors and dumps show what flows on an edge."""
+    if meta is None:
+        return "?"
+    if isinstance(meta, Host):
+        return f"host {list(meta.items) if meta.ndim else meta.value}"
+    if not isinstance(meta, torch.Tensor):
+        return str(meta)
+    sizes = ", ".join(str(size) for size in meta.shape)
+    return f"{str(meta.dtype).removeprefix('torch.')}[{sizes}]"

@@ -1,0 +1,64 @@
+"""Host values: small vectors of sizes that never become device data.
+
+In the IR a size is computed by ops on int64 tensors of rank 0 or 1. While such a tensor comes only from shapes, symbols
+and constants, its value is known to the compiler as Python numbers and `SymInt`s. A `Host` is that value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# A rank-0 value is a number, a rank-1 value a tuple of numbers; numbers may be symbols.
+Number = Any
+
+
+@dataclass(frozen=True)
+class Host:
+    """A rank-0 number or a rank-1 tuple of numbers, with the dtype of the IR tensor it stands for."""
+
+    value: Number | tuple[Number, ...]
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.value),) if isinstance(self.value, tuple) else ()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def items(self) -> tuple[Number, ...]:
+        """The numbers as a tuple, whatever the rank."""
+        return self.value if isinstance(self.value, tuple) else (self.value,)
+
+    def to_tensor(self, device: torch.device | str | None = None) -> torch.Tensor:
+        """As data: one scalar tensor, or several stacked when there are symbols among them."""
+        if not any(is_symbol(item) for item in self.items):
+            value = list(self.value) if isinstance(self.value, tuple) else self.value
+            return torch.tensor(value, dtype=self.dtype, device=device)
+        scalars = [torch.scalar_tensor(item, dtype=self.dtype, device=device) for item in self.items]
+        return torch.stack(scalars) if isinstance(self.value, tuple) else scalars[0]
+
+
+def is_symbol(value: object) -> bool:
+    """A SymInt, SymFloat or SymBool (which may still turn out to be a constant)."""
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def host_dtype(value: object) -> torch.dtype:
+    """The IR dtype of a Python number or symbol."""
+    if isinstance(value, bool | torch.SymBool):
+        return torch.bool
+    return torch.float32 if isinstance(value, float | torch.SymFloat) else torch.int64
+
+
+def host(value: Number | Sequence[Number]) -> Host:
+    """A Host from a number, a symbol or a list of them."""
+    if isinstance(value, list | tuple | torch.Size):
+        return Host(tuple(value))
+    return Host(value, host_dtype(value))

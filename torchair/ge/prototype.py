@@ -1,0 +1,124 @@
+"""Op prototypes: which inputs, outputs and attributes an IR op has. Rows of data, read once, parsed on first use."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchair.core import dtypes
+from torchair.core.errors import UnknownOp
+
+TABLES = ("ge_ops.json", "own.json")
+
+
+@dataclass(frozen=True)
+class Param:
+    """An input or output: its kind is `required`, `optional` or `dynamic` (a list)."""
+
+    name: str
+    kind: str
+    dtypes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttrParam:
+    """An attribute: its type is a word of the catalogue (`Int`, `ListInt`, `Type` …)."""
+
+    name: str
+    type: str
+    required: bool
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Prototype:
+    """One op of the catalogue."""
+
+    name: str
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    attrs: tuple[AttrParam, ...]
+    graphs: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def attr_by_name(self) -> dict[str, AttrParam]:
+        return {attr.name: attr for attr in self.attrs}
+
+    @functools.cached_property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(param.name for param in self.inputs)
+
+    def __str__(self) -> str:
+        """`Conv2D(x, filter, bias?, offset_w?; strides: ListInt, pads: ListInt, groups: Int = 1) -> y`"""
+        mark = {"required": "", "optional": "?", "dynamic": "*"}
+        inputs = ", ".join(p.name + mark[p.kind] for p in self.inputs)
+        attrs = ", ".join(f"{a.name}: {a.type}" + ("" if a.required else f" = {a.default!r}") for a in self.attrs)
+        outputs = ", ".join(p.name + mark[p.kind] for p in self.outputs) or "nothing"
+        return f"{self.name}({inputs}{'; ' + attrs if attrs else ''}) -> {outputs}"
+
+
+def _parse(name: str, row: dict[str, Any]) -> Prototype:
+    def params(key: str) -> tuple[Param, ...]:
+        return tuple(Param(p["name"], p["kind"], tuple(p.get("dtypes", ()))) for p in row[key])
+
+    attrs = tuple(
+        AttrParam(a["name"], a["type"], a["required"], _default(a["type"], a.get("default"))) for a in row["attrs"]
+    )
+    graphs = tuple(graph["name"] for graph in row.get("graphs", ()))
+    return Prototype(name, params("inputs"), params("outputs"), attrs, graphs)
+
+
+def _default(kind: str, default: Any) -> Any:
+    """Type defaults are written `DT_FLOAT` in the table and are runtime numbers everywhere else."""
+    if kind == "Type" and isinstance(default, str):
+        return dtypes.BY_NAME[default.removeprefix("DT_")].runtime
+    return default
+
+
+class Catalogue(Mapping[str, Prototype]):
+    """All prototypes by op name; a row is parsed when it is first asked for."""
+
+    def __init__(self) -> None:
+        here = Path(__file__).parent / "opdefs"
+        self._rows: dict[str, dict[str, Any]] = {}
+        for table in TABLES:
+            self._rows |= json.loads((here / table).read_text())
+        self._parsed: dict[str, Prototype] = {}
+
+    def __getitem__(self, name: str) -> Prototype:
+        if name not in self._parsed:
+            self._parsed[name] = _parse(name, self._rows[name])
+        return self._parsed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+
+@functools.cache
+def catalogue() -> Catalogue:
+    """The one catalogue of this process."""
+    return Catalogue()
+
+
+def prototype(name: str) -> Prototype:
+    """The prototype of an op, or an error that names the nearest spellings."""
+    ops = catalogue()
+    if name not in ops:
+        near = difflib.get_close_matches(name, ops, n=3)
+        raise UnknownOp(
+            f"there is no IR op {name!r} in the catalogue of {len(ops)}",
+            near=", ".join(near),
+            next="check the spelling, or describe the op with the keyword form of torchair.ge.custom_op",
+        )
+    return ops[name]
