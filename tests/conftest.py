@@ -1,0 +1,53 @@
+"""What holds for every test: fixed seeds, a clean Dynamo, a fair share of the cores, and what a missing GPU means."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Before torch is imported: torch reads these once. One code cache for all tests and runs; one compiler process per
+# test process, because test processes already fill the cores.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".inductor_cache"))
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+import numpy as np
+import pytest
+import torch
+
+SEED = 20240607
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Share the cores among the test processes."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without a GPU, tests marked `cuda` are skipped and say why."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none here")
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """The same random numbers for every test in any order, and no compiled code left over from the one before."""
+    random.seed(SEED)
+    np.random.seed(SEED)
+    torch.manual_seed(SEED)
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Each device a test can run on; the test runs once per device."""
+    return torch.device(request.param)

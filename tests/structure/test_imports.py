@@ -1,0 +1,220 @@
+"""One direction only: who may import whom, as docs/develop/architecture.md section 2 says."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+
+from tests.structure.tree import PACKAGE, ROOT, imports, modules, own_imports, parse
+
+# Left never imports right. A set is one level; siblings never import each other.
+SIBLINGS = {"convert", "passes", "engine", "codegen", "capture"}
+DOORS = {"inference", "npugraph_ex", "llm_datadist", "tools"}
+LEVELS: tuple[set[str], ...] = (
+    {"core"},
+    {"configs"},
+    {"ops", "scope"},
+    {"ge"},
+    SIBLINGS,
+    {"debug"},
+    {"backend"},
+    DOORS,
+    {"sim", "cli"},
+    {"__init__"},
+)
+LEVEL = {part: number for number, level in enumerate(LEVELS) for part in level}
+PRIVATE_TORCH = "torchair.core.torch_private"
+VAGUE_NAMES = {"utils", "helpers", "common", "misc"}
+# Documented to users as an import path, so it stays.
+VAGUE_BUT_PUBLIC = {"torchair/core/utils.py"}
+
+
+def part_of(module: str) -> str:
+    """`torchair.ge.graph` -> `ge`; the package itself -> `__init__`."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def test_every_part_has_a_level() -> None:
+    unknown = sorted({part_of(name) for name in modules()} - set(LEVEL))
+    assert not unknown, f"no level for {unknown}: add them to LEVELS and to docs/develop/architecture.md"
+
+
+def test_architecture_page_names_the_same_levels() -> None:
+    text = (ROOT / "docs/develop/architecture.md").read_text(encoding="utf-8")
+    chain = next(line for line in text.splitlines() if line.startswith("`core →")).strip("`")
+    told = [set(re.split(r"\s*[,|]\s*", level.strip())) for level in chain.split("→")]
+    assert told == [{"doors"} if level is DOORS else level for level in LEVELS]
+
+
+def test_left_never_imports_right() -> None:
+    wrong = [
+        str(item) for item in own_imports() if LEVEL[part_of(item.importer)] < LEVEL[part_of(item.target)]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_siblings_never_import_each_other() -> None:
+    wrong = [
+        str(item)
+        for item in own_imports()
+        if {part_of(item.importer), part_of(item.target)} <= SIBLINGS
+        and part_of(item.importer) != part_of(item.target)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_targets_exist() -> None:
+    wrong = [str(item) for item in own_imports() if item.target not in modules()]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_cycles() -> None:
+    edges: dict[str, set[str]] = {name: set() for name in modules()}
+    for item in own_imports():
+        if item.importer != item.target:
+            edges[item.importer].add(item.target)
+    cycle = find_cycle(edges)
+    assert cycle is None, " -> ".join(cycle or [])
+
+
+def test_no_star_imports() -> None:
+    wrong = [str(item) for name in modules() for item in imports(name) if item.star]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_own_imports_inside_functions() -> None:
+    wrong = [str(item) for item in own_imports() if item.inside_function]
+    wrong += [
+        f"{name}:{node.lineno} import_module({node.args[0].value!r})"
+        for name in modules()
+        for node in ast.walk(parse(modules()[name]))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(("import_module", "__import__"))
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+        and str(node.args[0].value).startswith("torchair")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_private_torch_has_one_door() -> None:
+    wrong = [
+        f"{name}:{line} {private}"
+        for name in modules()
+        if name != PRIVATE_TORCH
+        for line, private in private_torch_uses(name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_file_names_say_what_is_inside() -> None:
+    names = [path.relative_to(ROOT).as_posix() for path in modules().values() if path.stem in VAGUE_NAMES]
+    assert set(names) <= VAGUE_BUT_PUBLIC
+
+
+def test_folders_are_packages() -> None:
+    """A folder without __init__.py is found by the checkout and lost by an installed copy."""
+    missing = [
+        folder
+        for folder in {path.parent for path in PACKAGE.rglob("*.py")}
+        if not (folder / "__init__.py").exists()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_has_a_docstring(name: str) -> None:
+    assert ast.get_docstring(parse(modules()[name])), f"{name}: say in 1-5 lines what lives here"
+
+
+def find_cycle(edges: dict[str, set[str]]) -> list[str] | None:
+    """One cycle, or None: depth first, grey nodes on the path."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str] | None:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return None
+        for target in sorted(edges.get(node, ())):
+            cycle = visit(target, [*path, node])
+            if cycle:
+                return cycle
+        done.add(node)
+        return None
+
+    return next((cycle for node in sorted(edges) if (cycle := visit(node, []))), None)
+
+
+def private_torch_uses(name: str) -> Iterator[tuple[int, str]]:
+    """Imports of, and dotted access to, underscored torch modules. `torch._check` and other functions are no modules."""
+    for item in imports(name):
+        if item.target.split(".")[0] == "torch" and any(
+            part.startswith("_") for part in item.target.split(".")
+        ):
+            yield item.line, item.target
+    tree = parse(modules()[name])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "torch":
+            yield from (
+                (node.lineno, f"{node.module}.{a.name}")
+                for a in node.names
+                if is_private_module(f"{node.module}.{a.name}")
+            )
+        if isinstance(node, ast.Attribute) and (dotted := dotted_name(node)) and is_private_module(dotted):
+            yield node.lineno, dotted
+
+
+def dotted_name(node: ast.expr) -> str | None:
+    """`torch._C._aoti` for that expression, None for anything that is not a plain dotted name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = dotted_name(node.value)
+        return base and f"{base}.{node.attr}"
+    return None
+
+
+def is_private_module(dotted: str) -> bool:
+    """Whether this names a module of torch with an underscored part (`torch._C`, `torch.utils._pytree`)."""
+    first, *rest = dotted.split(".")
+    if first != "torch" or not any(part.startswith("_") for part in rest):
+        return False
+    value: object = torch
+    for depth, part in enumerate(rest):
+        value = getattr(value, part, None) or _import(".".join([first, *rest[: depth + 1]]))
+    return isinstance(value, ModuleType) and not inspect.isfunction(value)
+
+
+def _import(dotted: str) -> object:
+    try:
+        return importlib.import_module(dotted)
+    except ImportError:
+        return None
+
+
+class TestTheChecks:
+    """The checks themselves find what they look for."""
+
+    def test_find_cycle(self) -> None:
+        assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+        assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+    @pytest.mark.parametrize(
+        "name", ["torch._C", "torch._dynamo", "torch.utils._pytree", "torch._inductor.compile_fx"]
+    )
+    def test_private_modules(self, name: str) -> None:
+        assert is_private_module(name)
+
+    @pytest.mark.parametrize(
+        "name", ["torch.fx", "torch._check", "torch._softmax", "torch.nn.functional", "numpy._core"]
+    )
+    def test_public_names(self, name: str) -> None:
+        assert not is_private_module(name)
