@@ -65,7 +65,7 @@ format: $(READY)  ## Let ruff mend what it can
 	$(PYTHON) -m ruff format .
 
 docs: $(READY)  ## Write the generated reference pages again
-	$(PYTHON) docs/generate.py
+	$(PYTHON) -m docs.generate
 
 bench: $(READY)  ## Measure against eager and Inductor on this CPU
 	$(PYTHON) -m benchmarks cpu

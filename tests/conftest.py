@@ -1,4 +1,4 @@
-"""What holds for every test: fixed seeds, a clean Dynamo, a fair share of the cores, and what a missing GPU means."""
+"""What holds for every test: fixed seeds, a clean Dynamo, a fair share of the cores, skips without a GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before torch is imported: torch reads these once. One code cache for all tests and runs; one compiler process per
-# test process, because test processes already fill the cores.
+# Before torch is imported: torch reads these once. One code cache for all tests and runs, and no compiler
+# processes of Inductor's own, because test processes already fill the cores.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".inductor_cache"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """The same random numbers for every test in any order, and no compiled code left over from the one before."""
+    """The same random numbers for every test in any order, and no compiled code left from the one before."""
     random.seed(SEED)
     np.random.seed(SEED)
     torch.manual_seed(SEED)

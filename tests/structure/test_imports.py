@@ -154,7 +154,7 @@ def find_cycle(edges: dict[str, set[str]]) -> list[str] | None:
 
 
 def private_torch_uses(name: str) -> Iterator[tuple[int, str]]:
-    """Imports of, and dotted access to, underscored torch modules. `torch._check` and other functions are no modules."""
+    """Imports of, and dotted access to, underscored torch modules (`torch._check` is a function)."""
     for item in imports(name):
         if item.target.split(".")[0] == "torch" and any(
             part.startswith("_") for part in item.target.split(".")

@@ -1,0 +1,135 @@
+"""Documentation that cannot grow old: generated pages are current, names have a text, examples run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import runpy
+import shlex
+import subprocess
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from docs import generate
+from tests.structure.tree import ROOT
+
+REFERENCE = ROOT / "docs/reference"
+PAGES_THAT_RUN = [ROOT / "README.md", *sorted((ROOT / "docs/guide").glob("*.md"))]
+ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PATH = re.compile(r"`((?:torchair|tests|docs|benchmarks)/[\w./]+)`")
+# Commands that end within seconds and change nothing.
+CHEAP = {("make", "help")}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: the page, the line it starts on, its language and text."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, m.start()) + 1, m.group(1), m.group(2)) for m in FENCE.finditer(text)
+    ]
+
+
+def label(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def commands() -> list[list[str]]:
+    """Every shell command shown, one per line, comments left out."""
+    lines = [
+        line
+        for page in ALL_PAGES
+        for b in blocks(page)
+        if b.language == "bash"
+        for line in b.text.splitlines()
+    ]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", generate.PAGES)
+def test_generated_page_is_current(page: str) -> None:
+    assert (REFERENCE / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
+
+
+@pytest.mark.parametrize("error", [error.__name__ for error in generate.error_classes()])
+def test_error_has_a_heading_and_a_cure(error: str) -> None:
+    page = (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## {error}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert section
+    assert re.search(r"\*\*Cure\.\*\* \w.{20,}", section.group(1))
+
+
+def test_no_cure_without_an_error() -> None:
+    assert set(generate.CURES) == {error.__name__ for error in generate.error_classes()}
+
+
+@pytest.mark.parametrize("module", generate.PUBLIC_MODULES)
+def test_public_names_are_documented(module: str) -> None:
+    found = importlib.import_module(module)
+    page = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    assert f"\n## {module}\n" in page
+    assert found.__doc__
+    for name in generate.public_names(found):
+        assert f"\n### {module}.{name}\n" in page
+        value = getattr(found, name)
+        assert not callable(value) or value.__doc__, f"{module}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=label)
+def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of a page are one script, with the page's own line numbers."""
+    lines: list[str] = []
+    for block in blocks(page):
+        if block.language == "python":
+            lines += [""] * (block.line - len(lines)) + block.text.splitlines()
+    assert lines, f"{label(page)} shows no Python"
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script))
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_shell_examples_exist(command: list[str]) -> None:
+    program, *rest = command
+    words = [word for word in rest if not word.startswith("-") and "=" not in word]
+    if program == "make":
+        assert words
+        assert set(words) <= make_targets()
+    elif rest[:1] == ["-m"]:
+        assert find_spec(rest[1]), f"no module {rest[1]}"
+    else:
+        assert program in {"git", "cd", "pip"}, f"{command}: show make targets or python -m"
+
+
+@pytest.mark.parametrize("command", sorted(CHEAP), ids=" ".join)
+def test_cheap_commands_run(command: tuple[str, ...]) -> None:
+    assert list(command) in commands(), "nobody shows this any more"
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=label)
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [link for link in LINK.findall(text) if not link.startswith(("http://", "https://"))]
+    missing = [link for link in links if not (page.parent / link).exists()]
+    missing += [path for path in PATH.findall(text) if not (ROOT / path).exists()]
+    assert not missing
