@@ -1,7 +1,7 @@
 """Writes the reference pages that are read off the code: `make docs`. A structure test fails when one is old.
 
-`docs/reference/errors.md` comes from `torchair/core/errors.py` and the cures below, `docs/reference/api.md` from
-the `__all__` and the docstrings of the public modules.
+`docs/reference/errors.md` comes from `torchair/core/errors.py` and the cures below, `docs/reference/api.md`
+from the `__all__` and the docstrings of the public modules.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Every error is a short letter: what failed, then `at` (your line), `got` (what was there), `near` (what",
-        "would work), `next` (what to do). Each class is also a built-in, so `except ValueError` keeps working.",
+        "Every error is a short letter: what failed, then `at` (your line), `got` (what was there), `near`",
+        "(what would work), `next` (what to do). Each class is also a built-in: `except ValueError` works.",
     ]
     for error in error_classes():
         builtin = next(base.__name__ for base in error.__mro__ if base.__module__ == "builtins")
