@@ -41,7 +41,7 @@ CURES = {
         "that sets it."
     ),
     "BadOptionType": (
-        "Pass the Python type that the message names: `True` and not `1` for a switch, `str` for a path."
+        "Pass the Python type that the message names; options are values, not text to be parsed."
     ),
     "BadPath": (
         "Create the file or directory first, or correct the path: relative paths start at the working "
@@ -105,8 +105,9 @@ def errors_page() -> str:
     ]
     for error in error_classes():
         builtin = next(base.__name__ for base in error.__mro__ if base.__module__ == "builtins")
-        lines += ["", f"## {error.__name__}", "", _text(error), "", f"Also a `{builtin}`.", ""]
-        lines += [f"**Cure.** {CURES[error.__name__]}"]
+        lines += ["", f"## {error.__name__}", "", _text(error)]
+        lines += ["", f"Caught by `except {builtin}`."] if builtin != "Exception" else []
+        lines += ["", f"**Cure.** {CURES[error.__name__]}"]
     return "\n".join(lines) + "\n"
 
 
