@@ -1,0 +1,240 @@
+"""FX -> readable Python: one line per node, straight down, dead values dropped, constants made once.
+
+Ops are called through `torch.<name>` where that is the same op (it costs half of an overload's call), else through
+the overload. A functional update of an input followed by `copy_` is turned into one write into the input first.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import keyword
+import linecache
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.codegen import graph
+from torchair.codegen.program import Boxed
+from torchair.core import torch_private as private
+
+aten = torch.ops.aten
+
+# Overloads that `torch.<name>` reaches with the same arguments in the same order.
+TORCH_FUNCTIONS: frozenset[str] = frozenset(
+    """
+    abs.default add.Tensor addmm.default amax.default amin.default argmax.default baddbmm.default bmm.default
+    cat.default clone.default cos.default cumsum.default div.Tensor embedding.default eq.Scalar eq.Tensor erf.default
+    exp.default gather.default ge.Scalar ge.Tensor gt.Scalar gt.Tensor index_select.default le.Scalar le.Tensor
+    log.default logical_and.default logical_not.default lt.Scalar lt.Tensor maximum.default mean.dim minimum.default
+    mm.default mul.Tensor ne.Scalar ne.Tensor neg.default permute.default pow.Tensor_Scalar reciprocal.default
+    relu.default rsqrt.default select.int sigmoid.default sin.default sqrt.default squeeze.dim sub.Tensor
+    sum.dim_IntList t.default tanh.default transpose.int unsqueeze.default where.self
+    """.split()
+)
+# The same for methods.
+TENSOR_METHODS: dict[Any, str] = {
+    aten.copy_.default: "copy_",
+    aten.view.default: "view",
+    aten.reshape.default: "reshape",
+    aten.sym_size.int: "size",
+    aten.sym_stride.int: "stride",
+    aten.sym_numel.default: "numel",
+}
+INFIX: dict[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.truediv: "/",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+# Calls with constant arguments whose result may be shared between calls, as long as nobody writes to it.
+CONSTANT_CALLS = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.arange.default)
+
+
+def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+    """Generate the Python function and load it."""
+    gm = graph.copy_graph(gm)
+    if any(graph.mutated_args(node) for node in gm.graph.nodes):
+        private.reinplace(gm, graph.fake_mode_of(gm, inputs))
+        gm.graph.eliminate_dead_code(is_impure_node=_has_effect)
+    source, names = Writer(gm).write()
+    return Boxed("eager", source, load(source, names))
+
+
+def load(source: str, names: dict[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Compile generated Python; tracebacks show its lines."""
+    filename = f"<torchair {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = dict(names)
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace["program"]
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node.is_impure() or bool(graph.mutated_args(node))
+
+
+class Writer:
+    """Writes one graph. `names` are the globals of the generated function: ops, constants, subgraphs."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.names: dict[str, Any] = {"torch": torch}
+        self.local: dict[fx.Node, str] = {}
+        self.taken: set[str] = set()
+        self.lines: list[str] = []
+
+    def write(self) -> tuple[str, dict[str, Any]]:
+        """The text, and the globals it runs with."""
+        inputs = graph.placeholders(self.gm)
+        for node in inputs:
+            self.local[node] = self.fresh(node.name)
+        dies = self.deaths()
+        for node in self.gm.graph.nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            if node.op == "get_attr":
+                self.bind(node, graph.attribute(self.gm, str(node.target)))
+            elif self.is_constant(node):
+                self.bind(node, _evaluate(node))
+            else:
+                self.write_node(node)
+            self.drop(dies.get(node, ()))
+        results = ", ".join(self.text(value) for value in graph.returned(self.gm))
+        head = ["def program(args):"]
+        if inputs:
+            head.append(f"    {', '.join(self.local[node] for node in inputs)}, = args")
+        head.append("    args.clear()")
+        unused = [self.local[node] for node in inputs if not node.users]
+        if unused:
+            head.append(f"    del {', '.join(unused)}")
+        body = [f"    {line}" for line in self.lines]
+        return "\n".join([*head, *body, f"    return [{results}]", ""]), self.names
+
+    def write_node(self, node: fx.Node) -> None:
+        """One node, one line."""
+        assert node.op == "call_function", f"an ATen graph calls functions, {node.name} is a {node.op}"
+        call = self.call(node)
+        if not node.users:
+            self.lines.append(call)
+            return
+        self.local[node] = self.fresh(node.name)
+        self.lines.append(f"{self.local[node]} = {call}")
+
+    def call(self, node: fx.Node) -> str:
+        """The right side of the line."""
+        target = node.target
+        arguments = [self.text(value) for value in node.args]
+        if target is operator.getitem:
+            return f"{arguments[0]}[{arguments[1]}]"
+        if target in INFIX and len(arguments) == 2:
+            return f" {INFIX[target]} ".join(arguments)
+        keywords = [f"{key}={self.text(value)}" for key, value in node.kwargs.items()]
+        if target in TENSOR_METHODS and isinstance(node.args[0], fx.Node):
+            return f"{arguments[0]}.{TENSOR_METHODS[target]}({', '.join(arguments[1:] + keywords)})"
+        return f"{self.function(target)}({', '.join(arguments + keywords)})"
+
+    def function(self, target: Any) -> str:
+        """The name under which the generated code calls `target`."""
+        if isinstance(target, torch._ops.OpOverload):
+            name = target._schema.name.removeprefix("aten::")
+            if target.namespace == "aten" and f"{name}.{target._overloadname}" in TORCH_FUNCTIONS:
+                return self.hoist(f"torch_{name}", getattr(torch, name))
+            # The bound C++ function: one Python frame less than the overload object.
+            return self.hoist(str(target).replace(".", "_").replace("::", "_"), target._op)
+        return self.hoist(getattr(target, "__name__", "function"), target)
+
+    def text(self, value: Any) -> str:
+        """An argument as Python text; what has no literal is hoisted."""
+        if isinstance(value, fx.Node):
+            return self.local[value]
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+            inner = ", ".join(self.text(item) for item in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if value else "()"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{key!r}: {self.text(item)}" for key, item in value.items()) + "}"
+        if isinstance(value, slice):
+            return f"slice({self.text(value.start)}, {self.text(value.stop)}, {self.text(value.step)})"
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return str(value)
+        if value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and math.isfinite(value):
+            return repr(value)
+        return self.hoist(f"constant_{type(value).__name__}", value)
+
+    def is_constant(self, node: fx.Node) -> bool:
+        """The result is the same at every call, small, and nobody can write to it or see that it is shared."""
+        value = node.meta.get("val")
+        if node.target not in CONSTANT_CALLS or not isinstance(value, torch.Tensor) or value.dim() > 1:
+            return False
+        arguments = [*node.args, *node.kwargs.values()]
+        flat = [x for item in arguments for x in (item if isinstance(item, (list, tuple)) else [item])]
+        if any(isinstance(item, fx.Node) for item in flat) or value.numel() > 4096:
+            return False
+        return all(_only_reads(user, node) for user in node.users)
+
+    def bind(self, node: fx.Node, value: Any) -> None:
+        """A node whose value is known now is a global of the generated function."""
+        self.local[node] = self.hoist(node.name, value)
+
+    def hoist(self, name: str, value: Any) -> str:
+        """A global for `value`; the same value gets the same name."""
+        name = _identifier(name)
+        while name in self.names and self.names[name] is not value or name in self.taken:
+            name += "_"
+        self.names[name] = value
+        return name
+
+    def fresh(self, name: str) -> str:
+        """A local name that is free."""
+        name = _identifier(name)
+        while name in self.taken or name in self.names or name == "args":
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def deaths(self) -> dict[fx.Node, list[fx.Node]]:
+        """For each node, the values that nobody needs after it."""
+        last: dict[fx.Node, fx.Node] = {}
+        for node in self.gm.graph.nodes:
+            for used in node.all_input_nodes:
+                last[used] = node
+        result: dict[fx.Node, list[fx.Node]] = {}
+        for used, node in last.items():
+            if node.op != "output":
+                result.setdefault(node, []).append(used)
+        return result
+
+    def drop(self, nodes: Sequence[fx.Node]) -> None:
+        """Free what is not needed any more."""
+        dead = [self.local[node] for node in nodes if self.local[node] not in self.names]
+        if dead:
+            self.lines.append(f"del {', '.join(dead)}")
+
+
+def _evaluate(node: fx.Node) -> Any:
+    with private.disable_modes(), torch.no_grad():
+        return node.target(*node.args, **node.kwargs)  # type: ignore[operator]
+
+
+def _only_reads(user: fx.Node, value: fx.Node) -> bool:
+    if user.op != "call_function" or not isinstance(user.target, torch._ops.OpOverload):
+        return False
+    schema = user.target._schema
+    return not any(argument.alias_info for argument in schema.arguments) and value not in graph.mutated_args(user)
+
+
+def _identifier(name: str) -> str:
+    name = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return f"{name}_" if keyword.iskeyword(name) or hasattr(builtins, name) else name

@@ -1,0 +1,111 @@
+"""What every code generator asks of an FX graph, and the rewrites they share. Nobody's input graph is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core import torch_private as private
+
+aten = torch.ops.aten
+
+
+def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph in new nodes; attributes are shared, not copied."""
+    graph = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        nodes[node] = graph.node_copy(node, lambda n: nodes[n])
+    return fx.GraphModule(gm, graph)
+
+
+def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    """The inputs in order."""
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def output(gm: fx.GraphModule) -> fx.Node:
+    """The one output node."""
+    (node,) = gm.graph.find_nodes(op="output")
+    return node
+
+
+def returned(gm: fx.GraphModule) -> Sequence[Any]:
+    """What the graph returns, as a flat sequence of nodes and constants."""
+    value = output(gm).args[0]
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def attribute(gm: fx.GraphModule, target: str) -> Any:
+    """The value behind a `get_attr` node; targets may be dotted."""
+    value: Any = gm
+    for part in target.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def fake_mode_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> private.FakeTensorMode | None:
+    """The one fake mode of this compile."""
+    found = private.detect_fake_mode(list(inputs))
+    if found is not None:
+        return found
+    return private.detect_fake_mode([node.meta.get("val") for node in gm.graph.nodes])
+
+
+def device_of(gm: fx.GraphModule) -> torch.device:
+    """Where the graph runs: the first device that is not the CPU, else the CPU."""
+    for node in gm.graph.nodes:
+        for value in _tensors(node.meta.get("val")):
+            if value.device.type != "cpu":
+                return value.device
+    return torch.device("cpu")
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def mutated_args(node: fx.Node) -> list[Any]:
+    """The arguments that this node writes to."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        return []
+    schema = node.target._schema.arguments
+    positions = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+    positions.update(node.kwargs)
+    written = [a.name for a in schema if a.alias_info is not None and a.alias_info.is_write]
+    return [positions[name] for name in written if name in positions]
+
+
+def is_functional(gm: fx.GraphModule) -> bool:
+    """No node writes to a tensor, except `copy_` into an input."""
+    for node in gm.graph.nodes:
+        for written in mutated_args(node):
+            if node.target is not aten.copy_.default or written.op not in ("placeholder", "get_attr"):
+                return False
+    return True
+
+
+def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> fx.GraphModule:
+    """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
+    functional = is_functional(gm)
+    if decomposed and functional:
+        return copy_graph(gm)
+    return _retrace(gm, inputs, {} if decomposed else private.select_decomp_table(), functional)
+
+
+def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: bool) -> fx.GraphModule:
+    run = fx.Interpreter(gm).run
+    traced = run if functional else torch.func.functionalize(run, remove="mutations")
+    mode = fake_mode_of(gm, inputs)
+    assert mode is not None, "codegen is given a graph with fake values"
+    with mode, fx.traceback.preserve_node_meta():
+        return private.make_fx(
+            traced, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True
+        )(*inputs)

@@ -1,0 +1,68 @@
+"""FX -> Inductor. The Program is the generated wrapper with as little around it as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+
+from torchair.codegen import graph
+from torchair.codegen.program import Boxed
+from torchair.core import torch_private as private
+
+# Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
+GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
+
+
+def build(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    static: Sequence[int] = (),
+    guarded: bool = True,
+    decomposed: bool = True,
+    backward: bool = False,
+    inference: bool = True,
+) -> Boxed:
+    """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
+    gm = graph.prepare(gm, inputs, decomposed=decomposed)
+    mode = graph.fake_mode_of(gm, inputs)
+    patches = private.known_options({"fx_graph_cache": True, "cpp_wrapper": False, **(GUARDED if guarded else {})})
+    with private.inductor_config.patch(patches), private.fake_tracing(mode):
+        gm = private.joint_graph_passes(gm, graph.device_of(gm))
+        keep_output_strides(gm)
+        compiled = private.compile_fx_inner(
+            gm,
+            list(inputs),
+            static_input_idxs=list(static),
+            cudagraphs=private.BoxedBool(False),
+            is_backward=backward,
+            is_inference=inference,
+            boxed_forward_device_index=private.BoxedDeviceIndex(None),
+        )
+    return FirstCall(private.generated_source(compiled) or gm.code, compiled)
+
+
+def keep_output_strides(gm: fx.GraphModule) -> None:
+    """Ask Inductor for the strides that FX promised, on every output."""
+    values = graph.returned(gm)
+    graph.output(gm).meta["user_visible_output_idxs"] = [
+        index for index, value in enumerate(values) if isinstance(value, fx.Node)
+    ]
+
+
+class FirstCall(Boxed):
+    """The first call goes through Inductor's own bookkeeping (it closes its autotune cache there), later ones do not."""
+
+    __slots__ = ()
+
+    def __init__(self, source: str, compiled: Any) -> None:
+        direct = private.compiled_callable(compiled)
+
+        def first(args: list[Any]) -> Sequence[Any]:
+            result = compiled(args)
+            self.run = direct
+            return result
+
+        super().__init__("inductor", source, first)

@@ -1,0 +1,149 @@
+"""FX -> AOTInductor: a shared library whose parameters are bound once; a call hands over only what can change.
+
+Addresses may change (`p.data = other`). A container's bindings never do: each set of addresses has a container of its own, so
+calls in several threads need no lock. Bindings borrow memory, they do not own it: what was replaced can be freed.
+(torch never frees the handle of a user-managed constant, so an owning one would keep replaced weights forever.)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.codegen import eager, graph, library
+from torchair.codegen.split import Split, split
+from torchair.core import torch_private as private
+from torchair.core.errors import NotPossible
+
+# Containers kept for one program: modules that share a graph take turns without binding anew.
+KEPT_BINDINGS = 4
+# Calls that can run at the same time in one container.
+INSTANCES = min(os.cpu_count() or 1, 8)
+
+Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+def build(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    static: Sequence[int] = (),
+    frozen: bool = False,
+    decomposed: bool = True,
+    backward: bool = False,
+    inference: bool = True,
+) -> Native:
+    """Compile to a library, or load the one compiled before; `NotPossible` says why where there is no way."""
+    gm = graph.prepare(gm, inputs, decomposed=decomposed)
+    mode = graph.fake_mode_of(gm, inputs)
+    with private.fake_tracing(mode):
+        gm = private.joint_graph_passes(gm, graph.device_of(gm))
+    parts = split(gm, static)
+    device = graph.device_of(gm)
+    made = library.obtain(parts, mode, backward=backward, inference=inference)
+    host = eager.build(parts.host, inputs).run if parts.host is not None else None
+    return Native(parts, made, device, host, frozen=frozen)
+
+
+class Native:
+    """A Program over one library."""
+
+    kind = "native"
+
+    def __init__(
+        self, parts: Split, made: library.Library, device: torch.device, host: Any, *, frozen: bool
+    ) -> None:
+        self.source = made.source
+        self._path = made.path
+        self._device = device
+        self._names = parts.bound_names
+        self._constants = parts.constants
+        self._pick_bound = _picker(parts.bound)
+        self._pick_passed = _picker(parts.passed)
+        self._carriers = parts.carriers
+        self._carrier = torch.empty(1, dtype=torch.uint8, device=device) if parts.carriers else None
+        self._host = host
+        self._places = parts.places
+        self._plain = host is None and list(parts.places) == [(True, i) for i in range(len(parts.places))]
+        self._frozen = frozen
+        self._kept: tuple[torch.Tensor, ...] = ()
+        self._lock = threading.Lock()
+        self._bindings: dict[tuple[int, ...], Run] = {}
+        self._current: tuple[tuple[int, ...] | None, Run | None] = (None, None)
+        self._check(private.native_runner(made.path, 1, device))
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        addresses, run = self._current
+        if run is None or not self._frozen:
+            bound = self._pick_bound(args)
+            now = tuple(map(_address, bound))
+            if now != addresses:
+                run = self._bind(now, bound)
+        passed = self._pick_passed(args)
+        if self._carrier is not None:
+            passed += [self._carrier.expand(args[index]) for index in self._carriers]
+        if self._plain:
+            args.clear()
+            return run(passed)  # type: ignore[misc]
+        return self._merge(run(passed), args)  # type: ignore[misc]
+
+    def _merge(self, results: list[torch.Tensor], args: list[Any]) -> list[Any]:
+        """The library's results and the host's, in the order of the graph's outputs."""
+        ours = self._run_host(args) if self._host is not None else ()
+        args.clear()
+        return [results[index] if native else ours[index] for native, index in self._places]
+
+    def _run_host(self, args: list[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            return self._host(list(args))
+
+    def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Run:
+        """The container for these addresses; made when there is none."""
+        with self._lock:
+            run = self._bindings.pop(addresses, None) or self._load(tensors)
+            self._bindings[addresses] = run
+            while len(self._bindings) > KEPT_BINDINGS:
+                del self._bindings[next(iter(self._bindings))]
+            if self._frozen:
+                # Nobody compares addresses from now on, so nobody else would notice that the memory is gone.
+                self._kept = tuple(tensor.detach() for tensor in tensors)
+            self._current = (addresses, run)
+            return run
+
+    def _load(self, tensors: Sequence[torch.Tensor]) -> Run:
+        with private.disable_modes(), torch.no_grad():
+            runner = private.native_runner(self._path, INSTANCES, self._device)
+            table = {name: private.borrow_tensor(t) for name, t in zip(self._names, tensors, strict=True)}
+            table.update(self._constants)
+            if table:
+                runner.update_constant_buffer(table, False, True, True)
+        return runner.run
+
+    def _check(self, runner: Any) -> None:
+        """Every constant of the library must be one that we can bind."""
+        known = {*self._names, *self._constants}
+        unknown = sorted(set(runner.get_constant_names_to_original_fqns().values()) - known)
+        if unknown:
+            raise NotPossible(
+                "AOTInductor put constants of its own into the library",
+                got=", ".join(unknown),
+                next="use codegen inductor for this graph",
+            )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
+    """`args -> [args[i] for i in indices]`, in C."""
+    if len(indices) < 2:
+        return lambda args: [args[index] for index in indices]
+    pick = itemgetter(*indices)
+    return lambda args: list(pick(args))

@@ -1,0 +1,38 @@
+"""What codegen returns: one compiled graph behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+
+@runtime_checkable
+class Program(Protocol):
+    """One compiled FX graph. Boxed: it may clear `args`. Mutated inputs are updated in place."""
+
+    kind: str
+    """`eager`, `inductor`, `native` or `reference`."""
+    source: str
+    """Readable text of what runs: Python, or the generated wrapper."""
+
+    def __call__(self, args: list[Any]) -> list[Any]: ...
+
+
+class Boxed:
+    """A Program around one function of a list. Gradients are AOTAutograd's business, so the function runs without."""
+
+    __slots__ = ("kind", "run", "source")
+
+    def __init__(self, kind: str, source: str, run: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self.kind = kind
+        self.source = source
+        self.run = run
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        # Entering `no_grad` costs more than asking, and AOTAutograd has mostly entered it already.
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return list(self.run(args))
+        return list(self.run(args))

@@ -1,0 +1,166 @@
+"""Cuts a graph into what a native library computes and what stays in Python.
+
+* *bound* inputs (static ones) and tensor constants become constants of the library, bound by address: nothing is copied, and a
+  write to one of them is a write to the caller's tensor.
+* *passed* inputs are the other tensors. Sizes are read from them, so symbols are not passed; a symbol that is no
+  passed tensor's size travels as the length of a carrier, a tensor of one byte expanded to that length.
+* *host* outputs, that is numbers, views of inputs and inputs themselves, are computed in Python: a library returns tensors
+  only, and would copy a view of a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.codegen import graph
+from torchair.core import torch_private as private
+from torchair.core.errors import NotPossible
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Split:
+    """A graph for the library, a graph for Python, and who gets which input and gives which output."""
+
+    library: fx.GraphModule
+    examples: list[torch.Tensor]
+    """The fake inputs of the library."""
+    host: fx.GraphModule | None = None
+    bound: list[int] = field(default_factory=list)
+    """Inputs bound by address, and their names in the library:"""
+    bound_names: list[str] = field(default_factory=list)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Tensors of the graph itself, by their names in the library."""
+    passed: list[int] = field(default_factory=list)
+    carriers: list[int] = field(default_factory=list)
+    """Inputs that are numbers, passed as lengths after the passed tensors."""
+    places: list[tuple[bool, int]] = field(default_factory=list)
+    """For each output: does the library give it, and at which place of its results (else of the host's)."""
+
+
+def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
+    """Cut `gm`, which is ours to change."""
+    parts = Split(gm, [])
+    outputs = list(graph.returned(gm))
+    _place_outputs(parts, outputs)
+    parts.host = _host_graph(gm, [v for v, place in zip(outputs, parts.places, strict=True) if not place[0]])
+    native = list(dict.fromkeys(v for v, place in zip(outputs, parts.places, strict=True) if place[0]))
+    graph.output(gm).args = (tuple(native),)
+    gm.graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or bool(graph.mutated_args(node)))
+    if not native and not any(graph.mutated_args(node) for node in gm.graph.nodes):
+        raise NotPossible("the graph computes no tensor, so there is nothing to compile")
+    _name_constants(parts)
+    _assign_inputs(parts, set(static))
+    gm.recompile()
+    return parts
+
+
+def _place_outputs(parts: Split, outputs: Sequence[Any]) -> None:
+    native: dict[fx.Node, int] = {}
+    hosts = 0
+    for value in outputs:
+        if is_host(value):
+            parts.places.append((False, hosts))
+            hosts += 1
+        else:
+            parts.places.append((True, native.setdefault(value, len(native))))
+
+
+def is_host(value: Any) -> bool:
+    """A number, an input, or a view of an input: Python makes it from the arguments alone."""
+    if not isinstance(value, fx.Node) or value.op == "placeholder":
+        return True
+    if value.op != "call_function":
+        return False
+    is_view = isinstance(value.target, torch._ops.OpOverload) and value.target.is_view
+    is_number = isinstance(value.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+    if not is_view and not is_number:
+        return False
+    if any(isinstance(used.meta.get("val"), torch.Tensor) and not is_host(used) for used in value.all_input_nodes):
+        if is_number:
+            raise NotPossible(f"{value.name} is a number computed from data, and a library returns tensors only")
+        return False
+    return all(is_host(used) for used in value.all_input_nodes)
+
+
+def _host_graph(gm: fx.GraphModule, values: Sequence[Any]) -> fx.GraphModule | None:
+    if not values:
+        return None
+    needed: set[fx.Node] = set()
+    todo = [value for value in values if isinstance(value, fx.Node)]
+    while todo:
+        node = todo.pop()
+        needed.add(node)
+        todo += [used for used in node.all_input_nodes if used not in needed]
+    host = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" or node in needed:
+            nodes[node] = host.node_copy(node, lambda n: nodes[n])
+    host.output(tuple(fx.map_arg(value, lambda n: nodes[n]) for value in values))
+    return fx.GraphModule(gm, host)
+
+
+def _name_constants(parts: Split) -> None:
+    """Tensors of the graph: single numbers become literals, the others get names that a library can have."""
+    gm = parts.library
+    names: dict[str, str] = {}
+    for node in list(gm.graph.find_nodes(op="get_attr")):
+        value = graph.attribute(gm, str(node.target))
+        if not isinstance(value, torch.Tensor):
+            continue
+        written = any(node in graph.mutated_args(user) for user in node.users)
+        if value.dim() == 0 and not written and value.device.type == "cpu":
+            _replace_by_literal(node, value)
+            continue
+        name = names.setdefault(str(node.target), f"constant_{len(names)}")
+        parts.constants[name] = value
+        setattr(gm, name, value)
+        node.target = name
+
+
+def _replace_by_literal(node: fx.Node, value: torch.Tensor) -> None:
+    with node.graph.inserting_before(node):
+        options = {"dtype": value.dtype, "device": value.device}
+        literal = node.graph.call_function(aten.full.default, ([], value.item()), options)
+    literal.meta.update(node.meta)
+    node.replace_all_uses_with(literal)
+    node.graph.erase_node(node)
+
+
+def _assign_inputs(parts: Split, static: set[int]) -> None:
+    """Who gets each input: bound, passed, read from a size, or nobody."""
+    nodes = graph.placeholders(parts.library)
+    numbers: list[tuple[int, fx.Node]] = []
+    for index, node in enumerate(nodes):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            numbers.append((index, node))
+        elif index in static and not private.free_symbols(value):
+            _bind(parts, index, node)
+        else:
+            parts.passed.append(index)
+            parts.examples.append(value)
+    tensors = [nodes[index] for index in parts.passed]
+    after = (tensors or nodes)[-1]
+    for index, node in numbers:
+        _replace_number(parts, index, node, tensors, after)
+
+
+def _bind(parts: Split, index: int, node: fx.Node) -> None:
+    if node.users:
+        name = f"bound_{index}"
+        parts.bound.append(index)
+        parts.bound_names.append(name)
+        setattr(parts.library, name, _stand_in(node.meta["val"], index))
+        with node.graph.inserting_before(node):
+            constant = node.graph.get_attr(name)
+        constant.meta.update(node.meta)
+        node.replace_all_uses_with(constant)
+    node.graph.erase_node(node)

@@ -1,0 +1,170 @@
+"""The only module that imports torch's private modules. Small named functions; the rest of the project uses these.
+
+torch 2.11 to 2.13 differ in places: the difference is handled here, so that nobody else has to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.utils import counters as dynamo_counters
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._inductor import config as inductor_config
+from torch._inductor.codecache import cache_dir as inductor_cache_dir
+from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
+from torch._inductor.fx_utils import FakeTensorUpdater
+from torch._inductor.utils import BoxedBool
+from torch._inductor.virtualized import V
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes
+
+__all__ = [
+    "BoxedBool",
+    "BoxedDeviceIndex",
+    "FakeTensorMode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "ShapeEnv",
+    "aot_compilation",
+    "auto_functionalized",
+    "auto_functionalized_v2",
+    "borrow_tensor",
+    "clear_blas_workspaces",
+    "compile_fx_inner",
+    "compiled_callable",
+    "detect_fake_mode",
+    "disable_modes",
+    "dynamo_counters",
+    "end_pool_allocation",
+    "fake_tracing",
+    "free_symbols",
+    "generated_source",
+    "inductor_cache_dir",
+    "inductor_config",
+    "is_profiling",
+    "joint_graph_passes",
+    "known_options",
+    "make_fx",
+    "native_runner",
+    "raw_stream_getter",
+    "reinplace",
+    "select_decomp_table",
+    "storage_id",
+    "storage_use_count",
+]
+
+
+# Inductor, as codegen uses it
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those Inductor options that this version of torch has."""
+    return {name: value for name, value in options.items() if name in inductor_config._config}
+
+
+@contextlib.contextmanager
+def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
+    """A compile context of our own: Inductor's caches find the shape environment, and report strides to nobody."""
+    with tracing(TracingContext(fake_mode)), V.set_fake_mode(fake_mode):
+        yield
+
+
+def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphModule:
+    """The passes Inductor runs on a whole graph before `compile_fx_inner`."""
+    takes_device = "input_device" in inspect.signature(_recursive_joint_graph_passes).parameters
+    return _recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
+
+
+def reinplace(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+    """`index_put` and its like, followed by `copy_` into an input, become one write into that input."""
+    wants_module = "gm" in inspect.signature(FakeTensorUpdater).parameters
+    with V.set_fake_mode(fake_mode):
+        reinplace_inplaceable_ops(FakeTensorUpdater(gm if wants_module else gm.graph), gm.graph)
+
+
+@contextlib.contextmanager
+def aot_compilation() -> Iterator[None]:
+    """Inside, Inductor makes a shared library instead of a Python wrapper."""
+    with V.set_aot_compilation(True):
+        yield
+
+
+def native_runner(path: Path, instances: int, device: torch.device) -> Any:
+    """The loader of an AOTInductor library; `instances` calls can run at the same time."""
+    if device.type == "cpu":
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), instances)
+    if device.type == "cuda":
+        cls = torch._C._aoti.AOTIModelContainerRunnerCuda
+        return cls(str(path), instances, f"cuda:{device.index or 0}", str(path.parent))
+    raise LookupError(f"no AOTInductor runner for {device.type}")
+
+
+def borrow_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor over the same memory that does not keep that memory alive."""
+    storage = tensor.untyped_storage()
+    borrowed = torch._C._construct_storage_from_data_pointer(
+        storage.data_ptr(), tensor.device, storage.nbytes()
+    )
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(borrowed, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def compiled_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]]:
+    """The generated function inside Inductor's result, without the bookkeeping around it."""
+    return getattr(compiled, "current_callable", None) or compiled
+
+
+def generated_source(compiled: Any) -> str:
+    """The text of the wrapper that Inductor generated; empty where it generated none."""
+    return getattr(compiled, "source_code", "") or ""
+
+
+# Capture: what a recording needs to know about storages, streams and the allocator
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Identity of the tensor's storage object; equal for views of one another, fake tensors included."""
+    return tensor.untyped_storage()._cdata
+
+
+storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
+"""How many references a storage (by its `storage_id`) has: tensors, views, numpy arrays, autograd."""
+
+
+def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
+    """A quick function from device index to the handle of the current stream; None where there is no such call."""
+    owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
+    return getattr(owner, f"_{device_type}_getCurrentRawStream", None)
+
+
+def clear_blas_workspaces(device_type: str) -> None:
+    """Let go of the matmul workspaces that hang on streams, so that a recording takes its own from its pool."""
+    clear = getattr(torch._C, f"_{device_type}_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
+def end_pool_allocation(device_type: str, index: int, pool: Any) -> None:
+    """After a capture that broke off: allocations stop going to its pool (they may have stopped already)."""
+    end = getattr(torch._C, f"_{device_type}_endAllocateToPool", None)
+    if end is not None:
+        with contextlib.suppress(RuntimeError):
+            end(index, pool)
+
+
+def is_profiling() -> bool:
+    """Is a profiler on? A named range costs microseconds even when nobody listens."""
+    return torch.autograd.profiler._is_profiler_enabled
