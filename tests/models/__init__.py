@@ -1,0 +1,1 @@
+"""Whole models: the zoo, equality with eager, and the decode loop."""
