@@ -15,6 +15,8 @@ import pytest
 
 from docs import generate
 from tests.structure.tree import ROOT
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.configs.option import walk
 
 REFERENCE = ROOT / "docs/reference"
 PAGES_THAT_RUN = [ROOT / "README.md", *sorted((ROOT / "docs/guide").glob("*.md"))]
@@ -90,6 +92,11 @@ def test_public_names_are_documented(module: str) -> None:
         assert f"\n### {module}.{name}\n" in page
         value = getattr(found, name)
         assert not callable(value) or value.__doc__, f"{module}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("path", [path for path, _ in walk(CompilerConfig)])
+def test_option_is_documented(path: str) -> None:
+    assert f"`{path}`" in (REFERENCE / "options.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=label)

@@ -13,6 +13,8 @@ from torchair.engine import registry
 from torchair.ge import prototype
 
 EMITTERS = ("torchair.convert", "torchair.passes")
+# Ops whose meaning stands in the engine itself: their result is no function of tensors and attributes alone.
+BUILT_IN = {"Const", "Data", "NetOutput", "Shape", "TorchOp"}
 
 
 def emitted_ops() -> dict[str, str]:
@@ -46,4 +48,15 @@ def test_has_a_prototype(op: str) -> None:
 
 @pytest.mark.parametrize("op", sorted(EMITTED))
 def test_has_a_kernel(op: str) -> None:
-    assert registry.has_kernel(op), f"{EMITTED[op]} builds {op}, which no kernel gives a meaning"
+    assert op in BUILT_IN or registry.has_kernel(op), (
+        f"{EMITTED[op]} builds {op}, which no kernel gives a meaning"
+    )
+
+
+@pytest.mark.parametrize("op", sorted(BUILT_IN))
+def test_built_in_ops_are_named_by_the_engine(op: str) -> None:
+    engine = [parse(path) for name, path in modules().items() if name.startswith("torchair.engine")]
+    assert any(
+        isinstance(node, ast.Constant) and node.value == op for tree in engine for node in ast.walk(tree)
+    )
+    assert not registry.has_kernel(op), f"{op} has a kernel: take it off this list"
