@@ -1,0 +1,84 @@
+"""What a backend does with a config: apply flat options, freeze it, ask what to warn about."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torchair.configs import npugraph_ex
+from torchair.configs.compiler_config import REDUCE, CompilerConfig, NpuGraphExNames, OptionTree
+from torchair.configs.option import cell, root_of, unknown_name, walk
+from torchair.core.errors import BadOptionType
+
+Config = CompilerConfig | npugraph_ex.CompilerConfig
+C = TypeVar("C", CompilerConfig, npugraph_ex.CompilerConfig)
+
+_IDLE_HEAD = "The following options may have no effect in {mode} mode:"
+_IDLE_TAIL = (
+    "In {mode} mode these have no effect either: dimension gears (set_dim_gears), export (dynamo_export), "
+    "scopes of the graph engine (torchair.scope) and printing in the graph (npu_print)."
+)
+
+
+def apply_options(config: Config, options: Mapping[str, Any]) -> None:
+    """Assign the entries of `torch.compile(options=...)` to `config`, and to nothing else."""
+    if not isinstance(options, Mapping):
+        raise BadOptionType("options must be a dict", got=f"{options!r} ({type(options).__name__})")
+    flat = config.npugraphex_config if isinstance(config, CompilerConfig) else config
+    valid = sorted(flat_option_names(config))
+    for name in options:
+        if name not in valid:
+            raise unknown_name(name, valid, where="options=")
+    for name, value in options.items():
+        setattr(flat, name, value)
+
+
+def with_options(config: C, options: Mapping[str, Any] | None) -> C:
+    """A copy of `config` with `options` applied: what one compilation asks for stays in that compilation."""
+    twin = copy.deepcopy(config)
+    apply_options(twin, options or {})
+    return twin
+
+
+def flat_option_names(config: Config) -> list[str]:
+    """The names `apply_options` accepts for this config."""
+    kind = NpuGraphExNames if isinstance(config, CompilerConfig) else type(config)
+    return [name for name, _ in walk(kind)]
+
+
+def freeze(config: Config) -> dict[str, Any]:
+    """Dotted path -> plain value, the same paths for both kinds of config; later assignments do not show."""
+    tree = copy.deepcopy(config if isinstance(config, CompilerConfig) else root_of(config))
+    return {path: cell(tree, path).raw for path, _ in walk(OptionTree)}
+
+
+def cache_key_paths() -> frozenset[str]:
+    """The paths of `freeze` whose values must be part of a cache key."""
+    return frozenset(path for path, row in walk(OptionTree) if row.cached)
+
+
+def mode_warnings(config: Config) -> str | None:
+    """The text of the warning about options that do nothing in the chosen mode, or None. The caller warns."""
+    if not isinstance(config, CompilerConfig):
+        return None
+    mode = config.mode.raw
+    idle = [
+        f"config.{path}:{cell(config, path).raw}"
+        for path, row in walk(OptionTree)
+        if row.idle == mode and (row.idle_always or cell(config, path).raw != row.default)
+    ]
+    if not idle:
+        return None
+    tail = [_IDLE_TAIL.format(mode=mode)] if mode == REDUCE else []
+    return "\n".join([_IDLE_HEAD.format(mode=mode), *idle, *tail])
+
+
+def deprecations(config: Config) -> list[str]:
+    """The texts of the DeprecationWarnings this config calls for."""
+    found: list[str] = []
+    for path, row in walk(type(config)):
+        value = cell(config, path).raw if row.deprecated else None
+        if value in row.deprecated:
+            found.append(f"config.{path}={value!r} is deprecated; use {row.deprecated[value]!r}")
+    return found

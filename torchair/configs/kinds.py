@@ -1,0 +1,230 @@
+"""What values an option accepts: a small class per kind, with its check and its words for the reference page.
+
+`check` returns the value to store, or raises the exception type the kind promises; `path` names the option.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torchair.core.errors import BadOption, BadOptionType, BadPath
+
+INT64_MAX = 2**63 - 1
+
+
+class Kind:
+    """Anything goes: stored as it is. The base of the narrower kinds.
+
+    `keeps` says that `.value` hands out the object itself instead of its text.
+    """
+
+    keeps = False
+
+    @property
+    def allowed(self) -> list[Any] | None:
+        """The complete list of accepted values, where there is one."""
+        return None
+
+    @property
+    def text(self) -> str:
+        """The accepted values in words."""
+        return "any value"
+
+    def check(self, path: str, value: Any) -> Any:
+        """The value to store, or an error that names `path`."""
+        return value
+
+
+class Raw(Kind):
+    """Anything goes, and is handed out as it is."""
+
+    keeps = True
+
+
+@dataclass(frozen=True, init=False)
+class Choice(Kind):
+    """One of the listed values, found by `==`; so 1 and 0 are taken for True and False and become them."""
+
+    values: tuple[Any, ...]
+
+    def __init__(self, *values: Any) -> None:
+        object.__setattr__(self, "values", values)
+
+    @property
+    def allowed(self) -> list[Any]:
+        return list(self.values)
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"`{value!r}`" for value in self.values)
+
+    def check(self, path: str, value: Any) -> Any:
+        for known in self.values:
+            if _equal(value, known):
+                return known
+        raise BadOption(
+            f"{path} does not accept {value!r}",
+            got=_typed(value),
+            near="allowed: " + ", ".join(map(repr, self.values)),
+            next=f"assign one of these, or `del` {path} to go back to its default",
+        )
+
+
+@dataclass(frozen=True)
+class IntRange(Kind):
+    """An int within [low, high]; a bool counts as the int it is. With `none`, also None."""
+
+    low: int
+    high: int = INT64_MAX
+    none: bool = False
+
+    @property
+    def text(self) -> str:
+        high = "2^63-1" if self.high == INT64_MAX else str(self.high)
+        return ("`None` or " if self.none else "") + f"int, {self.low} to {high}"
+
+    def check(self, path: str, value: Any) -> int | None:
+        if value is None and self.none:
+            return None
+        if not isinstance(value, int):
+            raise BadOption(f"{path} must be an int", got=_typed(value), near=f"allowed: {self.text}")
+        if not self.low <= value <= self.high:
+            raise BadOption(f"{path} is out of range", got=str(value), near=f"allowed: {self.text}")
+        return int(value)
+
+
+class ExistingDir(Kind):
+    """The path of a directory that exists."""
+
+    text = "path of an existing directory"
+
+    def check(self, path: str, value: Any) -> str:
+        if not isinstance(value, str | os.PathLike) or not os.path.isdir(value):
+            raise BadPath(f"{path} must be an existing directory", got=_typed(value), next="create it first")
+        return os.fsdecode(value)
+
+
+class ExistingFile(Kind):
+    """None or the path of a file that exists."""
+
+    text = "`None` or path of an existing file"
+    suffix = ""
+
+    def check(self, path: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        is_path = isinstance(value, str | os.PathLike)
+        if not is_path or not os.path.isfile(value) or not os.fsdecode(value).endswith(self.suffix):
+            raise BadPath(f"{path} must be an existing {self.suffix or 'regular'} file", got=_typed(value))
+        return os.fsdecode(value)
+
+
+class ExistingJson(ExistingFile):
+    """None or the path of a .json file that exists; an empty string is a mistake of another kind."""
+
+    text = "`None` or path of an existing `.json` file"
+    suffix = ".json"
+
+    def check(self, path: str, value: Any) -> str | None:
+        if value == "":
+            raise BadOption(f"{path} must not be empty", got="''", next="name a .json file or assign None")
+        return super().check(path, value)
+
+
+@dataclass(frozen=True)
+class Regex(Kind):
+    """A string that matches completely; `words` describes the pattern."""
+
+    pattern: str
+    words: str
+
+    @property
+    def text(self) -> str:
+        return self.words
+
+    def check(self, path: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise BadOptionType(f"{path} must be a string", got=_typed(value), near=f"allowed: {self.words}")
+        if re.fullmatch(self.pattern, value) is None:
+            raise BadOption(f"{path} has the wrong form", got=repr(value), near=f"allowed: {self.words}")
+        return value
+
+
+@dataclass(frozen=True)
+class Instance(Kind):
+    """None or an instance of one Python type."""
+
+    type: type
+
+    @property
+    def text(self) -> str:
+        return f"`None` or {self.type.__name__}"
+
+    def check(self, path: str, value: Any) -> Any:
+        if value is not None and not isinstance(value, self.type):
+            raise BadOptionType(f"{path} must be a {self.type.__name__} or None", got=_typed(value))
+        return value
+
+
+class Function(Kind):
+    """None or a callable."""
+
+    keeps = True
+    text = "`None` or a callable"
+
+    def check(self, path: str, value: Any) -> Any:
+        if value is not None and not callable(value):
+            raise BadOptionType(f"{path} must be callable or None", got=_typed(value))
+        return value
+
+
+@dataclass(frozen=True)
+class IntList(Kind):
+    """None or a list or tuple of ints, stored as a list. With `none_is_empty`, assigned None becomes []."""
+
+    none_is_empty: bool = False
+
+    @property
+    def text(self) -> str:
+        return "`None`, list or tuple of int"
+
+    def check(self, path: str, value: Any) -> list[int] | None:
+        if value is None:
+            return [] if self.none_is_empty else None
+        if not isinstance(value, list | tuple) or not _all_ints(value):
+            raise BadOptionType(f"{path} must be a list or tuple of ints, or None", got=_typed(value))
+        return [int(item) for item in value]
+
+
+class PathText(Kind):
+    """Any path; stored as the real path. The directory is made when it is needed."""
+
+    text = "any path"
+
+    def check(self, path: str, value: Any) -> str:
+        if not isinstance(value, str | bytes | os.PathLike):
+            raise BadOptionType(f"{path} must be a path", got=_typed(value))
+        return os.path.realpath(os.fsdecode(value))
+
+
+BOOL = Choice(True, False)
+
+
+def _typed(value: Any) -> str:
+    return f"{value!r} ({type(value).__name__})"
+
+
+def _equal(value: Any, known: Any) -> bool:
+    """`value == known` for values whose comparison may fail or give an array."""
+    try:
+        return bool(value == known)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _all_ints(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
