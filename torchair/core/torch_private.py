@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._decomp import decomposition_table
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import cache_dir as inductor_cache_dir
+from torch._inductor.codecache import torch_key
 from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
@@ -41,6 +44,7 @@ __all__ = [
     "aot_compilation",
     "auto_functionalized",
     "auto_functionalized_v2",
+    "build_facts",
     "borrow_tensor",
     "clear_blas_workspaces",
     "compile_fx_inner",
@@ -57,11 +61,14 @@ __all__ = [
     "is_profiling",
     "joint_graph_passes",
     "known_options",
+    "library_path",
+    "lower_bound",
     "make_fx",
     "native_runner",
     "raw_stream_getter",
     "reinplace",
     "select_decomp_table",
+    "symbol_facts",
     "storage_id",
     "storage_use_count",
 ]
@@ -96,10 +103,15 @@ def reinplace(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
 
 
 @contextlib.contextmanager
-def aot_compilation() -> Iterator[None]:
-    """Inside, Inductor makes a shared library instead of a Python wrapper."""
-    with V.set_aot_compilation(True):
-        yield
+def aot_compilation(fake_mode: FakeTensorMode | None) -> Iterator[None]:
+    """Inside, Inductor makes a shared library instead of a Python wrapper; constants may be real tensors."""
+    mode = fake_mode if fake_mode is not None else FakeTensorMode()
+    allowed, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+    try:
+        with V.set_aot_compilation(True):
+            yield
+    finally:
+        mode.allow_non_fake_inputs = allowed
 
 
 def native_runner(path: Path, instances: int, device: torch.device) -> Any:
@@ -132,6 +144,33 @@ def generated_source(compiled: Any) -> str:
     return getattr(compiled, "source_code", "") or ""
 
 
+def library_path(compiled: Any) -> str:
+    """The shared library that `compile_fx_inner` made inside `aot_compilation`."""
+    return compiled.filename if hasattr(compiled, "filename") else compiled
+
+
+def lower_bound(value: torch.SymInt) -> int:
+    """The least value the shape environment allows for `value`."""
+    bound = value.node.shape_env.bound_sympy(value.node.expr).lower
+    return int(bound) if bound.is_integer and bound.is_finite else -1
+
+
+def build_facts() -> list[str]:
+    """What shapes Inductor's code besides the graph: its sources, its options, the processor, the accelerator."""
+    options = inductor_config.save_config_portable()
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
+    return [torch_key().hex(), str(sorted(options.items())), str(pick_vec_isa()), str(gpu)]
+
+
+def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
+    """Each symbol with its hint and range: Inductor decides by them."""
+    env = fake_mode.shape_env if fake_mode is not None else None
+    if env is None:
+        return []
+    hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    return sorted(f"{symbol} {hints.get(symbol)} {bounds}" for symbol, bounds in env.var_to_range.items())
+
+
 # Capture: what a recording needs to know about storages, streams and the allocator
 
 
@@ -145,13 +184,13 @@ storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
-    """A quick function from device index to the handle of the current stream; None where there is no such call."""
+    """A quick function from device index to the current stream's handle; None where there is no such call."""
     owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
     return getattr(owner, f"_{device_type}_getCurrentRawStream", None)
 
 
 def clear_blas_workspaces(device_type: str) -> None:
-    """Let go of the matmul workspaces that hang on streams, so that a recording takes its own from its pool."""
+    """Let go of the matmul workspaces that hang on streams: a recording then takes its own from its pool."""
     clear = getattr(torch._C, f"_{device_type}_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
@@ -168,3 +207,46 @@ def end_pool_allocation(device_type: str, index: int, pool: Any) -> None:
 def is_profiling() -> bool:
     """Is a profiler on? A named range costs microseconds even when nobody listens."""
     return torch.autograd.profiler._is_profiler_enabled
+
+
+# Symbols: sizes as nodes of a graph
+
+
+def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) -> Any:
+    """The node that computes a symbolic number, appended to `graph`; `symbols` has a node for each bare symbol.
+
+    Expressions that were built before are found in `symbols` too.
+    """
+    expr = number.node.expr
+    if expr in symbols:
+        return symbols[expr]
+    if expr.is_number:
+        return type(number.node.hint)(expr) if number.node.has_hint() else int(expr)
+    before = set(graph.nodes)
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+    env = {symbol: fx.Proxy(symbols[symbol], tracer) for symbol in expr.free_symbols}
+    made = sympy_interp(PythonReferenceAnalysis, env, expr).node
+    for node in graph.nodes:
+        if node not in before:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+            node.meta["val"] = node.target(*args, **kwargs)
+    symbols[expr] = made
+    return made
+
+
+def decomposition_of(op: Any) -> Callable[..., Any] | None:
+    """How torch itself takes an operator apart: its registered decomposition, or its composite definition."""
+    found = decomposition_table.get(op)
+    if found is None and isinstance(op, torch._ops.OpOverload) and op._can_decompose():
+        found = op.decompose
+    return found
+
+
+def is_alias(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Do two (fake) tensors share a storage?"""
+    return torch._C._is_alias_of(a, b)
+
+
+def is_unbacked(number: Any) -> bool:
+    """A symbolic size that only the data decides."""
+    return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()

@@ -66,6 +66,7 @@ def add_op(
     *,
     dependencies: Sequence[Tensor] = (),
     node_name: str | None = None,
+    objects: Mapping[str, Any] | None = None,
 ) -> Any:
     """Append an op whose parts are already checked. An output count of None is a single output."""
     graph = current_graph()
@@ -76,6 +77,7 @@ def add_op(
         else:
             op.slots.extend(_slot(f"{name}{i}", tensor) for i, tensor in enumerate(value))
     op.attrs.update(attrs)
+    op.objects.update(objects or {})
     op.after.extend(dependency.op for dependency in dependencies)
     results: list[Any] = []
     for name, count in outputs:
@@ -201,7 +203,7 @@ def _count(proto: Prototype, param: Param, outputs: int | Mapping[str, int] | No
 def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readable: bool = True) -> Tensor:
     """A constant. Python floats are FLOAT, ints INT64, lists follow NumPy, an empty list is INT32."""
     if isinstance(v, Tensor):
-        raise BadInput("Const wants a value, not a graph tensor", got=repr(v)) from ValueError(v)
+        raise BadAttribute("Const wants a value, not a graph tensor", got=repr(v))
     value = const_value(v, dtype)
     graph = current_graph()
     small = node_name is None and readable and value.numel() <= 64

@@ -43,8 +43,13 @@ class Origin:
 
     name: str
     target: str
-    code: str = ""
     source: str = ""
+    node: Any = None
+
+    @property
+    def code(self) -> str:
+        """The FX line, printed when it is asked for."""
+        return "" if self.node is None else str(self.node.format_node() or "")
 
 
 class Tensor:
@@ -109,7 +114,7 @@ class Slot:
 class Op:
     """A node of the IR. `after` are the ops it must run after without reading them (control edges)."""
 
-    __slots__ = ("after", "attrs", "name", "origin", "outputs", "slots", "subgraphs", "type")
+    __slots__ = ("after", "attrs", "name", "objects", "origin", "outputs", "slots", "subgraphs", "type")
 
     def __init__(self, name: str, type: str) -> None:
         self.name = name
@@ -119,6 +124,8 @@ class Op:
         self.outputs: list[Tensor] = []
         self.after: list[Op] = []
         self.subgraphs: list[str] = []
+        # Python objects that the text of a TorchOp refers to (graph modules of higher-order ops).
+        self.objects: dict[str, Any] = {}
         self.origin: Origin | None = None
 
     @property
@@ -171,14 +178,12 @@ class Graph:
         self.origin: Origin | None = None
         # Attributes that open scopes give to every new op, outer first.
         self.scopes: list[dict[str, Attr]] = []
-        # Python objects that `TorchOp` nodes refer to by name (graph modules of higher-order ops).
-        self.objects: dict[str, Any] = {}
         # Small constants made so far, by text and dtype: equal ones are one op.
         self.constants: dict[tuple[str, int], Tensor] = {}
         # How each graph input is obtained from the flat FX arguments, by Data name.
         self.feeds: dict[str, Feed] = {}
         # What each FX output is.
-        self.results: list[Any] = []
+        self.results: list[Result] = []
         self._counts: dict[str, int] = {}
         self._tokens: list[contextvars.Token[Graph | None]] = []
 
@@ -210,6 +215,10 @@ class Graph:
         if self.infer is not None and op.outputs:
             self.infer(op)
         return op
+
+    def rollback(self, count: int) -> None:
+        """Forget every op after the first `count`: what was built for a call that then failed."""
+        self.remove(self.ops[count:])
 
     @property
     def inputs(self) -> list[Op]:
@@ -264,6 +273,21 @@ class Feed:
 
     kind: str
     args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one FX output is.
+
+    `tensor`: the IR tensor, with the strides of `meta`; `alias`: a view of argument `arg` with sizes, strides and offset of
+    `meta`; `number`: a host value; `constant`: `value` itself.
+    """
+
+    kind: str
+    tensor: Tensor | None = None
+    value: Any = None
+    arg: int = -1
+    meta: Any = None
 
 
 _graph_ids = itertools.count(1)

@@ -38,9 +38,10 @@ class Host:
 
     def to_tensor(self, device: torch.device | str | None = None) -> torch.Tensor:
         """As data: one scalar tensor, or several stacked when there are symbols among them."""
-        if not any(is_symbol(item) for item in self.items):
-            value = list(self.value) if isinstance(self.value, tuple) else self.value
-            return torch.tensor(value, dtype=self.dtype, device=device)
+        if isinstance(self.value, tuple) and not any(is_symbol(item) for item in self.value):
+            return torch.tensor(self.value, dtype=self.dtype, device=device)
+        if not is_symbol(self.value) and not isinstance(self.value, tuple):
+            return torch.full((), self.value, dtype=self.dtype, device=device)
         scalars = [torch.scalar_tensor(item, dtype=self.dtype, device=device) for item in self.items]
         return torch.stack(scalars) if isinstance(self.value, tuple) else scalars[0]
 

@@ -1,0 +1,1 @@
+"""FX -> GE: registry, rows by family, the walk over the graph."""

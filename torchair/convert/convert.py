@@ -1,0 +1,424 @@
+"""FX graph -> GE graph: one walk over the nodes.
+
+For a call the look-up order is: the user's converter, ours, the op's decomposition, an opaque `TorchOp`. So nothing is fatal;
+what happened to each op is in the report.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair import ge
+from torchair.convert import views
+from torchair.convert.operands import pack
+from torchair.convert.registry import Converter, candidates
+from torchair.convert.report import Reason, Report
+from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp
+from torchair.core.log import logger
+from torchair.core.source import source_of
+from torchair.core.torch_private import decomposition_of, is_alias, is_unbacked, make_fx
+
+from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
+from torchair.ge.host import Host, host_dtype, is_symbol
+from torchair.ge.torch_op import Symbol, torch_op
+from torchair.ge.types import spec_of
+
+aten = torch.ops.aten
+
+# These run on every rank or have an effect beyond their result: never replaced by an empty constant.
+_NEVER_EMPTY = ("npu_define",)
+
+
+@dataclass
+class Walk:
+    """One conversion under way."""
+
+    graph: Graph
+    fake_mode: Any
+    fold_views: bool
+    report: Report = field(default_factory=Report)
+    placeholders: list[fx.Node] = field(default_factory=list)
+    views: dict[Any, Tensor] = field(default_factory=dict)
+    decomposed: dict[Hashable, fx.GraphModule] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+
+def convert(
+    gm: fx.GraphModule, infer: Callable[[Op], None], fake_mode: Any, *, name: str = "", fold_views: bool = True
+) -> tuple[Graph, Report]:
+    """The GE graph of a functional ATen graph, and the report of how it came about.
+
+    `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`.
+    """
+    walk = Walk(Graph(name, infer), fake_mode, fold_views)
+    env: dict[fx.Node, Any] = {}
+    with walk.graph:
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = _placeholder(walk, node)
+            elif node.op == "output":
+                _output(walk, node, env)
+            else:
+                env[node] = _node(walk, gm, node, env)
+    return walk.graph, walk.report
+
+
+def _placeholder(walk: Walk, node: fx.Node) -> Any:
+    """A Data op; a symbol is a rank-0 host input."""
+    index = len(walk.placeholders)
+    walk.placeholders.append(node)
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) and not is_symbol(value):
+        return value
+    walk.graph.origin = Origin(node.name, "placeholder", source_of(node), node)
+    tensor: Tensor = ge.Data(index=index, node_name=_unique(walk, node.name))
+    walk.graph.feeds[tensor.op.name] = Feed("value", (index,))
+    if isinstance(value, torch.Tensor):
+        tensor.meta = value
+    elif isinstance(constant := _number(value), int | float | bool):
+        tensor.meta = Host(constant, host_dtype(value))
+        return constant
+    else:
+        tensor.meta = Host(value, host_dtype(value))
+    return tensor
+
+
+def _unique(walk: Walk, name: str) -> str:
+    while name in walk.graph.by_name:
+        name += "_"
+    return name
+
+
+def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+    if node.op == "get_attr":
+        value = operator.attrgetter(str(node.target))(gm)
+        return ge.Const(value, readable=value.numel() <= 64) if isinstance(value, torch.Tensor) else value
+    assert node.op == "call_function", f"an ATen graph has no {node.op} nodes"
+    meta = node.meta.get("val")
+    if is_symbol(meta) and not is_symbol(number := _number(meta)):
+        return number
+    if node.target is operator.getitem:
+        return _argument(walk, node.args[0], env, read_views=False)[node.args[1]]
+    walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node)
+    if walk.fold_views and node.target in views.TARGETS and not walk.graph.scopes:
+        x = _argument(walk, node.args[0], env, read_views=False)
+        if isinstance(x, Tensor | views.View) and not _is_empty(meta):
+            args = [None, *(_raw(argument, env) for argument in node.args[1:])]
+            return views.fold(node.target, x, args, meta)
+    args = [_argument(walk, argument, env) for argument in node.args]
+    kwargs = {key: _argument(walk, argument, env) for key, argument in node.kwargs.items()}
+    return _call(walk, node, args, kwargs)
+
+
+def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Convert one call by the look-up order."""
+    meta = node.meta.get("val")
+    name = _target_name(node.target)
+    if _is_empty(meta) and not name.startswith(_NEVER_EMPTY) and not _mutates(node.target):
+        return _empty(meta)
+    reasons: list[str] = []
+    for row in candidates(node.target):
+        done, result = _try(walk, row, node, args, kwargs, reasons)
+        if done:
+            walk.report.converted[name] += 1
+            return result
+    decomposed = _decompose(walk, node, args, kwargs, reasons)
+    if decomposed is not None:
+        walk.report.decomposed[name] += 1
+        return decomposed[0]
+    return _fall_back(walk, node, args, kwargs, "; ".join(reasons) or "it has no converter and no decomposition")
+
+
+def _try(
+    walk: Walk, row: Converter, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
+) -> tuple[bool, Any]:
+    """Run one converter; when it declines or fails, what it built is taken back and the reason kept."""
+    graph, meta = walk.graph, node.meta.get("val")
+    mark = len(graph.ops)
+    who = "the user's converter" if row.from_user else "the converter"
+    try:
+        args, kwargs = _plain(args), _plain(kwargs)
+        why_not = row.only(*args, **kwargs) if row.only else None
+        if why_not is None:
+            extra = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
+            result = row.fn(*args, **kwargs, **extra)
+            _check(node, result, meta)
+            return True, result
+        reasons.append(f"{who} declined: {why_not}")
+    except BadConverter as error:
+        if row.from_user:
+            raise
+        reasons.append(f"{who} is wrong here: {error.what}")
+        logger.warning("converter of %s at %s: %s", node.target, source_of(node), error)
+    except (UnknownOp, UnsupportedOp, NotImplementedError) as error:
+        reasons.append(f"{who} declined: {getattr(error, 'what', None) or error or type(error).__name__}")
+    except AirError:
+        raise
+    except Exception as error:
+        if row.from_user:
+            raise BadConverter(
+                f"the converter of {node.target} raised {type(error).__name__}: {error}", at=source_of(node)
+            ) from error
+        reasons.append(f"{who} failed: {error}")
+        logger.warning("converter of %s at %s: %r", node.target, source_of(node), error)
+    graph.rollback(mark)
+    return False, None
+
+
+def _check(node: fx.Node, result: Any, meta: Any) -> None:
+    """The converter's results against FX: number, dtype, shape. Afterwards the IR tensors carry FX's own values."""
+    expected, made = _flatten(meta), _flatten(result)
+    if len(expected) != len(made):
+        raise BadConverter(
+            f"the converter of {node.target} returned {len(made)} values, the op returns {len(expected)}",
+            at=source_of(node),
+            got=", ".join(_shown(value) for value in made),
+            near=", ".join(describe(value) for value in expected),
+        )
+    for value, want in zip(made, expected, strict=True):
+        if isinstance(value, Tensor) and isinstance(want, torch.Tensor):
+            _check_tensor(node, value, want)
+
+
+def _check_tensor(node: fx.Node, value: Tensor, want: torch.Tensor) -> None:
+    if value.meta is None:
+        value.meta = want
+        return
+    same_shape = len(value.meta.shape) == want.ndim and all(map(_may_equal, value.meta.shape, want.shape))
+    if value.meta.dtype != want.dtype or not same_shape:
+        raise BadConverter(
+            f"the converter of {node.target} made {describe(value.meta)} where FX has {describe(want)}",
+            at=source_of(node),
+            got=f"IR op {value.op.name} ({value.op.type})",
+        )
+    if not isinstance(value.meta, Host):
+        value.meta = want
+
+
+def _may_equal(a: Any, b: Any) -> bool:
+    """Equal sizes; symbols that only the data decides are renamed by tracing, so they match anything."""
+    if is_unbacked(a) or is_unbacked(b):
+        return True
+    if is_symbol(a) and is_symbol(b) and a.node.expr == b.node.expr:
+        return True
+    a_hint = a.node.hint if is_symbol(a) else a
+    b_hint = b.node.hint if is_symbol(b) else b
+    return a_hint == b_hint
+
+
+def _decompose(
+    walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
+) -> tuple[Any] | None:
+    """Take the op apart the way torch does, and convert the parts; None when it cannot be taken apart."""
+    decomposition = decomposition_of(node.target)
+    if decomposition is None:
+        return None
+    real_args, real_kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+    flat, structure = torch.utils._pytree.tree_flatten((real_args, real_kwargs))
+    values, _ = torch.utils._pytree.tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
+    varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
+    if len(values) != len(flat):
+        reasons.append("its arguments cannot be matched with a decomposition")
+        return None
+
+    def run(*inputs: Any) -> Any:
+        filled = list(flat)
+        for index, value in zip(varying, inputs, strict=True):
+            filled[index] = value
+        inner_args, inner_kwargs = torch.utils._pytree.tree_unflatten(filled, structure)
+        return decomposition(*inner_args, **inner_kwargs)
+
+    mark = len(walk.graph.ops)
+    try:
+        with walk.fake_mode, torch.no_grad():
+            gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*(flat[i] for i in varying))
+        if any(inner.target is node.target for inner in gm.graph.nodes):
+            reasons.append("its decomposition contains itself")
+            return None
+        return (_inline(walk, gm, [values[i] for i in varying], node),)
+    except NotImplementedError as error:
+        walk.graph.rollback(mark)
+        reasons.append(f"its decomposition failed: {error}")
+        return None
+
+
+def _inline(walk: Walk, gm: fx.GraphModule, inputs: Sequence[Any], outer: fx.Node) -> Any:
+    """Convert the nodes of a traced decomposition in place of the call."""
+    env: dict[fx.Node, Any] = {}
+    feeds = iter(inputs)
+    for node in gm.graph.nodes:
+        node.meta.setdefault("stack_trace", outer.meta.get("stack_trace"))
+        if node.op == "placeholder":
+            value = next(feeds)
+            env[node] = value.tensor if isinstance(value, Symbol) else value
+        elif node.op == "output":
+            return fx.node.map_arg(node.args[0], lambda inner: _read(walk, env[inner]))
+        else:
+            env[node] = _node(walk, gm, node, env)
+    raise AssertionError("a traced decomposition ends in an output")
+
+
+def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], why: str) -> Any:
+    """Carry the ATen call through the IR as it is."""
+    name = _target_name(node.target)
+    meta = node.meta.get("val")
+    expected = _flatten(meta)
+    made = torch_op(node.target, args, kwargs, sum(value is not None for value in expected), name)
+    walk.report.fallbacks.append(Reason(name, why, source_of(node)))
+    logger.warning_once("%s is carried through as it is: %s%s", name, why, _at(node))
+    results = iter(made)
+    filled = [None if value is None else next(results) for value in expected]
+    for tensor, value in zip(filled, expected, strict=True):
+        if tensor is not None and isinstance(value, torch.Tensor):
+            tensor.meta = value
+        elif tensor is not None:
+            tensor.meta = Host(value, host_dtype(value))
+    return _unflatten(meta, iter(filled))
+
+
+def _output(walk: Walk, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
+    """NetOutput of the distinct tensors, and what every FX output is."""
+    returned = node.args[0]
+    listed: Sequence[Any] = returned if isinstance(returned, list | tuple) else [returned]
+    results = [_result(walk, item, env) for item in listed]
+    distinct = list(dict.fromkeys(result.tensor for result in results if result.kind == "tensor" and result.tensor))
+    keep = [op for op in walk.graph.ops if op.type == "Assign"]
+    walk.graph.results = results
+    walk.graph.origin = None
+    ge.NetOutput(distinct, node_name=_unique(walk, "NetOutput"))
+    output = walk.graph.output
+    assert output is not None, "NetOutput was just added"
+    output.after = keep
+
+
+def _result(walk: Walk, item: Any, env: Mapping[fx.Node, Any]) -> Result:
+    if not isinstance(item, fx.Node):
+        return Result("constant", value=item)
+    value = _read(walk, env[item])
+    meta = item.meta.get("val")
+    if not isinstance(value, Tensor):
+        return Result("constant", value=value)
+    if is_symbol(meta):
+        return Result("number", value)
+    if not isinstance(meta, torch.Tensor):
+        return Result("constant", value=meta)
+    for index, placeholder in enumerate(walk.placeholders):
+        base = placeholder.meta.get("val")
+        if isinstance(base, torch.Tensor) and base.dtype == meta.dtype and is_alias(base, meta):
+            return Result("alias", value, arg=index, meta=meta)
+    return Result("tensor", value, meta=meta)
+
+
+def _argument(walk: Walk, argument: Any, env: Mapping[fx.Node, Any], read_views: bool = True) -> Any:
+    """An FX argument as converters see it. Symbols stay marked until a converter really gets them."""
+    if isinstance(argument, fx.Node):
+        value = env[argument]
+        if isinstance(value, Tensor) and is_symbol(argument.meta.get("val")):
+            return Symbol(value)
+        return _read(walk, value) if read_views else value
+    if isinstance(argument, list | tuple):
+        return [_argument(walk, item, env) for item in argument]
+    if isinstance(argument, dict):
+        return {key: _argument(walk, item, env) for key, item in argument.items()}
+    return argument
+
+
+def _raw(argument: Any, env: Mapping[fx.Node, Any]) -> Any:
+    """An FX argument with rank-0 tensors for symbols; lists stay lists."""
+    if isinstance(argument, list | tuple):
+        return [_raw(item, env) for item in argument]
+    return env[argument] if isinstance(argument, fx.Node) else argument
+
+
+def _plain(argument: Any) -> Any:
+    """What a converter gets: symbols as rank-0 tensors, lists with symbols packed into one INT64 vector."""
+    if isinstance(argument, Symbol):
+        return argument.tensor
+    if isinstance(argument, dict):
+        return {key: _plain(item) for key, item in argument.items()}
+    if not isinstance(argument, list):
+        return argument
+    numbers = all(isinstance(item, int | Symbol) and not isinstance(item, bool) for item in argument)
+    if numbers and any(isinstance(item, Symbol) for item in argument):
+        return pack([item.tensor if isinstance(item, Symbol) else item for item in argument])
+    return [_plain(item) for item in argument]
+
+
+def _read(walk: Walk, value: Any) -> Any:
+    """Views become tensors when somebody reads them."""
+    if isinstance(value, views.View):
+        return views.materialise(value, walk.views)
+    if isinstance(value, list | tuple):
+        return [_read(walk, item) for item in value]
+    return value
+
+
+def _number(value: Any) -> Any:
+    """A symbol that is really a constant, as that constant."""
+    if not is_symbol(value):
+        return value
+    expr = value.node.expr
+    if not expr.is_number:
+        return value
+    return int(expr) if isinstance(value, torch.SymInt) else (bool(expr) if expr.is_Boolean else float(expr))
+
+
+def _is_empty(meta: Any) -> bool:
+    """Every result is a tensor with a dimension that is 0, and no symbols."""
+    listed = _flatten(meta)
+    return bool(listed) and all(
+        isinstance(value, torch.Tensor) and 0 in [s for s in value.shape if not is_symbol(s)] and _static(value)
+        for value in listed
+    )
+
+
+def _static(value: torch.Tensor) -> bool:
+    return not any(is_symbol(size) for size in value.shape)
+
+
+def _empty(meta: Any) -> Any:
+    if isinstance(meta, list | tuple):
+        return [_empty(item) for item in meta]
+    made = ge.Const(torch.empty(tuple(meta.shape), dtype=meta.dtype), readable=False)
+    made.meta = meta
+    return made
+
+
+def _mutates(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _flatten(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [part for item in value for part in _flatten(item)]
+    return [value]
+
+
+def _unflatten(like: Any, values: Any) -> Any:
+    if isinstance(like, list | tuple):
+        return [_unflatten(item, values) for item in like]
+    return next(values)
+
+
+def _shown(value: Any) -> str:
+    return describe(value.meta) if isinstance(value, Tensor) else repr(value)
+
+
+def _target_name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    return getattr(target, "__name__", None) or str(target)
+
+
+def _at(node: fx.Node) -> str:
+    source = source_of(node)
+    return f" (at {source})" if source else ""
+
+
+

@@ -1,0 +1,103 @@
+"""What converters do to operands: constants, casts, promotion, dims. The rules of ATen, spelled in IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchair.core import dtypes
+from torchair import ge
+from torchair.ge.graph import Tensor
+from torchair.ge.host import Host, is_symbol
+
+INT64 = ge.DataType.DT_INT64
+INT32 = ge.DataType.DT_INT32
+FLOAT = ge.DataType.DT_FLOAT
+BOOL = ge.DataType.DT_BOOL
+
+
+def cast(x: Any, dtype: int | torch.dtype) -> Tensor:
+    """`x` in another data type; itself when it has it. Numbers become constants."""
+    wanted = dtypes.to_ge(dtype) if isinstance(dtype, torch.dtype) else dtype
+    if not isinstance(x, Tensor):
+        return ge.Const(x, dtype=wanted)
+    return x if x.dtype == wanted else ge.Cast(x, dst_type=wanted)
+
+
+def promote(*operands: Any, to: int | torch.dtype) -> list[Tensor]:
+    """Every operand in the data type `to`."""
+    return [cast(operand, to) for operand in operands]
+
+
+def result_type(*operands: Any) -> torch.dtype:
+    """ATen's promotion of tensors, 0-dim tensors and Python numbers, from what is known of them."""
+    first, *rest = [_example(operand) for operand in operands]
+    dtype = torch.result_type(first, rest[0]) if rest else first.dtype
+    return dtype
+
+
+def _example(operand: Any) -> Any:
+    """A value with the dtype and 0-dimness of an operand; a symbol counts as a Python number."""
+    if not isinstance(operand, Tensor):
+        return operand
+    assert operand.meta is not None, "operands of a converter have metas"
+    if isinstance(operand.meta, Host) and is_symbol(operand.meta.value):
+        return 1 if operand.meta.dtype == torch.int64 else 1.0
+    return torch.empty((1,) * min(operand.meta.ndim, 1), dtype=operand.meta.dtype)
+
+
+def torch_dtype(x: Tensor) -> torch.dtype:
+    """The torch dtype of a graph tensor."""
+    return dtypes.to_torch(x.dtype)
+
+
+def dim_of(dim: int, rank: int) -> int:
+    """A dim counted from the front."""
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def dims_of(dims: Sequence[int] | int | None, rank: int) -> list[int]:
+    """A list of dims counted from the front; None and an empty list mean all."""
+    if dims is None or (isinstance(dims, list | tuple) and not dims):
+        return list(range(rank))
+    listed = [dims] if isinstance(dims, int) else dims
+    return [dim_of(dim, rank) for dim in listed]
+
+
+def sizes(x: Tensor) -> tuple[Any, ...]:
+    """The sizes of a tensor, some of which may be symbols."""
+    assert x.meta is not None, "operands of a converter have metas"
+    return tuple(x.meta.shape)
+
+
+def static_sizes(x: Tensor) -> list[int] | None:
+    """The sizes as ints, or None when one of them is a symbol."""
+    return None if any(is_symbol(size) for size in sizes(x)) else [int(size) for size in sizes(x)]
+
+
+def size_of(x: Tensor, dim: int) -> Any:
+    """One size: an int, or a rank-0 INT64 tensor that computes it."""
+    size = sizes(x)[dim]
+    if not is_symbol(size):
+        return int(size)
+    return ge.Gather(ge.Shape(x, dtype=INT64), ge.Const(dim_of(dim, x.rank), dtype=INT64))
+
+
+def shape_of(x: Tensor) -> Any:
+    """All sizes: a list of ints, or an INT64 vector that computes them."""
+    known = static_sizes(x)
+    return known if known is not None else ge.Shape(x, dtype=INT64)
+
+
+def pack(numbers: Sequence[Any]) -> Any:
+    """A list of sizes for an IR op: ints as they are, else a Pack of rank-0 INT64 tensors."""
+    if all(isinstance(number, int) for number in numbers):
+        return [int(number) for number in numbers]
+    return ge.Pack([cast(number, INT64) for number in numbers], axis=0, N=len(numbers))
+
+
+def like(value: Any, x: Tensor) -> Tensor:
+    """A constant of `x`'s data type."""
+    return cast(value, x.dtype)

@@ -1,0 +1,127 @@
+"""Who converts which FX target. Built-in rows are filled at import; users add theirs with the public decorator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchair.core.errors import BadConverter
+from torchair.core.log import logger
+from torchair.convert.operands import promote
+from torchair.ge.graph import Tensor
+
+Fn = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Converter:
+    """One way to translate a call. `only(*args, **kwargs)` gives a reason to decline, or None."""
+
+    fn: Fn
+    only: Callable[..., str | None] | None
+    wants_meta: bool
+    from_user: bool = False
+
+
+_builtin: dict[Any, Converter] = {}
+_user: dict[Any, Converter] = {}
+
+
+def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> Callable[[Fn], Fn]:
+    """Declare a built-in converter for one or several overloads."""
+
+    def declare(fn: Fn) -> Fn:
+        for target in targets:
+            assert target not in _builtin, f"{target} has two built-in converters"
+            _builtin[target] = _describe(fn, only)
+        return fn
+
+    return declare
+
+
+def rename(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
+    """Rows `overload: ge.Op`: same tensors, same order, nothing to think about.
+
+    With `promoted` every operand is first brought to the dtype of the result, and Python numbers become constants of it.
+    """
+    for target, op in rows.items():
+        converter(target)(_renamed(op, promoted))
+
+
+def _renamed(op: Fn, promoted: bool) -> Fn:
+    def straight(*args: Any) -> Any:
+        return op(*args)
+
+    def with_promotion(*args: Any, meta_outputs: Any) -> Any:
+        return op(*promote(*args, to=meta_outputs.dtype))
+
+    return with_promotion if promoted else straight
+
+
+def _describe(fn: Fn, only: Callable[..., str | None] | None, from_user: bool = False) -> Converter:
+    parameters = inspect.signature(fn).parameters
+    return Converter(fn, only, "meta_outputs" in parameters, from_user)
+
+
+class Registration:
+    """What `register_fx_node_ge_converter(op)` returns: applied to a function, it registers that function."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self.fn: Fn | None = None
+        self.supports: list[Any] = []
+
+    def __call__(self, fn: Fn) -> Registration:
+        if not callable(fn):
+            raise BadConverter("a converter is a function", got=repr(fn))
+        if self.target in _builtin or self.target in _user:
+            logger.info("the converter of %s is replaced by %s", self.target, getattr(fn, "__qualname__", fn))
+        self.fn = fn
+        _user[self.target] = _describe(fn, None, from_user=True)
+        return self
+
+
+class _Discard:
+    """The decorator for an op that this torch does not have: it forgets the function."""
+
+    def __call__(self, fn: Fn) -> None:
+        return None
+
+
+def register_fx_node_ge_converter(aten_op: Any) -> Any:
+    """Register a converter for an op overload, an overload packet or a Python function; it wins over ours.
+
+    The converter gets the arguments of the FX node with graph tensors in place of tensors, and the expected results as
+    `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of an op discards the function.
+    """
+    return _Discard() if aten_op is None else Registration(aten_op)
+
+
+def unregister(aten_op: Any) -> None:
+    """Forget a user's converter; ours, if there is one, serves again."""
+    _user.pop(aten_op, None)
+
+
+def candidates(target: Any) -> Iterable[Converter]:
+    """The converters of an FX target in the order they are tried: the user's, then ours."""
+    packet = getattr(target, "overloadpacket", None)
+    for table in (_user, _builtin):
+        for key in (target, packet):
+            if key is not None and key in table:
+                yield table[key]
+                break
+
+
+def has_converter(target: Any) -> bool:
+    """Is there any converter for this target?"""
+    return next(iter(candidates(target)), None) is not None
+
+
+def builtin_targets() -> list[Any]:
+    """All FX targets we convert ourselves."""
+    return list(_builtin)
+
+
+__all__ = ["Converter", "Tensor", "candidates", "converter", "has_converter", "register_fx_node_ge_converter", "rename"]

@@ -1,0 +1,17 @@
+"""Where in the user's code an FX node comes from."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
+
+
+def source_of(node: Any) -> str:
+    """`/path/model.py:41   cache[mask] += update`: the innermost frame of the node's stack trace, or an empty text."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
+        return ""
+    path, line, text = frames[-1]
+    return f"{path}:{line}   {text.strip()}"

@@ -1,0 +1,130 @@
+"""Run one IR op on values. Values are torch tensors (real, fake or traced) or `Host` numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchair.core.errors import UnsupportedOp
+from torchair.engine.layout import restride
+from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
+from torchair.ge.graph import Op, Tensor
+from torchair.ge.host import Host, host_dtype
+from torchair.ge.torch_op import torch_call
+
+Value = torch.Tensor | Host
+
+# A constant vector of sizes is a host value up to this length; longer ones are data.
+HOST_LIMIT = 64
+_HOST_VECTOR_DTYPES = (torch.int64, torch.int32)
+
+
+def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
+    """The outputs of one op, given the values of its input tensors."""
+    if op.type == "Const":
+        return [constant(op.attrs["value"].value, device)]
+    if op.type == "TorchOp":
+        target, args, kwargs = torch_call(op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device)
+        return flat_values(target(*args, **kwargs))
+    arguments = [_lookup(argument, values) for argument in op.arguments().values()]
+    return call(op, arguments, device)
+
+
+def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
+    """As `evaluate`, with the argument values grouped by prototype input."""
+    attrs = op.attributes()
+    host_fn = find_host_kernel(op.type)
+    if host_fn is not None and _all_host(arguments):
+        result = host_fn(*arguments, **attrs)
+        if result is not None:
+            return list(result) if isinstance(result, list | tuple) else [result]
+    if op.type == "Shape":
+        return [Host(tuple(arguments[0].shape), torch.int64 if attrs["dtype"] == 9 else torch.int32)]
+    row = find_kernel(op, device.type, arguments, attrs)
+    chosen = {name: attrs[name] for name in row.attrs}
+    _check_attributes(op, row)
+    if row.wants_device:
+        chosen["device"] = device_of(op, device)
+    passed = [_pass(value, how, device) for value, how in zip(arguments, row.takes, strict=True)]
+    return flat_values(row.fn(*passed, **chosen))
+
+
+def constant(value: torch.Tensor, device: torch.device) -> Value:
+    """Scalars and short vectors of sizes are host values, everything else is data on the device."""
+    if value.ndim == 0 and not value.is_quantized:
+        return Host(value.item(), value.dtype)
+    if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
+        return Host(tuple(value.tolist()), value.dtype)
+    return value.to(device)
+
+
+def device_of(op: Op, default: torch.device) -> torch.device:
+    """Where an op that reads no tensor makes its result: where FX says, else the graph's device."""
+    meta = op.outputs[0].meta if op.outputs else None
+    return meta.device if isinstance(meta, torch.Tensor) else default
+
+
+def flat_values(result: Any) -> list[Value]:
+    """A kernel's result as a flat list: nested lists are dynamic outputs, numbers become host values."""
+    if isinstance(result, list | tuple):
+        return [value for item in result for value in flat_values(item)]
+    if result is None:
+        return []
+    if isinstance(result, torch.Tensor | Host):
+        return [result]
+    return [Host(result, host_dtype(result))]
+
+
+def _as_promised(tensor: Tensor, value: Value) -> Value:
+    """An ATen call may depend on strides (`as_strided`, custom kernels): it gets those FX promised."""
+    if isinstance(value, Host) or not isinstance(tensor.meta, torch.Tensor):
+        return value
+    return restride(value, tensor.meta)
+
+
+def _lookup(argument: Any, values: Mapping[Tensor, Value]) -> Any:
+    if isinstance(argument, list):
+        return [values[tensor] for tensor in argument]
+    return None if argument is None else values[argument]
+
+
+def _all_host(arguments: Sequence[Any]) -> bool:
+    flat = [item for value in arguments for item in (value if isinstance(value, list) else [value])]
+    return bool(flat) and all(isinstance(item, Host) or item is None for item in flat)
+
+
+def _pass(value: Any, how: str, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_pass(item, how, device) for item in value]
+    if value is None:
+        return None
+    if how == "tensor":
+        return value.to_tensor(device) if isinstance(value, Host) else value
+    numbers = as_host(value)
+    if how == "host":
+        return numbers
+    if how == "ints":
+        return list(numbers.items)
+    return numbers.items[0]
+
+
+def _check_attributes(op: Op, row: Kernel) -> None:
+    """An attribute that is set to something else than its default must be one the kernel knows."""
+    proto = op.prototype
+    if proto is None:
+        return
+    for name, attr in op.attrs.items():
+        known = proto.attr_by_name.get(name)
+        if known is None or name in row.attrs or name in _COUNTS or attr.value == known.default or known.required:
+            continue
+        raise UnsupportedOp(
+            f"the kernel of {op.type} does not know the attribute {name!r}",
+            got=f"{name}={attr.value!r}, default {known.default!r}",
+            at=op.origin.source if op.origin else "",
+        )
+
+
+# Attributes that only repeat how many tensors a dynamic input or output has.
+_COUNTS = {"N", "num", "num_split"}

@@ -1,0 +1,70 @@
+"""Shapes and dtypes of new ops: their kernels run on fake tensors. Equal ops on equal inputs are inferred once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from torchair.core.torch_private import FakeTensorMode
+from torchair.engine.evaluate import Value, evaluate
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
+from torchair.ge.host import Host, is_symbol
+
+_NOT_INFERRED = (*INPUT_TYPES, OUTPUT_TYPE)
+
+
+def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op], None]:
+    """A function that fills the metas of an op's outputs, for `Graph(infer=…)`."""
+    seen: dict[Hashable, list[Value]] = {}
+
+    def infer(op: Op) -> None:
+        if op.type in _NOT_INFERRED:
+            return
+        key = op_key(op, lambda tensor: tensor.meta)
+        found = seen.get(key) if key is not None else None
+        if found is None:
+            metas: dict[Tensor, Any] = {tensor: tensor.meta for tensor in op.inputs}
+            with fake_mode, torch.no_grad():
+                found = evaluate(op, metas, device)
+            assert len(found) == len(op.outputs), f"the kernel of {op.type} returned {len(found)} of {len(op.outputs)}"
+            if key is not None and not makes_symbols(op, found):
+                seen[key] = found
+        for output, value in zip(op.outputs, found, strict=True):
+            output.meta = value
+
+    return infer
+
+
+def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> Hashable | None:
+    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not memoise."""
+    if op.type == "Const" or op.objects:
+        return None
+    attrs = tuple(sorted((name, repr(attr)) for name, attr in op.attrs.items() if not name.startswith("_")))
+    inputs = tuple((slot.name, spec_key(value_of(slot.tensor), strides)) for slot in op.slots if slot.tensor)
+    # An ATen call gets the strides FX promised, whatever the tensor has here.
+    promised = tuple(spec_key(tensor.meta, strides) for tensor in op.inputs) if op.type == "TorchOp" else ()
+    where = op.outputs[0].meta.device if op.outputs and isinstance(op.outputs[0].meta, torch.Tensor) else None
+    return op.type, attrs, inputs, promised, where, len(op.outputs)
+
+
+def spec_key(value: Any, strides: bool = False) -> Hashable:
+    """A hashable description of a value: dtype, sizes, device, and strides where they matter; the numbers of a host value."""
+    if isinstance(value, Host):
+        return ("host", value.dtype, value.ndim, tuple(number_key(item) for item in value.items))
+    key = (value.dtype, tuple(number_key(size) for size in value.shape), value.device)
+    if not strides:
+        return key
+    return (*key, tuple(number_key(step) for step in value.stride()), number_key(value.storage_offset()))
+
+
+def number_key(number: Any) -> Hashable:
+    """Symbols by their expression: SymInts themselves cannot be hashed."""
+    return (type(number).__name__, number.node.expr) if is_symbol(number) else (type(number).__name__, number)
+
+
+def makes_symbols(op: Op, values: list[Value]) -> bool:
+    """Does a result have a size that none of the inputs explains (a data-dependent size)? Then each run has its own."""
+    parts = [part for value in values for part in (value.items if isinstance(value, Host) else value.shape)]
+    return any(is_symbol(part) and not part.node.has_hint() for part in parts)

@@ -1,0 +1,54 @@
+"""The reference run: one op after the other on real tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchair.engine.evaluate import Value, evaluate
+from torchair.engine.layout import is_static, restride
+from torchair.engine.registry import as_host
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Feed, Graph, Op, Result, Tensor
+from torchair.ge.host import Host, host_dtype
+
+Observer = Callable[[Op, list[Value]], None]
+
+
+def interpret(graph: Graph, args: Sequence[Any], device: torch.device, observe: Observer | None = None) -> list[Any]:
+    """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs."""
+    values: dict[Tensor, Value] = {}
+    with torch.no_grad():
+        for op in graph.ops:
+            if op.type == OUTPUT_TYPE:
+                continue
+            made = [feed_value(graph.feeds[op.name], args)] if op.type in INPUT_TYPES else evaluate(op, values, device)
+            values.update(zip(op.outputs, made, strict=True))
+            if observe is not None:
+                observe(op, made)
+        return [read(result, values, args, device) for result in graph.results]
+
+
+def read(result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], device: torch.device) -> Any:
+    """One FX output from the values of a run."""
+    if result.kind == "constant":
+        return result.value
+    if result.kind == "alias" and is_static(result.meta):
+        meta = result.meta
+        return args[result.arg].as_strided(meta.shape, meta.stride(), meta.storage_offset())
+    assert result.tensor is not None, "only constants have no tensor"
+    value = values[result.tensor]
+    if result.kind == "number":
+        return as_host(value).value
+    if isinstance(value, Host):
+        return value.to_tensor(result.meta.device)
+    return restride(value, result.meta)
+
+
+def feed_value(feed: Feed, args: Sequence[Any]) -> Value:
+    """The value of a graph input: an argument tensor, a number as a host value, or several packed."""
+    if feed.kind == "pack":
+        return Host(tuple(args[index] for index in feed.args))
+    value = args[feed.args[0]]
+    return value if isinstance(value, torch.Tensor) else Host(value, host_dtype(value))

@@ -1,0 +1,314 @@
+"""GE graph -> FX' of ATen calls: every kernel is run under a tracer, with Inductor's decompositions.
+
+The result has the placeholders of the FX graph the GE graph came from, in the same order, and stays symbolic: a size is a
+`SymInt` of the same shape environment, written in the graph as arithmetic on placeholders and `sym_size`.
+
+Tracing one op costs milliseconds, and models are repeated layers. So an op is traced once per (type, attributes, input
+specs with strides); for a repeat the traced nodes are copied and only run on fake tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.errors import AirError, BadGraph
+from torchair.core.torch_private import FakeTensorMode, expression_nodes, make_fx
+from torchair.engine.evaluate import Value, evaluate, flat_values
+from torchair.engine.infer import makes_symbols, op_key
+from torchair.engine.layout import restride
+from torchair.engine.registry import as_host
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
+from torchair.ge.host import Host, host_dtype, is_symbol
+
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+@dataclass
+class Traced:
+    """One op as ATen: a graph module whose inputs are the op's tensors, then its symbols."""
+
+    gm: fx.GraphModule
+    # For every output of the op: a node of `gm`, or a host value.
+    results: list[fx.Node | Host]
+
+
+@dataclass
+class Lowering:
+    """The FX' under construction."""
+
+    fake_mode: FakeTensorMode
+    device: torch.device
+    decompositions: Decompositions
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    root: torch.nn.Module = field(default_factory=torch.nn.Module)
+    placeholders: list[fx.Node] = field(default_factory=list)
+    # The node that carries each symbol (by its sympy name), and nodes of whole expressions made from them.
+    symbols: dict[Any, fx.Node] = field(default_factory=dict)
+    values: dict[Tensor, fx.Node | Host] = field(default_factory=dict)
+    traced: dict[Hashable, Traced] = field(default_factory=dict)
+    constants: dict[int, str] = field(default_factory=dict)
+
+    def value(self, tensor: Tensor) -> Value:
+        """The fake tensor or host value that flows on an edge."""
+        found = self.values[tensor]
+        return found if isinstance(found, Host) else found.meta["val"]
+
+
+def lower(
+    graph: Graph,
+    placeholders: Sequence[tuple[str, Any]],
+    fake_mode: FakeTensorMode,
+    device: torch.device,
+    decompositions: Decompositions,
+) -> fx.GraphModule:
+    """`placeholders` are the names and fake values of the flat arguments, in order."""
+    state = Lowering(fake_mode, device, decompositions)
+    for name, value in placeholders:
+        node = state.graph.placeholder(name)
+        node.meta["val"] = value
+        state.placeholders.append(node)
+    # Numbers first: a symbol that is an argument itself need not be read from a tensor.
+    for node in sorted(state.placeholders, key=lambda node: isinstance(node.meta["val"], torch.Tensor)):
+        _bind_symbols(state, node)
+    with torch.no_grad():
+        for op in graph.ops:
+            _lower_op(state, graph, op)
+        outputs = [_output(state, result) for result in graph.results]
+    state.graph.output(tuple(outputs))
+    gm = fx.GraphModule(state.root, state.graph, "Lowered")
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
+    if op.type == OUTPUT_TYPE:
+        return
+    if op.type in INPUT_TYPES:
+        feed = graph.feeds[op.name]
+        nodes = [state.placeholders[index] for index in feed.args]
+        first = nodes[0]
+        if feed.kind == "pack":
+            state.values[op.outputs[0]] = Host(tuple(node.meta["val"] for node in nodes))
+        elif isinstance(first.meta["val"], torch.Tensor):
+            state.values[op.outputs[0]] = first
+        else:
+            state.values[op.outputs[0]] = Host(first.meta["val"], host_dtype(first.meta["val"]))
+        return
+    key = op_key(op, state.value, strides=True)
+    try:
+        traced = state.traced.get(key) if key is not None else None
+        first_time = traced is None
+        if traced is None:
+            traced = _trace(state, op)
+            if key is not None and not makes_symbols(op, [_fake(result) for result in traced.results]):
+                state.traced[key] = traced
+        made = _inline(state, traced, op, first_time)
+    except AirError:
+        raise
+    except Exception as error:
+        inputs = ", ".join(f"{slot.name} {describe(state.value(slot.tensor))}" for slot in op.slots if slot.tensor)
+        raise BadGraph(
+            f"the kernel of {op.type} failed on {op.name}: {error}", at=_source(op), got=inputs
+        ) from error
+    state.values.update(zip(op.outputs, made, strict=True))
+
+
+def _trace(state: Lowering, op: Op) -> Traced:
+    """Run the kernel on this op's fake inputs under `make_fx`."""
+    tensors = list(dict.fromkeys(op.inputs))
+    fakes = [state.value(tensor) for tensor in tensors]
+    numbers = _symbols_of(fakes)
+    shape: list[Host | None] = []
+
+    def run(*flat: Any) -> list[Any]:
+        data, symbols = iter(flat[: len(flat) - len(numbers)]), flat[len(flat) - len(numbers) :]
+        given = dict(zip((_key(number) for number in numbers), symbols, strict=True))
+        values: dict[Tensor, Value] = {}
+        for tensor, fake in zip(tensors, fakes, strict=True):
+            values[tensor] = _with_symbols(fake, given) if isinstance(fake, Host) else next(data)
+        results = evaluate(op, values, state.device)
+        shape[:] = [result if isinstance(result, Host) else None for result in results]
+        return [result for result in results if not isinstance(result, Host)] or [None]
+
+    flat = [fake for fake in fakes if not isinstance(fake, Host)] + numbers
+    with state.fake_mode:
+        gm = make_fx(
+            run, decomposition_table=dict(state.decompositions), tracing_mode="real", _allow_non_fake_inputs=True
+        )(*flat)
+    returned = iter(gm.graph.output_node().args[0])
+    results: list[fx.Node | Host] = [next(returned) if host is None else host for host in shape]
+    return Traced(gm, results)
+
+
+def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[fx.Node | Host]:
+    """Copy the traced nodes into the graph, their inputs replaced by this op's inputs."""
+    tensors = list(dict.fromkeys(op.inputs))
+    found = [state.values[tensor] for tensor in tensors]
+    numbers = _symbols_of([value for value in found if isinstance(value, Host)])
+    inputs: list[Any] = [value for value in found if not isinstance(value, Host)]
+    inputs += [number_node(state, number) for number in numbers]
+    mapped: dict[fx.Node, Any] = {}
+    feeds = iter(inputs)
+    for node in traced.gm.graph.nodes:
+        if node.op == "placeholder":
+            mapped[node] = next(feeds)
+        elif node.op == "get_attr":
+            mapped[node] = _constant(state, traced.gm, node)
+        elif node.op != "output":
+            mapped[node] = _copy(state, node, mapped, op, first_time)
+    results: list[fx.Node | Host] = []
+    for result in traced.results:
+        if isinstance(result, Host):
+            results.append(result)
+            continue
+        node = mapped[result]
+        is_number = isinstance(node, fx.Node) and not isinstance(node.meta["val"], torch.Tensor)
+        results.append(flat_values(node.meta["val"])[0] if is_number else node)  # type: ignore[arg-type]
+    return results
+
+
+def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op, first_time: bool) -> fx.Node:
+    """One traced node in the graph under construction, with a value of its own."""
+    made = state.graph.node_copy(node, lambda old: mapped[old])
+    made.meta = {"val": node.meta.get("val")}
+    if op.origin is not None:
+        made.meta["stack_trace"] = op.origin.source
+    if not first_time:
+        args, kwargs = fx.node.map_arg((made.args, made.kwargs), lambda inner: inner.meta["val"])
+        with state.fake_mode:
+            made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
+    _bind_symbols(state, made)
+    return made
+
+
+def _constant(state: Lowering, gm: fx.GraphModule, node: fx.Node) -> fx.Node:
+    """A tensor constant or sub-graph of a traced kernel becomes an attribute of the result."""
+    value = getattr(gm, str(node.target))
+    name = state.constants.get(id(value))
+    if name is None:
+        name = f"constant_{len(state.constants)}"
+        state.constants[id(value)] = name
+        if isinstance(value, torch.nn.Module):
+            state.root.add_module(name, value)
+        else:
+            setattr(state.root, name, value)
+    made = state.graph.get_attr(name)
+    if isinstance(value, torch.Tensor):
+        made.meta["val"] = node.meta.get("val", value) if "val" in node.meta else _as_fake(state, value)
+    return made
+
+
+def _as_fake(state: Lowering, value: torch.Tensor) -> torch.Tensor:
+    return state.fake_mode.from_tensor(value, static_shapes=True)
+
+
+def _output(state: Lowering, result: Result) -> Any:
+    """One FX output: with the promised strides, or re-tied to the argument it is a view of."""
+    if result.kind == "constant":
+        return result.value
+    if result.kind == "alias":
+        meta = result.meta
+        view = (meta.shape, meta.stride(), meta.storage_offset())
+        return _call(
+            state, lambda x: torch.as_strided(x, *view), state.placeholders[result.arg], list(_symbols_in(view))
+        )
+    assert result.tensor is not None, "only constants have no tensor"
+    found = state.values[result.tensor]
+    if result.kind == "number":
+        return number_node(state, as_host(state.value(result.tensor)).value)
+    if isinstance(found, Host):
+        return _call(state, lambda: found.to_tensor(result.meta.device), None, _symbols_of([found]))
+    if restride(found.meta["val"], result.meta) is found.meta["val"]:
+        return found
+    return _call(state, lambda x: restride(x, result.meta), found, [])
+
+
+def _call(state: Lowering, fn: Callable[..., Any], x: fx.Node | None, numbers: list[Any]) -> fx.Node:
+    """Trace a small function of one node and inline it."""
+    inputs = [] if x is None else [x.meta["val"]]
+
+    def run(*flat: Any) -> Any:
+        return fn(*flat[: len(inputs)])
+
+    with state.fake_mode:
+        gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs, *numbers)
+    feeds = iter([*([] if x is None else [x]), *(number_node(state, number) for number in numbers)])
+    mapped: dict[fx.Node, Any] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            mapped[node] = next(feeds)
+        elif node.op == "get_attr":
+            mapped[node] = _constant(state, gm, node)
+        elif node.op == "output":
+            return mapped[node.args[0]]
+        else:
+            mapped[node] = state.graph.node_copy(node, lambda old: mapped[old])
+            mapped[node].meta = {"val": node.meta.get("val")}
+    raise AssertionError("a traced function ends in an output")
+
+
+def number_node(state: Lowering, number: Any) -> Any:
+    """A number as an FX argument: itself, or the node that computes a symbolic one."""
+    if not is_symbol(number):
+        return number
+    return expression_nodes(state.graph, state.symbols, number)
+
+
+def _bind_symbols(state: Lowering, node: fx.Node) -> None:
+    """Remember where a symbol can be read from: a number, or a dimension of a tensor that is just this symbol."""
+    value = node.meta.get("val")
+    if is_symbol(value):
+        expr = value.node.expr
+        if expr.is_symbol:
+            state.symbols.setdefault(expr, node)
+    elif isinstance(value, torch.Tensor):
+        for dim, size in enumerate(value.shape):
+            if is_symbol(size) and size.node.expr.is_symbol and size.node.expr not in state.symbols:
+                made = state.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+                made.meta["val"] = size
+                state.symbols[size.node.expr] = made
+    elif isinstance(value, list | tuple):
+        return
+
+
+def _symbols_of(values: Sequence[Any]) -> list[Any]:
+    """The distinct symbolic numbers of the host values, in order."""
+    return list(_symbols_in(tuple(value.items for value in values if isinstance(value, Host))))
+
+
+def _symbols_in(nested: Any) -> list[Any]:
+    found: dict[Hashable, Any] = {}
+
+    def walk(part: Any) -> None:
+        if is_symbol(part):
+            found.setdefault(_key(part), part)
+        elif isinstance(part, list | tuple):
+            for item in part:
+                walk(item)
+
+    walk(nested)
+    return list(found.values())
+
+
+def _key(number: Any) -> Hashable:
+    return (type(number).__name__, number.node.expr)
+
+
+def _with_symbols(value: Host, given: Mapping[Hashable, Any]) -> Host:
+    """A host value whose symbols are the traced ones."""
+    items = tuple(given[_key(item)] if is_symbol(item) else item for item in value.items)
+    return Host(items if isinstance(value.value, tuple) else items[0], value.dtype)
+
+
+def _fake(result: fx.Node | Host) -> Value:
+    return result if isinstance(result, Host) else result.meta["val"]
+
+
+def _source(op: Op) -> str:
+    return op.origin.source if op.origin else ""

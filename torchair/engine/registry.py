@@ -1,0 +1,142 @@
+"""The tables of kernels, and how one is found and called.
+
+A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs in order, its
+keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from nothing). An input annotated
+with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, all others as torch tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchair.core.errors import UnsupportedOp
+from torchair.ge.graph import Op
+from torchair.ge.host import Host
+from torchair.ge.prototype import prototype
+
+Ints = list[int]
+Int = int
+Number = complex
+"""Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype."""
+
+Fn = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One definition of an op: for one device type, or for all (`on` None)."""
+
+    op: str
+    fn: Fn
+    on: str | None
+    only: Callable[..., str | None] | None
+    # Per input of the prototype: how its value is passed ("tensor", "ints", "int", "number", "host").
+    takes: tuple[str, ...]
+    attrs: tuple[str, ...]
+    wants_device: bool
+
+
+_PASSED_AS = {"Ints": "ints", "Int": "int", "Number": "number", "Host": "host"}
+_kernels: dict[tuple[str, str | None], Kernel] = {}
+_host_kernels: dict[str, Fn] = {}
+
+
+def kernel(
+    *ops: str, on: str | None = None, only: Callable[..., str | None] | None = None
+) -> Callable[[Fn], Fn]:
+    """Declare the meaning of one or several ops. `only` gives a reason to decline, for device rules."""
+
+    def declare(fn: Fn) -> Fn:
+        for op in ops:
+            _add(_describe(op, fn, on, only))
+        return fn
+
+    return declare
+
+
+def torch_kernels(rows: Mapping[str, Fn]) -> None:
+    """Ops that are one torch function of their inputs, in order, without attributes."""
+    for op, fn in rows.items():
+        inputs = len(prototype(op).inputs)
+        _add(Kernel(op, fn, None, None, ("tensor",) * inputs, (), wants_device=False))
+
+
+def host_kernels(rows: Mapping[str, Fn]) -> None:
+    """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host]`, used when every input is a host value."""
+    for op, fn in rows.items():
+        assert op not in _host_kernels, f"{op} has two host kernels"
+        _host_kernels[op] = fn
+
+
+def _describe(op: str, fn: Fn, on: str | None, only: Callable[..., str | None] | None) -> Kernel:
+    parameters = inspect.signature(fn).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    proto = prototype(op)
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    assert variadic or len(positional) == len(proto.inputs), f"kernel {fn.__name__} does not take the inputs of {proto}"
+    unknown = set(named) - set(proto.attr_by_name) - {"device"}
+    assert not unknown, f"kernel {fn.__name__} wants attributes {unknown} that are not in {proto}"
+    takes = tuple(_PASSED_AS.get(_annotation(p), "tensor") for p in positional)
+    attrs = tuple(name for name in named if name != "device")
+    return Kernel(op, fn, on, only, takes or ("tensor",) * len(proto.inputs), attrs, "device" in named)
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    text = parameter.annotation
+    return text.removesuffix(" | None") if isinstance(text, str) else ""
+
+
+def _add(row: Kernel) -> None:
+    key = (row.op, row.on)
+    assert key not in _kernels, f"{row.op} has two kernels for {row.on or 'all devices'}"
+    _kernels[key] = row
+
+
+def has_kernel(op: str) -> bool:
+    """Is there a definition of this op for every device?"""
+    return (op, None) in _kernels
+
+
+def kernel_names() -> list[str]:
+    """All ops that have a definition."""
+    return sorted({op for op, _ in _kernels})
+
+
+def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Kernel:
+    """(op, device) -> (op, any) -> an error that lists what was tried."""
+    tried: list[str] = []
+    for on in (device, None):
+        row = _kernels.get((op.type, on))
+        if row is None:
+            tried.append(f"no kernel on {on or 'any device'}")
+            continue
+        why_not = row.only(*inputs, **attrs) if row.only else None
+        if why_not is None:
+            return row
+        tried.append(f"the kernel on {on or 'any device'} declined: {why_not}")
+    raise UnsupportedOp(
+        f"the IR op {op.type} has no kernel",
+        at=op.origin.source if op.origin else "",
+        got=f"op {op.name}",
+        near="; ".join(tried),
+        next="see docs/develop/kernel.md for how to add one",
+    )
+
+
+def find_host_kernel(op_type: str) -> Fn | None:
+    """The size arithmetic of an op, if it has one."""
+    return _host_kernels.get(op_type)
+
+
+def as_host(value: torch.Tensor | Host) -> Host:
+    """Python numbers from a value; real data is read, fake data becomes unbacked symbols."""
+    if isinstance(value, Host):
+        return value
+    listed = value.tolist() if value.ndim else value.item()
+    return Host(tuple(listed) if isinstance(listed, list) else listed, value.dtype)
