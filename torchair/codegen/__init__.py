@@ -7,8 +7,36 @@ from typing import Any
 
 from torch import fx
 
-from torchair.codegen import eager, inductor
+from torchair.codegen import eager, inductor, native
 from torchair.codegen.program import Program
 from torchair.core.errors import BadOption
 
 __all__ = ["Program", "build"]
+
+
+def build(
+    kind: str,
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    static: Sequence[int] = (),
+    frozen: bool = False,
+    guarded: bool = True,
+    decomposed: bool = True,
+    backward: bool = False,
+    inference: bool = True,
+) -> Program:
+    """Compile an ATen graph; `gm` is left as it is.
+
+    static: inputs of constant address. frozen: those addresses are promised never to change, so nobody looks again.
+    guarded: something in front of the call checks shapes. decomposed: Inductor's decompositions have been applied.
+    """
+    stage = {"decomposed": decomposed, "backward": backward, "inference": inference}
+    match kind:
+        case "eager":
+            return eager.build(gm, inputs)
+        case "inductor":
+            return inductor.build(gm, inputs, static=static, guarded=guarded, **stage)
+        case "native":
+            return native.build(gm, inputs, static=static, frozen=frozen, **stage)
+    raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")

@@ -68,7 +68,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     gm = graph.copy_graph(gm)
     if any(graph.mutated_args(node) for node in gm.graph.nodes):
         private.reinplace(gm, graph.fake_mode_of(gm, inputs))
-        gm.graph.eliminate_dead_code(is_impure_node=_has_effect)
+        gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     source, names = Writer(gm).write()
     return Boxed("eager", source, load(source, names))
 
@@ -80,10 +80,6 @@ def load(source: str, names: dict[str, Any]) -> Callable[[list[Any]], Sequence[A
     namespace = dict(names)
     exec(compile(source, filename, "exec"), namespace)
     return namespace["program"]
-
-
-def _has_effect(node: fx.Node) -> bool:
-    return node.is_impure() or bool(graph.mutated_args(node))
 
 
 class Writer:
@@ -148,7 +144,7 @@ class Writer:
 
     def function(self, target: Any) -> str:
         """The name under which the generated code calls `target`."""
-        if isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, private.OpOverload):
             name = target._schema.name.removeprefix("aten::")
             if target.namespace == "aten" and f"{name}.{target._overloadname}" in TORCH_FUNCTIONS:
                 return self.hoist(f"torch_{name}", getattr(torch, name))
@@ -229,7 +225,7 @@ def _evaluate(node: fx.Node) -> Any:
 
 
 def _only_reads(user: fx.Node, value: fx.Node) -> bool:
-    if user.op != "call_function" or not isinstance(user.target, torch._ops.OpOverload):
+    if user.op != "call_function" or not isinstance(user.target, private.OpOverload):
         return False
     schema = user.target._schema
     return not any(argument.alias_info for argument in schema.arguments) and value not in graph.mutated_args(user)

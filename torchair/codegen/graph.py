@@ -74,13 +74,19 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def mutated_args(node: fx.Node) -> list[Any]:
     """The arguments that this node writes to."""
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+    if not isinstance(node.target, private.OpOverload) or not node.target._schema.is_mutable:
         return []
     schema = node.target._schema.arguments
     positions = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
     positions.update(node.kwargs)
     written = [a.name for a in schema if a.alias_info is not None and a.alias_info.is_write]
-    return [positions[name] for name in written if name in positions]
+    values = [positions[name] for name in written if name in positions]
+    return [item for value in values for item in (value if isinstance(value, (list, tuple)) else (value,))]
+
+
+def has_effect(node: fx.Node) -> bool:
+    """The node must stay even if nobody uses its result."""
+    return node.is_impure() or bool(mutated_args(node))
 
 
 def is_functional(gm: fx.GraphModule) -> bool:

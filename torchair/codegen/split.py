@@ -52,7 +52,7 @@ def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
     parts.host = _host_graph(gm, [v for v, place in zip(outputs, parts.places, strict=True) if not place[0]])
     native = list(dict.fromkeys(v for v, place in zip(outputs, parts.places, strict=True) if place[0]))
     graph.output(gm).args = (tuple(native),)
-    gm.graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or bool(graph.mutated_args(node)))
+    gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     if not native and not any(graph.mutated_args(node) for node in gm.graph.nodes):
         raise NotPossible("the graph computes no tensor, so there is nothing to compile")
     _name_constants(parts)
@@ -78,7 +78,7 @@ def is_host(value: Any) -> bool:
         return True
     if value.op != "call_function":
         return False
-    is_view = isinstance(value.target, torch._ops.OpOverload) and value.target.is_view
+    is_view = isinstance(value.target, private.OpOverload) and value.target.is_view
     is_number = isinstance(value.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
     if not is_view and not is_number:
         return False
@@ -121,7 +121,7 @@ def _name_constants(parts: Split) -> None:
             continue
         name = names.setdefault(str(node.target), f"constant_{len(names)}")
         parts.constants[name] = value
-        setattr(gm, name, value)
+        gm.register_buffer(name, value)
         node.target = name
 
 
@@ -137,30 +137,86 @@ def _replace_by_literal(node: fx.Node, value: torch.Tensor) -> None:
 def _assign_inputs(parts: Split, static: set[int]) -> None:
     """Who gets each input: bound, passed, read from a size, or nobody."""
     nodes = graph.placeholders(parts.library)
+    start = next(node for node in parts.library.graph.nodes if node.op != "placeholder")
     numbers: list[tuple[int, fx.Node]] = []
+    tensors: list[fx.Node] = []
     for index, node in enumerate(nodes):
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             numbers.append((index, node))
         elif index in static and not private.free_symbols(value):
-            _bind(parts, index, node)
+            _bind(parts, index, node, start)
         else:
+            tensors.append(node)
             parts.passed.append(index)
             parts.examples.append(value)
-    tensors = [nodes[index] for index in parts.passed]
-    after = (tensors or nodes)[-1]
     for index, node in numbers:
-        _replace_number(parts, index, node, tensors, after)
+        if node.users:
+            _replace_number(parts, index, node, tensors, start)
+        node.graph.erase_node(node)
 
 
-def _bind(parts: Split, index: int, node: fx.Node) -> None:
+def _bind(parts: Split, index: int, node: fx.Node, start: fx.Node) -> None:
+    """An input of constant address is a constant of the library, under a name of ours."""
     if node.users:
         name = f"bound_{index}"
         parts.bound.append(index)
         parts.bound_names.append(name)
-        setattr(parts.library, name, _stand_in(node.meta["val"], index))
-        with node.graph.inserting_before(node):
+        parts.library.register_buffer(name, _stand_in(node.meta["val"]))
+        with node.graph.inserting_before(start):
             constant = node.graph.get_attr(name)
         constant.meta.update(node.meta)
         node.replace_all_uses_with(constant)
     node.graph.erase_node(node)
+
+
+def _stand_in(value: torch.Tensor) -> torch.Tensor:
+    """Memory of the right shape that nobody reads: Inductor tells constants apart by address."""
+    with private.disable_modes():
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _replace_number(
+    parts: Split, index: int, node: fx.Node, tensors: Sequence[fx.Node], start: fx.Node
+) -> None:
+    """A number is a literal, the size of a passed tensor, or the length of a carrier."""
+    value = node.meta.get("val")
+    if isinstance(value, (bool, int, float)):
+        for user in list(node.users):
+            user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), lambda n: value if n is node else n)
+        return
+    if not isinstance(value, torch.SymInt):
+        raise NotPossible(f"input {node.name} is a {type(value).__name__}, and a library takes tensors only")
+    source = _size_source(value, tensors) or (_carrier(parts, index, node), 0)
+    with node.graph.inserting_before(start):
+        size = node.graph.call_function(aten.sym_size.int, source)
+    size.meta["val"] = value
+    node.replace_all_uses_with(size)
+
+
+def _size_source(value: torch.SymInt, tensors: Sequence[fx.Node]) -> tuple[fx.Node, int] | None:
+    for tensor in tensors:
+        for dim, size in enumerate(tensor.meta["val"].size()):
+            if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
+                return tensor, dim
+    return None
+
+
+def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
+    value = node.meta["val"]
+    if private.lower_bound(value) < 0:
+        raise NotPossible(
+            f"input {node.name} is a number that may be negative and is no tensor's size",
+            next="pass it as a tensor, or use codegen inductor",
+        )
+    last = graph.placeholders(parts.library)[-1]
+    with node.graph.inserting_after(last):
+        carrier = node.graph.placeholder(f"carrier_{index}")
+    with value.node.shape_env.suppress_guards():
+        fake = private.detect_fake_mode([n.meta.get("val") for n in node.graph.nodes])
+        assert fake is not None, "a graph with symbols has a fake mode"
+        with fake:
+            carrier.meta["val"] = torch.empty(1, dtype=torch.uint8, device=graph.device_of(parts.library)).expand(value)
+    parts.carriers.append(index)
+    parts.examples.append(carrier.meta["val"])
+    return carrier

@@ -1,0 +1,178 @@
+"""AOTInductor libraries and the directory that keeps them.
+
+One entry is a directory named by the digest of everything that shaped the code: graph, symbols, options, torch, processor. It
+appears by one rename, so it is whole or absent; its manifest records the digest of the library, so a damaged one is made
+again. The directory belongs to the user and is closed to others, since what lies there is loaded as code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.codegen import graph
+from torchair.codegen.inductor import keep_output_strides
+from torchair.codegen.split import Split
+from torchair.core import torch_private as private
+from torchair.core.errors import NotPossible
+from torchair.core.log import logger
+
+# Constants stay constants, however small: their values are bound later.
+OPTIONS: dict[str, Any] = {
+    "always_keep_tensor_constants": True,
+    "aot_inductor.package_constants_in_so": False,
+    "aot_inductor.use_runtime_constant_folding": False,
+    "cpp_wrapper": True,
+    "fx_graph_cache": False,
+}
+LEFTOVERS = (".o", ".S", ".gch")
+
+
+@dataclass(frozen=True)
+class Library:
+    """One compiled library and the C++ text it was made from."""
+
+    path: Path
+    source: str
+
+
+def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Library:
+    """The library for this graph: from disk, else compiled now."""
+    keep_output_strides(parts.library)
+    options = private.known_options(OPTIONS)
+    with private.inductor_config.patch(options):
+        key = digest(parts, mode, f"{backward} {inference}")
+        entry = directory() / key
+        found = load(entry)
+        if found is not None:
+            return found
+        with private.fake_tracing(mode):
+            return _make(parts, mode, entry, backward=backward, inference=inference)
+
+
+def directory() -> Path:
+    """Where libraries are kept: under Inductor's cache, ours alone."""
+    path = Path(private.inductor_cache_dir()) / "torchair_native"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+    if status.st_uid != os.getuid():
+        raise NotPossible(
+            f"{path} belongs to another user, and what lies there is loaded as code",
+            next="set TORCHINDUCTOR_CACHE_DIR to a directory of your own",
+        )
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def load(entry: Path) -> Library | None:
+    """The library kept in `entry`, or None where there is none or it is damaged."""
+    try:
+        manifest = json.loads((entry / "manifest.json").read_text())
+        path = entry / manifest["library"]
+        if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["sha256"]:
+            logger.warning("native library %s does not match its manifest; it is compiled again", path)
+            return None
+        return Library(path, "\n".join((entry / name).read_text() for name in manifest["sources"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _make(parts: Split, mode: Any, entry: Path, *, backward: bool, inference: bool) -> Library:
+    place = Path(tempfile.mkdtemp(prefix="making_", dir=entry.parent))
+    try:
+        with private.inductor_config.patch({"aot_inductor.output_path": str(place)}):
+            path = _compile(parts, mode, backward=backward, inference=inference)
+        _finish(place, path)
+        return _publish(place, entry)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _compile(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Path:
+    try:
+        with private.aot_compilation(mode):
+            result = private.compile_fx_inner(
+                parts.library,
+                parts.examples,
+                cudagraphs=private.BoxedBool(False),
+                cpp_wrapper=True,
+                is_backward=backward,
+                is_inference=inference,
+            )
+    except Exception as error:
+        raise NotPossible(
+            "AOTInductor cannot compile this graph",
+            got=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            next="use codegen inductor for this graph",
+        ) from error
+    return Path(private.library_path(result))
+
+
+def _finish(place: Path, path: Path) -> None:
+    """Drop what only the compiler needed, and write the manifest."""
+    for file in place.rglob("*"):
+        if file.suffix in LEFTOVERS:
+            file.unlink()
+    sources = sorted(str(file.relative_to(place)) for file in place.rglob("*.cpp"))
+    manifest = {
+        "library": str(path.relative_to(place)),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sources": sorted(sources, key=lambda name: "wrapper" not in name),
+        "torch": torch.__version__,
+    }
+    (place / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def _publish(place: Path, entry: Path) -> Library:
+    """Move the finished directory to its name. Another process may have been faster, or left a damaged entry."""
+    if entry.exists() and load(entry) is None:
+        entry.rename(Path(tempfile.mkdtemp(prefix="damaged_", dir=entry.parent)) / entry.name)
+    try:
+        place.rename(entry)
+    except OSError:
+        logger.debug("native library %s was made by another process meanwhile", entry)
+    made = load(entry)
+    assert made is not None, f"{entry} was just written"
+    return made
+
+
+def digest(parts: Split, mode: Any, extra: str) -> str:
+    """Everything that shapes the generated code, as one name."""
+    lines = [extra, *private.build_facts(), *private.symbol_facts(mode), *_graph_text(parts.library)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def _graph_text(gm: fx.GraphModule) -> Iterator[str]:
+    for node in gm.graph.nodes:
+        yield f"{node.op} {node.name} {_target(node)} {node.args} {node.kwargs} {_value(node.meta.get('val'))}"
+        if node.op != "get_attr":
+            continue
+        value = graph.attribute(gm, str(node.target))
+        if isinstance(value, fx.GraphModule):
+            yield from _graph_text(value)
+
+
+def _target(node: fx.Node) -> str:
+    if isinstance(node.target, private.HigherOrderOperator) and "triton" in node.target.name():
+        # Its kernel lives in a table of this process, so the graph's text does not say what it does.
+        return os.urandom(16).hex()
+    return str(node.target) if not callable(node.target) else f"{getattr(node.target, '__module__', '')}.{node.target}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {value.device} {tuple(value.size())} {value.stride()} {value.storage_offset()}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return str(value)
