@@ -17,12 +17,20 @@ from torch import fx
 from torchair import ge
 from torchair.convert import views
 from torchair.convert.operands import pack
-from torchair.convert.registry import Converter, candidates
+from torchair.convert.registry import Converter, candidates, has_converter
 from torchair.convert.report import Reason, Report
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp
 from torchair.core.log import logger
 from torchair.core.source import source_of
-from torchair.core.torch_private import decomposition_of, is_alias, is_unbacked, make_fx
+from torchair.core.torch_private import (
+    OpOverload,
+    decomposition_of,
+    is_alias,
+    is_unbacked,
+    make_fx,
+    tree_flatten,
+    tree_unflatten,
+)
 
 from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
@@ -130,7 +138,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
             return result
     decomposed = _decompose(walk, node, args, kwargs, reasons)
     if decomposed is not None:
-        walk.report.decomposed[name] += 1
+        walk.report.decomposed.append(Reason(name, "; ".join(reasons) or "it has no converter", source_of(node)))
         return decomposed[0]
     return _fall_back(walk, node, args, kwargs, "; ".join(reasons) or "it has no converter and no decomposition")
 
@@ -143,7 +151,8 @@ def _try(
     mark = len(graph.ops)
     who = "the user's converter" if row.from_user else "the converter"
     try:
-        args, kwargs = _plain(args), _plain(kwargs)
+        args = [_plain(argument) for argument in args]
+        kwargs = {key: _plain(argument) for key, argument in kwargs.items()}
         why_not = row.only(*args, **kwargs) if row.only else None
         if why_not is None:
             extra = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
@@ -220,8 +229,8 @@ def _decompose(
     if decomposition is None:
         return None
     real_args, real_kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
-    flat, structure = torch.utils._pytree.tree_flatten((real_args, real_kwargs))
-    values, _ = torch.utils._pytree.tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
+    flat, structure = tree_flatten((real_args, real_kwargs))
+    values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
     varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
     if len(values) != len(flat):
         reasons.append("its arguments cannot be matched with a decomposition")
@@ -231,16 +240,18 @@ def _decompose(
         filled = list(flat)
         for index, value in zip(varying, inputs, strict=True):
             filled[index] = value
-        inner_args, inner_kwargs = torch.utils._pytree.tree_unflatten(filled, structure)
+        inner_args, inner_kwargs = tree_unflatten(filled, structure)
         return decomposition(*inner_args, **inner_kwargs)
 
     mark = len(walk.graph.ops)
     try:
         with walk.fake_mode, torch.no_grad():
             gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*(flat[i] for i in varying))
-        if any(inner.target is node.target for inner in gm.graph.nodes):
-            reasons.append("its decomposition contains itself")
-            return None
+        for inner in gm.graph.nodes:
+            name = _target_name(inner.target)
+            if inner.target is node.target or (name.startswith("prims.") and not has_converter(inner.target)):
+                reasons.append(f"its decomposition ends in {name}")
+                return None
         return (_inline(walk, gm, [values[i] for i in varying], node),)
     except NotImplementedError as error:
         walk.graph.rollback(mark)
@@ -391,7 +402,7 @@ def _empty(meta: Any) -> Any:
 
 
 def _mutates(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
 def _flatten(value: Any) -> list[Any]:
@@ -411,7 +422,7 @@ def _shown(value: Any) -> str:
 
 
 def _target_name(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
 

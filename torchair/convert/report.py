@@ -17,14 +17,14 @@ class Reason:
 
 @dataclass
 class Report:
-    """Counts by op name; fall-backs with reasons."""
+    """Converted ops by name and count; the others one by one, with reasons."""
 
     converted: Counter[str] = field(default_factory=Counter)
-    decomposed: Counter[str] = field(default_factory=Counter)
+    decomposed: list[Reason] = field(default_factory=list)
     fallbacks: list[Reason] = field(default_factory=list)
 
     def merge(self, other: Report) -> None:
         """Add what another graph reported."""
         self.converted.update(other.converted)
-        self.decomposed.update(other.decomposed)
+        self.decomposed.extend(other.decomposed)
         self.fallbacks.extend(other.fallbacks)

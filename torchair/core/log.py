@@ -28,7 +28,7 @@ class AirLogger(logging.Logger):
     def warning_once(self, msg: str, *args: Any) -> None:
         """Log a warning the first time exactly this text is said in this process."""
         text = msg % args if args else msg
-        if text not in self._said:
+        if text not in self._said and self.isEnabledFor(logging.WARNING):
             self._said.add(text)
             self._log(logging.WARNING, text, (), stacklevel=2)
 

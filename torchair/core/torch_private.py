@@ -32,6 +32,9 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 __all__ = [
@@ -159,7 +162,8 @@ def build_facts() -> list[str]:
     """What shapes Inductor's code besides the graph: its sources, its options, the processor, the accelerator."""
     options = inductor_config.save_config_portable()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
-    return [torch_key().hex(), str(sorted(options.items())), str(pick_vec_isa()), str(gpu)]
+    threads = str(torch.get_num_threads())
+    return [torch_key().hex(), str(sorted(options.items())), str(pick_vec_isa()), str(gpu), threads]
 
 
 def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:

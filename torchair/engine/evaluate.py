@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import UnsupportedOp
+from torchair.core.torch_private import disable_modes
 from torchair.engine.layout import restride
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
 from torchair.ge.graph import Op, Tensor
@@ -53,11 +54,12 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
 
 def constant(value: torch.Tensor, device: torch.device) -> Value:
     """Scalars and short vectors of sizes are host values, everything else is data on the device."""
-    if value.ndim == 0 and not value.is_quantized:
-        return Host(value.item(), value.dtype)
-    if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
-        return Host(tuple(value.tolist()), value.dtype)
-    return value.to(device)
+    with disable_modes():
+        if value.ndim == 0 and not value.is_quantized:
+            return Host(value.item(), value.dtype)
+        if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
+            return Host(tuple(value.tolist()), value.dtype)
+        return value.to(device)
 
 
 def device_of(op: Op, default: torch.device) -> torch.device:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchair.core.torch_private import FakeTensorMode
-from torchair.engine.evaluate import Value, evaluate
+from torchair.engine.evaluate import Value, constant, evaluate
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
 from torchair.ge.host import Host, is_symbol
 
@@ -21,6 +21,9 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
 
     def infer(op: Op) -> None:
         if op.type in _NOT_INFERRED:
+            return
+        if op.type == "Const":
+            op.outputs[0].meta = _constant(op, fake_mode, device)
             return
         key = op_key(op, lambda tensor: tensor.meta)
         found = seen.get(key) if key is not None else None
@@ -37,9 +40,14 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
     return infer
 
 
+def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
+    value = constant(op.attrs["value"].value, device)
+    return value if isinstance(value, Host) else fake_mode.from_tensor(value, static_shapes=True)
+
+
 def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> Hashable | None:
     """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not memoise."""
-    if op.type == "Const" or op.objects:
+    if op.objects:
         return None
     attrs = tuple(sorted((name, repr(attr)) for name, attr in op.attrs.items() if not name.startswith("_")))
     inputs = tuple((slot.name, spec_key(value_of(slot.tensor), strides)) for slot in op.slots if slot.tensor)

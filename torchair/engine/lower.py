@@ -18,7 +18,7 @@ from torch import fx
 
 from torchair.core.errors import AirError, BadGraph
 from torchair.core.torch_private import FakeTensorMode, expression_nodes, make_fx
-from torchair.engine.evaluate import Value, evaluate, flat_values
+from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.layout import restride
 from torchair.engine.registry import as_host
@@ -99,6 +99,10 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
             state.values[op.outputs[0]] = first
         else:
             state.values[op.outputs[0]] = Host(first.meta["val"], host_dtype(first.meta["val"]))
+        return
+    if op.type == "Const":
+        value = constant(op.attrs["value"].value, state.device)
+        state.values[op.outputs[0]] = value if isinstance(value, Host) else _attribute(state, value)
         return
     key = op_key(op, state.value, strides=True)
     try:
@@ -189,7 +193,10 @@ def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op,
 
 def _constant(state: Lowering, gm: fx.GraphModule, node: fx.Node) -> fx.Node:
     """A tensor constant or sub-graph of a traced kernel becomes an attribute of the result."""
-    value = getattr(gm, str(node.target))
+    return _attribute(state, getattr(gm, str(node.target)))
+
+
+def _attribute(state: Lowering, value: Any) -> fx.Node:
     name = state.constants.get(id(value))
     if name is None:
         name = f"constant_{len(state.constants)}"
@@ -200,12 +207,8 @@ def _constant(state: Lowering, gm: fx.GraphModule, node: fx.Node) -> fx.Node:
             setattr(state.root, name, value)
     made = state.graph.get_attr(name)
     if isinstance(value, torch.Tensor):
-        made.meta["val"] = node.meta.get("val", value) if "val" in node.meta else _as_fake(state, value)
+        made.meta["val"] = state.fake_mode.from_tensor(value, static_shapes=True)
     return made
-
-
-def _as_fake(state: Lowering, value: torch.Tensor) -> torch.Tensor:
-    return state.fake_mode.from_tensor(value, static_shapes=True)
 
 
 def _output(state: Lowering, result: Result) -> Any:

@@ -78,13 +78,12 @@ def _describe(op: str, fn: Fn, on: str | None, only: Callable[..., str | None] |
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     proto = prototype(op)
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    assert variadic or len(positional) == len(proto.inputs), f"kernel {fn.__name__} does not take the inputs of {proto}"
+    assert len(positional) == len(proto.inputs), f"kernel {fn.__name__} does not take the inputs of {proto}"
     unknown = set(named) - set(proto.attr_by_name) - {"device"}
     assert not unknown, f"kernel {fn.__name__} wants attributes {unknown} that are not in {proto}"
     takes = tuple(_PASSED_AS.get(_annotation(p), "tensor") for p in positional)
     attrs = tuple(name for name in named if name != "device")
-    return Kernel(op, fn, on, only, takes or ("tensor",) * len(proto.inputs), attrs, "device" in named)
+    return Kernel(op, fn, on, only, takes, attrs, "device" in named)
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

@@ -1,0 +1,30 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.engine.registry import kernel
+
+
+@kernel("MatMul")
+def mat_mul(x1, x2, bias, *, transpose_x1, transpose_x2):
+    """2-D product; an operand is transposed first when its flag says so. `bias` is added to every row."""
+    a = x1.t() if transpose_x1 else x1
+    b = x2.t() if transpose_x2 else x2
+    return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+@kernel("MatMulV2")
+def mat_mul_v2(x1, x2, bias, offset_w, *, transpose_x1, transpose_x2):
+    """As MatMul; `offset_w` belongs to quantised weights."""
+    assert offset_w is None, "offset_w is for quantised weights"
+    return mat_mul(x1, x2, bias, transpose_x1=transpose_x1, transpose_x2=transpose_x2)
+
+
+@kernel("BatchMatMul")
+def batch_mat_mul(x1, x2, *, adj_x1, adj_x2):
+    """Product of the last two dims with broadcast batch dims."""
+    a = x1.mT if adj_x1 else x1
+    b = x2.mT if adj_x2 else x2
+    return torch.matmul(a, b)
