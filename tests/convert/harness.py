@@ -21,7 +21,7 @@ from torchair.ge.graph import Graph
 
 def trace(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool) -> Any:
     """The functional ATen graph of `fn`; with `dynamic` all sizes are symbols."""
-    functional = torch.func.functionalize(fn, remove="mutations_and_views")
+    functional = torch.func.functionalize(fn, remove="mutations")
     with torch.no_grad():
         return make_fx(functional, tracing_mode="symbolic" if dynamic else "fake")(*args)
 
