@@ -1,0 +1,169 @@
+"""A simulated graph device on CPU tensors, as strict as a real one.
+
+Capturing executes nothing that can be seen: inputs and random state are as before, outputs are garbage until the first
+replay. A replay runs the program on the captured tensors and writes into the captured outputs. Replaying a graph that
+was reset is an error, and so is launching from two threads at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchair.capture import Device, Inputs, Policy, Role, Runner, capture
+
+CPU = torch.device("cpu")
+
+
+class SimulatedGraph:
+    """A recorded run: the program, the tensors it was recorded with, and the outputs it writes."""
+
+    def __init__(self, device: SimulatedDevice, program: Any, args: list[Any]) -> None:
+        self.device, self.program, self.args = device, program, args
+        self.alive = True
+        saved = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+        random = torch.get_rng_state()
+        device.capturing = True
+        try:
+            self.outputs = program(list(args))
+        finally:
+            device.capturing = False
+            torch.set_rng_state(random)
+            for arg, value in zip(args, saved, strict=True):
+                if isinstance(arg, torch.Tensor) and arg.numel() and 0 not in arg.stride():
+                    arg.copy_(value)
+        mine = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
+        self.written = [
+            isinstance(o, torch.Tensor) and o.untyped_storage()._cdata not in mine for o in self.outputs
+        ]
+        for output, written in zip(self.outputs, self.written, strict=True):
+            if written:
+                output.untyped_storage().fill_(0xA5)
+
+    def replay(self) -> None:
+        assert self.alive, "a graph was replayed after reset"
+        assert not self.device.launching, "two launches at once"
+        self.device.launching = True
+        self.device.replays += 1
+        for output, written, result in zip(
+            self.outputs, self.written, self.program(list(self.args)), strict=True
+        ):
+            if written:
+                output.copy_(result)
+        self.device.launching = False
+
+    def reset(self) -> None:
+        assert self.alive, "a graph was reset twice"
+        self.alive = False
+        self.device.live -= 1
+
+
+class SimulatedDevice(Device):
+    """A row of the device table, in CPU memory."""
+
+    def __init__(self, *, random: bool = True) -> None:
+        super().__init__("cpu", "SimulatedGraph", random=random)
+        self.capturing = self.launching = False
+        self.records = self.replays = self.live = self.pools = 0
+        self.orders: list[tuple[str, str]] = []
+        self.tokens: list[tuple[int, int]] = []
+        self.advances = True
+        self.on_record: Callable[[], None] = lambda: None
+        self.local = threading.local()
+
+    def why_no_graphs(self) -> str | None:
+        return None
+
+    def has_fresh_random(self) -> bool:
+        return self._random
+
+    def random_offset(self, device: torch.device) -> int:
+        return hash(bytes(torch.get_rng_state().numpy())) if self.advances else 0
+
+    def new_pool(self) -> tuple[int, int]:
+        self.pools += 1
+        return (self.pools, 0)
+
+    def stream_name(self) -> str:
+        return getattr(self.local, "name", "default")
+
+    def stream_handle(self) -> Callable[[int], int]:
+        return lambda index: hash(self.stream_name())
+
+    def current_stream(self, device: torch.device) -> Any:
+        return self.stream_name()
+
+    def new_stream(self, device: torch.device) -> Any:
+        return "capture"
+
+    def order(self, before: Any, after: Any) -> None:
+        self.orders.append((before, after))
+
+    def is_capturing(self) -> bool:
+        return self.capturing
+
+    def synchronize(self, device: torch.device) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def reserved_bytes(self, device: torch.device) -> int:
+        return 0
+
+    def record(self, program: Any, args: Any, pool: Any, stream: Any, error_mode: str, device: Any) -> Any:
+        self.on_record()
+        graph = SimulatedGraph(self, program, args)
+        self.records += 1
+        self.live += 1
+        self.tokens.append(pool)
+        return graph, graph.outputs
+
+    @property
+    def captures(self) -> int:
+        """Recordings made, without the one that only holds the pool."""
+        return self.records - 1
+
+
+class Body:
+    """A Program around a function of separate arguments; clears its list, as boxed programs may."""
+
+    kind, source = "eager", ""
+
+    def __init__(self, function: Callable[..., Sequence[Any]]) -> None:
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        self.calls += 1
+        mine = list(args)
+        args.clear()
+        return list(self.function(*mine))
+
+
+ROLES = {role.value[0]: role for role in (Role.PLAIN, Role.MUTATED, Role.ALIAS, Role.SYMBOL, Role.OTHER)}
+ROLES["w"] = Role.PARAMETER
+NAME = "graph_t"
+
+
+def make(
+    function: Callable[..., Sequence[Any]],
+    roles: str = "p",
+    key: tuple[Any, ...] = (),
+    *,
+    row: Device | None = None,
+    random: bool = False,
+    aliases: dict[int, list[int]] | None = None,
+    **policy: Any,
+) -> tuple[Runner, Any]:
+    """A runner on a simulated device (or `row`); `roles` has one letter per input: p m a s o, w for a weight."""
+    row = row or SimulatedDevice()
+    inputs = Inputs(
+        names=tuple(f"arg{i}" for i in range(len(roles))),
+        roles=tuple(ROLES[letter] for letter in roles),
+        key=key,
+        aliases=aliases or {},
+        random=random,
+    )
+    return capture(Body(function), inputs, Policy(**policy), CPU, NAME, row=row), row

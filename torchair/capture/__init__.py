@@ -1,0 +1,49 @@
+"""Program -> Runner: record once and replay, or run directly and say why."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.capture.device import DEVICES, Device, device_row
+from torchair.capture.ledger import Cause
+from torchair.capture.policy import Policy, why_not
+from torchair.capture.report import Report
+from torchair.capture.roles import Inputs, Role, inputs_of
+from torchair.capture.runner import BoundRunner, Program, ReplayRunner, Runner
+from torchair.core.log import logger
+
+__all__ = [
+    "DEVICES",
+    "Cause",
+    "Device",
+    "Inputs",
+    "Policy",
+    "Program",
+    "Report",
+    "Role",
+    "Runner",
+    "capture",
+    "inputs_of",
+    "why_not",
+]
+
+
+def capture(
+    program: Program,
+    inputs: Inputs,
+    policy: Policy,
+    device: torch.device,
+    name: str,
+    *,
+    row: Device | None = None,
+) -> Runner:
+    """Put a program behind a runner. `row` says what the device offers; by default its row of `DEVICES`."""
+    row = row or device_row(device)
+    reason = why_not(inputs, policy, row)
+    if reason is None:
+        return ReplayRunner(program, inputs, policy, device, name, row)
+    if policy.capture and not policy.backward:
+        if row.graph is None:
+            return BoundRunner(program, inputs, policy, device, name, row)
+        logger.warning_once("%s is not recorded and runs directly: %s", name, reason)
+    return Runner(program, inputs, policy, device, name, reason)

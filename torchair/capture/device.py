@@ -1,0 +1,161 @@
+"""What a device offers to capture: the one table of rows, and the few calls made on a row.
+
+`torch.npu` mirrors `torch.cuda`, so one class serves both; their modules are looked up when a row is used, so a row
+for a device that is not installed costs nothing. The CPU has no graphs: its recordings are the bound program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from torchair.core.torch_private import clear_blas_workspaces, end_pool_allocation, raw_stream_getter
+
+Program = Callable[[list[Any]], list[Any]]
+PoolToken = tuple[int, int]
+
+_tokens = itertools.count(1)
+
+
+class Graph(Protocol):
+    """One recorded, replayable graph."""
+
+    def replay(self) -> None: ...
+    def reset(self) -> None: ...
+
+
+class Device:
+    """One row: the device type, the name of its graph class, and whether its graphs draw fresh random numbers."""
+
+    def __init__(self, type: str, graph: str | None = None, *, random: bool = False) -> None:
+        self.type = type
+        self.graph = graph
+        self._random = random
+
+    @property
+    def module(self) -> Any:
+        """`torch.cuda`, `torch.npu`, …"""
+        return torch.get_device_module(self.type)
+
+    def why_no_graphs(self) -> str | None:
+        """None when this device can record; else what is missing."""
+        if self.graph is None:
+            return f"{self.type} has no device graphs"
+        if not hasattr(torch, self.type):
+            return f"torch.{self.type} is not installed"
+        if not self.module.is_available():
+            return f"no {self.type} device is available"
+        if not hasattr(self.module, self.graph):
+            return f"torch.{self.type} has no {self.graph}"
+        return None
+
+    def has_fresh_random(self) -> bool:
+        """Does a replay advance the random generator, as running the program would?"""
+        return self._random or hasattr(
+            getattr(self.module, self.graph or "", None), "register_generator_state"
+        )
+
+    def random_offset(self, device: torch.device) -> int:
+        """How far the device's default generator has advanced."""
+        return self.module.default_generators[device.index or 0].get_offset()
+
+    def new_pool(self) -> PoolToken:
+        """A fresh pool token."""
+        return (next(_tokens), 0) if self.graph is None else self.module.graph_pool_handle()
+
+    # Streams. The handle of the current stream is compared on every call, so it must be quick to get.
+
+    def stream_handle(self) -> Callable[[int], int]:
+        """A function from device index to the handle of the current stream."""
+        quick = raw_stream_getter(self.type)
+        if quick is not None:
+            return quick
+        return lambda index: getattr(self.module.current_stream(index), f"{self.type}_stream")
+
+    def current_stream(self, device: torch.device) -> Any:
+        """The stream this thread launches on."""
+        return self.module.current_stream(device)
+
+    def new_stream(self, device: torch.device) -> Any:
+        """A side stream to capture on."""
+        return self.module.Stream(device=device)
+
+    def order(self, before: Any, after: Any) -> None:
+        """Work launched on `after` from now on waits for what was launched on `before` until now."""
+        event = self.module.Event()
+        event.record(before)
+        after.wait_event(event)
+
+    def is_capturing(self) -> bool:
+        """Is somebody recording this thread's stream already?"""
+        return self.module.is_current_stream_capturing()
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait for all work on the device."""
+        self.module.synchronize(device)
+
+    def reserved_bytes(self, device: torch.device) -> int:
+        """Bytes the caching allocator has taken from the device."""
+        return self.module.memory_reserved(device)
+
+    def empty_cache(self) -> None:
+        """Give unused cached memory back to the device: a capture cannot use what other pools have cached."""
+        self.module.empty_cache()
+
+    def record(
+        self,
+        program: Program,
+        args: list[Any],
+        pool: PoolToken,
+        stream: Any,
+        error_mode: str,
+        device: torch.device,
+    ) -> tuple[Graph, list[Any]]:
+        """Record one run of the program on these arguments. Nothing is executed on the device."""
+        graph = getattr(self.module, self.graph or "")()
+        self.synchronize(device)
+        with self.module.device(device), self._own_workspaces(), self.module.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode=error_mode)
+            try:
+                outputs = program(args)
+            except BaseException:
+                self._abandon(graph, pool, device)
+                raise
+            graph.capture_end()
+        return graph, outputs
+
+    def _abandon(self, graph: Any, pool: PoolToken, device: torch.device) -> None:
+        """End a capture that broke off; the error worth showing is the one that broke it."""
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        end_pool_allocation(self.type, device.index or 0, pool)
+        with contextlib.suppress(RuntimeError):
+            graph.reset()
+
+    @contextlib.contextmanager
+    def _own_workspaces(self) -> Iterator[None]:
+        """Matmul workspaces hang on a stream and outlive the capture; recordings of other graphs must not share them."""
+        clear_blas_workspaces(self.type)
+        try:
+            yield
+        finally:
+            clear_blas_workspaces(self.type)
+
+
+DEVICES: dict[str, Device] = {
+    row.type: row
+    for row in (
+        Device("cpu"),
+        Device("cuda", "CUDAGraph", random=True),
+        Device("npu", "NPUGraph"),
+    )
+}
+
+
+def device_row(device: torch.device) -> Device:
+    """The row of a device; an unknown device has no graphs."""
+    return DEVICES.get(device.type) or Device(device.type)

@@ -1,0 +1,178 @@
+"""The outputs of one recording: who owns their memory, whether the caller still holds it, and how they are handed out.
+
+An output is one of three things: a value that never changes for the key (a number, None); a view of an input, tied
+again to the tensor of each call; or a tensor in memory the recording owns. Of the last kind a fresh tensor object is
+handed out on every call, and the use count of its storage tells whether anybody still holds it or a view of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any
+
+import torch
+
+from torchair.capture.roles import Inputs
+from torchair.core.errors import BadCall
+from torchair.core.torch_private import storage_id, storage_use_count
+
+Copies = dict[int, torch.UntypedStorage]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value on every call of this key."""
+
+    value: Any
+
+    def give(self, args: Sequence[Any]) -> Any:
+        return self.value
+
+    def copy(self, args: Sequence[Any], copies: Copies) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A view of input `source`. `shift` is in bytes from the first element of the input."""
+
+    source: int
+    name: str
+    like: torch.Tensor  # on the meta device: dtype, size, stride of the output
+    source_stride: tuple[int, ...]
+    shift: int
+    same: bool  # the output is the input
+
+    def give(self, args: Sequence[Any]) -> Any:
+        tensor = args[self.source]
+        if self.same:
+            return tensor
+        if tensor.stride() != self.source_stride:
+            raise BadCall(
+                f"input {self.name} has other strides than the graph was recorded with",
+                got=f"{tuple(tensor.stride())} instead of {self.source_stride}",
+                next="pass tensors of one memory layout, or compile again for the other",
+            )
+        start = tensor.storage_offset() * tensor.element_size() + self.shift
+        view = torch.empty(0, dtype=self.like.dtype, device=tensor.device)
+        return view.set_(
+            tensor.untyped_storage(), start // view.element_size(), self.like.size(), self.like.stride()
+        )
+
+    def copy(self, args: Sequence[Any], copies: Copies) -> Any:
+        return self.give(args)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A tensor in the recording's memory; `alone` when no other output shares it and a clone has its strides."""
+
+    tensor: torch.Tensor
+    alone: bool
+
+    def give(self, args: Sequence[Any]) -> Any:
+        return self.tensor.detach()
+
+    def copy(self, args: Sequence[Any], copies: Copies) -> Any:
+        tensor = self.tensor
+        if self.alone:
+            return tensor.clone()
+        storage = tensor.untyped_storage()
+        copied = copies.get(storage._cdata)
+        if copied is None:
+            copied = copies[storage._cdata] = storage.clone()
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return empty.set_(copied, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+class Outputs:
+    """How the outputs of one recording reach the caller."""
+
+    def __init__(self, outputs: Sequence[Any], static_args: Sequence[Any], inputs: Inputs) -> None:
+        owners = {storage_id(a): i for i, a in enumerate(static_args) if isinstance(a, torch.Tensor)}
+        sharers = Counter(storage_id(o) for o in outputs if isinstance(o, torch.Tensor))
+        self._steps: list[Constant | Tied | Owned] = []
+        for position, output in enumerate(outputs):
+            if not isinstance(output, torch.Tensor):
+                self._steps.append(Constant(output))
+                continue
+            source = _source_of(position, output, owners, static_args, inputs)
+            if source is None:
+                alone = sharers[storage_id(output)] == 1 and _is_dense(output)
+                self._steps.append(Owned(output, alone))
+            else:
+                self._steps.append(_tie(output, source, inputs.names[source], static_args[source]))
+        owned = [step for step in self._steps if isinstance(step, Owned)]
+        self._plain = [step.tensor for step in owned] if len(owned) == len(self._steps) else None
+        self._storages = {storage_id(step.tensor): step.tensor.untyped_storage() for step in owned}
+        self.nbytes = sum(storage.nbytes() for storage in self._storages.values())
+        shared = {storage_id(step.tensor) for step in owned if not step.alone}
+        self.copied_bytes = sum(step.tensor.nbytes for step in owned if step.alone)
+        self.copied_bytes += sum(self._storages[key].nbytes() for key in shared)
+        # Counted last: from here on, more uses than these are the caller's. The storage's Python object is one
+        # and the same for everybody, so whoever holds only that shows in its Python references.
+        self._watch = [(key, storage) for key, storage in self._storages.items() if storage.nbytes()]
+        self._base = [(storage_use_count(key), getrefcount(storage)) for key, storage in self._watch]
+
+    def held(self) -> bool:
+        """Does anybody outside still hold an output, a view of one, or a numpy array on one?"""
+        for (key, storage), (uses, references) in zip(self._watch, self._base, strict=True):
+            if storage_use_count(key) > uses or getrefcount(storage) > references:
+                return True
+        return False
+
+    def give(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs themselves, as fresh tensor objects on the recording's memory."""
+        if self._plain is not None:
+            return [tensor.detach() for tensor in self._plain]
+        return [step.give(args) for step in self._steps]
+
+    def copy(self, args: Sequence[Any]) -> list[Any]:
+        """Copies; outputs that shared memory share it again, views of inputs stay views of inputs."""
+        copies: Copies = {}
+        return [step.copy(args, copies) for step in self._steps]
+
+
+def _source_of(
+    position: int, output: torch.Tensor, owners: dict[int, int], static_args: Sequence[Any], inputs: Inputs
+) -> int | None:
+    """The input whose memory this output is. Native programs return aliases in new storages: compare addresses."""
+    found = owners.get(storage_id(output))
+    if found is not None:
+        return found
+    for source, positions in inputs.aliases.items():
+        if position not in positions or not isinstance(static_args[source], torch.Tensor):
+            continue
+        storage = static_args[source].untyped_storage()
+        if 0 <= output.data_ptr() - storage.data_ptr() < storage.nbytes():
+            return source
+    return None
+
+
+def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> Tied:
+    shift = output.data_ptr() - owner.data_ptr()
+    stride = tuple(owner.stride())
+    same = (
+        shift == 0
+        and output.dtype == owner.dtype
+        and output.size() == owner.size()
+        and tuple(output.stride()) == stride
+    )
+    like = torch.empty_strided(output.size(), output.stride(), dtype=output.dtype, device="meta")
+    return Tied(source, name, like, stride, shift, same)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Do the elements fill one piece of memory, so that `clone` keeps the strides?"""
+    expected = 1
+    steps = sorted(
+        (step, size) for size, step in zip(tensor.size(), tensor.stride(), strict=True) if size != 1
+    )
+    for step, size in steps:
+        if step != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,105 @@
+"""Memory and order: which pool recordings live in, who may replay now, and where static inputs live.
+
+Graphs of one pool overlay their workspace: what one freed while it was captured, the next one uses. That is safe while
+they run one after another, so the pool carries the lock and remembers the stream of the last launch; a launch on
+another stream first waits for it. Outputs are kept alive by their recording, so no other graph gets their memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from torchair.capture.device import Device, Graph, PoolToken
+
+
+class Pool:
+    """One allocator pool of one device, with the order of the launches in it."""
+
+    def __init__(self, row: Device, device: torch.device, token: PoolToken | None = None) -> None:
+        self.token = token or row.new_pool()
+        self.lock = threading.Lock()
+        self.stream: Any = None  # to capture on: blocks are shared only between captures on one stream
+        self._row = row
+        self._device = device
+        self._index = device.index or 0
+        self._handle_of = row.stream_handle()
+        self._last_handle: int | None = None
+        self._last: Any = None
+        self._anchor: Graph | None = None
+
+    def take_turn(self) -> None:
+        """This thread launches next. Its stream waits for everything the last one has launched, readers included."""
+        handle = self._handle_of(self._index)
+        if handle == self._last_handle:
+            return
+        current = self._row.current_stream(self._device)
+        if self._last is not None:
+            self._row.order(self._last, current)
+        self._last_handle, self._last = handle, current
+
+    def open(self) -> None:
+        """Before the first capture: the stream, and one tiny graph that keeps the pool when others are dropped."""
+        if self._anchor is not None:
+            return
+        self.stream = self._row.new_stream(self._device)
+        self._row.empty_cache()
+        scrap = torch.zeros(1, device=self._device)
+        self._anchor, _ = self._row.record(
+            lambda args: [args[0].zero_()], [scrap], self.token, self.stream, "thread_local", self._device
+        )
+
+
+_shared: WeakValueDictionary[tuple[str, int, PoolToken], Pool] = WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def pool_for(row: Device, device: torch.device, token: PoolToken | None) -> Pool:
+    """A new pool, or for a user's token the one that all graphs with this token share."""
+    if token is None:
+        return Pool(row, device)
+    with _shared_lock:
+        key = (device.type, device.index or 0, token)
+        pool = _shared.get(key)
+        if pool is None:
+            pool = _shared[key] = Pool(row, device, token)
+        return pool
+
+
+class Arena:
+    """Static input memory: one block per input, which all recordings of a graph overlay.
+
+    Inputs are copied in right before each replay, so only the largest shape needs memory. A block that is too small
+    is replaced; recordings that use the old one keep it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._blocks: dict[int, torch.Tensor] = {}
+
+    def like(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A buffer for input `index`, with the sizes and strides of this tensor."""
+        need = _extent(tensor)
+        block = self._blocks.get(index)
+        with torch.inference_mode(False):
+            if block is None or block.numel() < need:
+                grown = max(need, block.numel() * 3 // 2) if block is not None else need
+                block = self._blocks[index] = torch.empty(grown, dtype=torch.uint8, device=self._device)
+            buffer = torch.empty(0, dtype=tensor.dtype, device=self._device)
+            return buffer.set_(block.untyped_storage(), 0, tensor.size(), tensor.stride())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks in use for new recordings."""
+        return sum(block.numel() for block in self._blocks.values())
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * step for size, step in zip(tensor.size(), tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()

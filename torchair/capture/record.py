@@ -1,0 +1,152 @@
+"""One recording: a device graph with its static inputs, its ledger and its outputs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchair.capture.device import Device, Graph, PoolToken, Program
+from torchair.capture.ledger import Ledger
+from torchair.capture.outputs import Outputs
+from torchair.capture.pool import Arena, Pool
+from torchair.capture.roles import Inputs, Role
+from torchair.core.errors import BadCall
+from torchair.core.torch_private import STORAGE_WRAPPER_USES, storage_id, storage_use_count
+
+
+class StaticInputs:
+    """The buffers a recording reads its plain inputs from, and the copies into them."""
+
+    def __init__(self, inputs: Inputs, args: Sequence[Any], arena: Arena | None) -> None:
+        self._names = inputs.names
+        self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
+        # Without an arena the memory of this call's tensors serves as the buffers.
+        self.borrowed = arena is None
+        self.buffers = [args[i].detach() if arena is None else arena.like(i, args[i]) for i in self.indices]
+        self._shapes = [buffer.shape for buffer in self.buffers]
+        self._flat = {at: dims for at, b in enumerate(self.buffers) if (dims := _repeated_dims(b))}
+        self._targets = [_flattened(b, self._flat.get(at, ())) for at, b in enumerate(self.buffers)]
+        self._filled = [at for at, buffer in enumerate(self.buffers) if buffer.numel()]
+        self._selects = self.borrowed or len(self._filled) != len(self.buffers)
+        self.sizes = [target.nbytes for target in self._targets]
+        own = {id(tensor): tensor for tensor in (*self.buffers, *self._targets)}
+        self._own_uses = Counter(storage_id(tensor) for tensor in own.values())
+
+    def place(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments to record with."""
+        placed = list(args)
+        for index, buffer in zip(self.indices, self.buffers, strict=True):
+            placed[index] = buffer
+        return placed
+
+    def check(self, args: Sequence[Any]) -> None:
+        """A buffer of another shape would be filled by broadcasting: refuse."""
+        if [args[i].shape for i in self.indices] == self._shapes:
+            return
+        for i, shape in zip(self.indices, self._shapes, strict=True):
+            if args[i].shape != shape:
+                raise BadCall(
+                    f"input {self._names[i]} has another shape than the graph was recorded with",
+                    got=f"{tuple(args[i].shape)} instead of {tuple(shape)}",
+                    next="call through torch.compile, whose guards compile again for a new shape",
+                )
+
+    def fill(self, args: Sequence[Any]) -> None:
+        """Copy the plain inputs of this call into the buffers, in one launch."""
+        sources = [args[i] for i in self.indices]
+        targets = self._targets
+        if self._flat:
+            for at, dims in self._flat.items():
+                sources[at] = _flattened(sources[at], dims)
+        if self._selects:
+            wanted = [at for at in self._filled if sources[at].data_ptr() != targets[at].data_ptr()]
+            sources, targets = [sources[at] for at in wanted], [targets[at] for at in wanted]
+        if len(sources) == 1:
+            targets[0].copy_(sources[0], non_blocking=True)
+        elif sources:
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+
+    def in_use(self, args: Sequence[Any]) -> int | None:
+        """A borrowed buffer that this call would overwrite while its owner still holds it: the input's index."""
+        if not self.borrowed:
+            return None
+        for index, buffer in zip(self.indices, self.buffers, strict=True):
+            key = storage_id(buffer)
+            own = self._own_uses[key] + STORAGE_WRAPPER_USES
+            if args[index].data_ptr() != buffer.data_ptr() and storage_use_count(key) > own:
+                return index
+        return None
+
+
+def _repeated_dims(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Dimensions whose elements are one element (stride 0): they cannot be copied into as they are."""
+    pairs = zip(tensor.size(), tensor.stride(), strict=True)
+    return tuple(dim for dim, (size, step) in enumerate(pairs) if step == 0 and size > 1)
+
+
+def _flattened(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    for dim in dims:
+        tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+class Recording:
+    """A recorded graph that can be replayed with new data."""
+
+    def __init__(
+        self, graph: Graph, statics: StaticInputs, ledger: Ledger, outputs: Outputs, *, private: bool
+    ) -> None:
+        self.graph = graph
+        self.statics = statics
+        self.ledger = ledger
+        self.outputs = outputs
+        self.private = private  # its outputs are always copied out
+        self.replays = 0
+        self.nbytes = 0
+        self.seconds = 0.0
+
+    def replay(self, args: list[Any]) -> list[Any]:
+        """Copy in, launch, hand out."""
+        self.replays += 1
+        self.statics.fill(args)
+        self.graph.replay()
+        return self.outputs.copy(args) if self.private else self.outputs.give(args)
+
+    def is_free(self) -> bool:
+        """May its outputs be overwritten?"""
+        return self.private or not self.outputs.held()
+
+    def drop(self) -> None:
+        """Free the graph. Outputs that the caller holds stay valid."""
+        self.graph.reset()
+
+
+def record(
+    program: Program,
+    args: Sequence[Any],
+    inputs: Inputs,
+    watched: Sequence[int],
+    *,
+    row: Device,
+    pool: Pool,
+    token: PoolToken,
+    arena: Arena | None,
+    device: torch.device,
+    error_mode: str,
+    private: bool,
+) -> Recording:
+    """Record one run with these arguments. Nothing is executed: no input changes, no random number is drawn."""
+    started = time.perf_counter()
+    statics = StaticInputs(inputs, args, arena)
+    placed = statics.place(args)
+    before = row.reserved_bytes(device)
+    graph, results = row.record(program, list(placed), token, pool.stream, error_mode, device)
+    outputs = Outputs(results, placed, inputs)
+    made = Recording(graph, statics, Ledger(watched, args), outputs, private=private)
+    made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)
+    made.seconds = time.perf_counter() - started
+    return made

@@ -1,0 +1,122 @@
+"""What happened to one FX graph, as facts to query and as a table to print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchair.capture.ledger import Cause
+from torchair.core.torch_private import dynamo_counters
+
+GROUP = "npugraph_ex"
+
+
+class Book:
+    """Events of one runner, and their mirror in `torch._dynamo.utils.counters["npugraph_ex"]`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.recaptures: Counter[tuple[Cause, str]] = Counter()
+        self.direct: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+
+    def keys(self, count: int) -> None:
+        """The number of keys that have a recording now."""
+        dynamo_counters[GROUP][f"captured_{self.name}"] = count
+
+    def recapture(self, cause: Cause, what: str) -> None:
+        """A key is recorded again."""
+        self.recaptures[cause, what] += 1
+        dynamo_counters[GROUP][f"{cause.value}_{self.name}"] += 1
+
+    def forget(self) -> None:
+        """The graph runs directly from now on: its counters go away."""
+        group = dynamo_counters[GROUP]
+        for name in ("captured", *(cause.value for cause in Cause)):
+            group.pop(f"{name}_{self.name}", None)
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """One input: its role, the bytes copied for it on each call, and why."""
+
+    name: str
+    role: str
+    bytes_per_call: int
+    why: str
+
+
+@dataclass(frozen=True)
+class RecordingRow:
+    """One recording: its key, how often it was replayed, the bytes it takes and copies out."""
+
+    key: str
+    replays: int
+    nbytes: int
+    bytes_out_per_call: int
+    capture_seconds: float
+    private: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """The state of one runner at one moment."""
+
+    name: str
+    program: str
+    device: str
+    why_not: str | None
+    pool: tuple[int, int] | None = None
+    inputs: tuple[InputRow, ...] = ()
+    recordings: tuple[RecordingRow, ...] = ()
+    recaptures: dict[tuple[Cause, str], int] = field(default_factory=dict)
+    direct: dict[str, int] = field(default_factory=dict)
+    dropped: int = 0
+    static_bytes: int = 0
+
+    @property
+    def bytes_in_per_call(self) -> int:
+        """Bytes copied into static buffers on each call."""
+        return sum(row.bytes_per_call for row in self.inputs)
+
+    @property
+    def bytes_copied_out(self) -> int:
+        """Bytes of outputs copied so far because the caller held earlier ones, or asked for copies."""
+        return sum(row.replays * row.bytes_out_per_call for row in self.recordings)
+
+    def __str__(self) -> str:
+        state = f"not recorded: {self.why_not}" if self.why_not else f"{len(self.recordings)} recordings"
+        lines = [f"{self.name} ({self.program} on {self.device}): {state}"]
+        lines += _table(
+            ("input", "role", "bytes/call", "why"),
+            [(r.name, r.role, str(r.bytes_per_call), r.why) for r in self.inputs],
+        )
+        lines += _table(
+            ("recording", "replays", "bytes", "bytes out/call", "capture ms"),
+            [
+                (
+                    r.key,
+                    str(r.replays),
+                    str(r.nbytes),
+                    str(r.bytes_out_per_call),
+                    f"{r.capture_seconds * 1e3:.1f}",
+                )
+                for r in self.recordings
+            ],
+        )
+        lines += [f"recorded again {n} times: {what}" for (_, what), n in self.recaptures.items()]
+        lines += [f"run directly {n} times: {what}" for what, n in self.direct.items()]
+        if self.dropped:
+            lines.append(f"dropped {self.dropped} recordings, least recently used first")
+        return "\n".join(lines)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]

@@ -1,0 +1,220 @@
+"""What is known about the flat inputs of one FX graph: role, key, aliases, and what stands in the way of recording.
+
+Everything here is found once, when the graph is compiled; the runner only reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
+
+from torchair.core.torch_private import HigherOrderOperator, OpOverload, storage_id
+
+# An index: the value of that scalar input. A pair: one dimension of one tensor input.
+KeyPart = int | tuple[int, int]
+
+
+class Role(Enum):
+    """How a recording treats one input."""
+
+    PARAMETER = "parameter"  # used in place, address checked unless parameters are frozen
+    MUTATED = "mutated"  # used in place, address checked
+    PLAIN = "plain"  # copied into a static buffer
+    ALIAS = "alias"  # plain, and some output is a view of it: the output is tied to the caller's tensor
+    SYMBOL = "symbol"  # a number; part of the key
+    OTHER = "other"  # None or an opaque object
+    HOST = "host"  # a CPU tensor in a graph of another device
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Facts about the flat inputs of one FX graph."""
+
+    names: tuple[str, ...]
+    roles: tuple[Role, ...]
+    key: tuple[KeyPart, ...] = ()
+    aliases: dict[int, list[int]] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()  # what the user calls each input, "" when unknown
+    obstacles: tuple[str, ...] = ()  # why this graph cannot be recorded
+    random: bool = False  # draws random numbers
+
+    def having(self, *roles: Role) -> list[int]:
+        """Indices of the inputs in any of these roles."""
+        return [index for index, role in enumerate(self.roles) if role in roles]
+
+    def title(self, index: int) -> str:
+        """The input's name with the user's own name for it, for messages."""
+        origin = self.origins[index] if index < len(self.origins) else ""
+        return (
+            f"{self.names[index]} ({origin})" if origin and origin != self.names[index] else self.names[index]
+        )
+
+
+def inputs_of(
+    gm: fx.GraphModule, fake_inputs: Sequence[Any] | None = None, static: Sequence[int] = ()
+) -> Inputs:
+    """Analyse one functional (or reinplaced) ATen graph; `static` are the indices of parameters and marked inputs."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
+    aliases = _aliases(gm, values)
+    mutated = _mutated(gm, values)
+    on_device = any(_device(node.meta.get("val")) not in (None, "cpu") for node in gm.graph.nodes)
+    roles = tuple(
+        _role(value, index in set(static), index in mutated, index in aliases, on_device)
+        for index, value in enumerate(values)
+    )
+    return Inputs(
+        names=tuple(node.name for node in placeholders),
+        roles=roles,
+        key=_key(placeholders, values),
+        aliases=aliases,
+        origins=tuple(_origin(node) for node in placeholders),
+        obstacles=tuple(_obstacles(gm, on_device)),
+        random=any(_has_tag(node, torch.Tag.nondeterministic_seeded) for node in gm.graph.nodes),
+    )
+
+
+def _role(value: Any, static: bool, mutated: bool, alias: bool, on_device: bool) -> Role:
+    if not isinstance(value, torch.Tensor):
+        numbers = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+        return Role.SYMBOL if isinstance(value, numbers) else Role.OTHER
+    if on_device and value.device.type == "cpu":
+        return Role.HOST
+    if static:
+        return Role.PARAMETER
+    if mutated:
+        return Role.MUTATED
+    return Role.ALIAS if alias else Role.PLAIN
+
+
+def _storages(values: Sequence[Any]) -> dict[int, int]:
+    """Storage -> index of the input that owns it."""
+    return {storage_id(v): i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and _is_strided(v)}
+
+
+def _is_strided(value: torch.Tensor) -> bool:
+    return value.layout == torch.strided
+
+
+def _aliases(gm: fx.GraphModule, values: Sequence[Any]) -> dict[int, list[int]]:
+    """Input index -> the outputs that share its storage."""
+    # Meta of the graph's own placeholders first: outputs are views of those, not of a second set of fake tensors.
+    own = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    owners = _storages(values) | _storages(own)
+    found: dict[int, list[int]] = {}
+    for position, node in enumerate(_returned(gm)):
+        value = node.meta.get("val") if isinstance(node, fx.Node) else None
+        if isinstance(value, torch.Tensor) and _is_strided(value) and storage_id(value) in owners:
+            found.setdefault(owners[storage_id(value)], []).append(position)
+    return found
+
+
+def _returned(gm: fx.GraphModule) -> Sequence[Any]:
+    output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
+    returned = output.args[0]
+    return returned if isinstance(returned, list | tuple) else [returned]
+
+
+def _mutated(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
+    """Indices of the inputs that some node writes, directly or through a view."""
+    own = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    position = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
+    owners = _storages(values) | _storages(own)
+    found: set[int] = set()
+    for node in gm.graph.nodes:
+        for written in _written(node):
+            value = written.meta.get("val")
+            if written in position:
+                found.add(position[written])
+            elif isinstance(value, torch.Tensor) and _is_strided(value) and storage_id(value) in owners:
+                found.add(owners[storage_id(value)])
+    return found
+
+
+def _written(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes whose memory this node writes, by the op's schema."""
+    if node.op != "call_function":
+        return
+    if isinstance(node.target, HigherOrderOperator):
+        # A mutating Triton kernel may write any tensor it is given.
+        if node.target.name() == "triton_kernel_wrapper_mutation":
+            yield from (n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor))
+        return
+    if not isinstance(node.target, OpOverload):
+        return
+    for place, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
+        yield from (
+            v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, fx.Node)
+        )
+
+
+def _key(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> tuple[KeyPart, ...]:
+    """Which numbers pick the recording: used scalars, and used tensor sizes whose symbol no scalar input carries."""
+    scalars = {s: i for i, v in enumerate(values) if isinstance(v, torch.SymInt) for s in free_symbols(v)}
+    parts: set[KeyPart] = set()
+    for index, (node, value) in enumerate(zip(placeholders, values, strict=True)):
+        if not node.users:
+            continue
+        if not isinstance(value, torch.Tensor):
+            if _role(value, False, False, False, False) is Role.SYMBOL:
+                parts.add(index)
+            continue
+        for dim, size in enumerate(value.shape):
+            parts.update(scalars.get(symbol, (index, dim)) for symbol in free_symbols(size))
+    return tuple(sorted(parts, key=lambda part: part if isinstance(part, tuple) else (part, -1)))
+
+
+def _origin(node: fx.Node) -> str:
+    """What AOTAutograd knows about the input: a parameter's qualified name, if it is one."""
+    return str(getattr(node.meta.get("desc"), "target", ""))
+
+
+def _obstacles(gm: fx.GraphModule, on_device: bool) -> Iterator[str]:
+    """Why a recording of this graph would be wrong or impossible; each with its node and source line."""
+    if not on_device:
+        return
+    fixed: set[fx.Node] = set()  # values that depend on no input
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if node.op != "placeholder" and all(source in fixed for source in node.all_input_nodes):
+            fixed.add(node)
+        if node.op in ("placeholder", "output"):
+            continue
+        if _has_tag(node, torch.Tag.data_dependent_output):
+            yield f"{_say(node)} reads a device value on the host"
+        elif _has_tag(node, torch.Tag.dynamic_output_shape) or free_unbacked_symbols(value):
+            yield f"{_say(node)} has a size that depends on data"
+        elif _device(value) == "cpu" and not (node in fixed and value.dim() == 0):
+            yield f"{_say(node)} is a CPU tensor in a device graph"
+
+
+def _device(value: Any) -> str | None:
+    return value.device.type if isinstance(value, torch.Tensor) else None
+
+
+def _has_tag(node: fx.Node, tag: torch.Tag) -> bool:
+    return node.op == "call_function" and tag in getattr(node.target, "tags", ())
+
+
+def _say(node: fx.Node) -> str:
+    """`nonzero (model.py:41)`."""
+    lines = [
+        line.strip()
+        for line in node.meta.get("stack_trace", "").splitlines()
+        if line.strip().startswith("File")
+    ]
+    if not lines:
+        return f"{node.name} [{node.target}]"
+    name, line = lines[-1].split(",")[:2]
+    return (
+        f"{node.name} [{node.target}] at {name[6:-1].rsplit('/', 1)[-1]}:{line.replace('line', '').strip()}"
+    )

@@ -1,0 +1,442 @@
+"""Runners: a program behind one call, run directly, counted, or recorded and replayed.
+
+The life of a key in `ReplayRunner`:
+
+* first call: the program runs directly, on the caller's stream, and its results are the results of the call. That is
+  the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then the graph is captured,
+  which executes nothing, so nothing has to be saved or restored.
+* later calls: compare addresses, copy plain inputs in, replay, hand out.
+* an output of the last replay is still held: a second recording takes turns with the first. Both held: a private
+  recording, whose outputs never leave it, is replayed and its outputs are copied.
+* an input that is used in place has moved: recorded again under the same key. A second move keeps the older binding
+  beside the new one (double buffers); an input that moves on every call makes the call run directly.
+* more keys than the limit: the key unused for the longest time is dropped. One that comes back must be asked for once
+  more for every time it was dropped before it is recorded again, so a cycle of many shapes does not capture all day.
+
+Invariants: one launch at a time per pool (its lock and stream order); no memory that anybody outside holds is written,
+except inputs that the graph mutates; a failed capture leaves no trace but its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+import torch
+
+from torchair.capture.device import Device
+from torchair.capture.key import key_function, key_text
+from torchair.capture.ledger import Cause, cause_of, watched_inputs
+from torchair.capture.policy import Policy
+from torchair.capture.pool import Arena, pool_for
+from torchair.capture.record import Recording, record
+from torchair.capture.report import Book, InputRow, RecordingRow, Report
+from torchair.capture.roles import Inputs, Role
+from torchair.core.log import logger
+from torchair.core.torch_private import is_profiling
+
+TURNS = 2  # recordings of one key that take turns while outputs are held
+RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
+
+
+class Program(Protocol):
+    """What codegen makes: boxed, it may clear its arguments."""
+
+    kind: str
+    source: str
+
+    def __call__(self, args: list[Any]) -> list[Any]: ...
+
+
+class Runner:
+    """A program behind one call, run directly. `runner(args)` is boxed, `runner.run(*args)` is not."""
+
+    _boxed_call = True  # what AOTAutograd asks for
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Inputs,
+        policy: Policy,
+        device: torch.device,
+        name: str,
+        why_not: str | None,
+    ) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.policy = policy
+        self.device = device
+        self.name = name
+        self.why_not = why_not
+        self.book = Book(name)
+
+    @property
+    def boxed(self) -> Any:
+        """The quickest callable to hand to AOTAutograd: where nothing is recorded or counted, the program itself."""
+        return self.program if getattr(self.program, "_boxed_call", False) else self
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        return self.program(args)
+
+    def run(self, *args: Any) -> list[Any]:
+        """Call with separate arguments."""
+        return self(list(args))
+
+    def report(self) -> Report:
+        """What happened so far."""
+        return Report(self.name, self.program.kind, str(self.device), self.why_not)
+
+
+class BoundRunner(Runner):
+    """Where the device has no graphs: the program runs directly, keys and moves are counted as everywhere.
+
+    A program's outputs are fresh on every call, and it takes inputs where they are, so nothing is copied.
+    """
+
+    def __init__(
+        self, program: Program, inputs: Inputs, policy: Policy, device: torch.device, name: str, row: Device
+    ) -> None:
+        super().__init__(program, inputs, policy, device, name, row.why_no_graphs())
+        self._token = policy.pool or row.new_pool()
+        self._key = key_function(inputs.key)
+        self._mutated = [] if policy.skip_validation else inputs.having(Role.MUTATED)
+        self._forced = policy.force_recapture and not policy.skip_validation
+        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
+        self._dropped = 0
+        self._last: Hashable = None
+        self._settled = False  # nothing is left to count
+
+    @property
+    def boxed(self) -> Any:
+        return self
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if not self._settled:
+            self._count(args)
+        return self.program(args)
+
+    def _count(self, args: list[Any]) -> None:
+        key = self._key(args)
+        if key == self._last and not self._mutated and not self._forced:
+            return
+        where = [args[index].data_ptr() for index in self._mutated]
+        known = self._seen.get(key)
+        self._seen[key] = where
+        if known is None:
+            if len(self._seen) > self.policy.capture_limit:
+                self._seen.popitem(last=False)
+                self._dropped += 1
+            self.book.keys(len(self._seen))
+            self._settled = not (self.inputs.key or self._mutated or self._forced)
+        elif self._forced:
+            self.book.recapture(Cause.FORCED, "force_recapture is set")
+        elif known != where:
+            moved = [i for i, old, new in zip(self._mutated, known, where, strict=True) if old != new]
+            self.book.recapture(Cause.MUTATED, _moved_text(self.inputs, moved))
+        if key != self._last:
+            self._seen.move_to_end(key)
+            self._last = key
+
+    def report(self) -> Report:
+        return Report(
+            self.name,
+            self.program.kind,
+            str(self.device),
+            self.why_not,
+            pool=self._token,
+            inputs=tuple(
+                InputRow(self.inputs.title(i), role.value, 0, "the program reads it where it is")
+                for i, role in enumerate(self.inputs.roles)
+            ),
+            recaptures=dict(self.book.recaptures),
+            dropped=self._dropped,
+        )
+
+
+class Entry:
+    """The recordings of one key."""
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+        self.moves = 0
+        self.wasted = 0  # recaptures in a row that were not worth it
+        self.wandering: list[int] | None = None  # addresses of the last call that ran directly for moving
+        self.own_buffers = False  # plain inputs got buffers after all
+
+
+class ReplayRunner(Runner):
+    """Records the program once per key and replays it."""
+
+    def __init__(
+        self, program: Program, inputs: Inputs, policy: Policy, device: torch.device, name: str, row: Device
+    ) -> None:
+        super().__init__(program, inputs, policy, device, name, None)
+        self._row = row
+        self._pool = pool_for(row, device, policy.pool)
+        self._arena = Arena(device)
+        self._key = key_function(inputs.key)
+        self._watched = watched_inputs(
+            inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
+        )
+        self._validates = not policy.skip_validation
+        self._forced = policy.force_recapture and self._validates
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._drops: Counter[Hashable] = Counter()
+        self._asked: Counter[Hashable] = Counter()
+        self._last: Hashable = None
+
+    @property
+    def boxed(self) -> Any:
+        return self
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self.why_not is not None or self._row.is_capturing():
+            return self.program(args)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self._call(args)
+        return self._call(args)
+
+    def _call(self, args: list[Any]) -> list[Any]:
+        with self._pool.lock:
+            self._pool.take_turn()
+            key = self._key(args)
+            if torch.is_inference_mode_enabled():
+                # Tensors made in inference mode must not reach code outside it.
+                key = ("inference", key)
+            entry = self._entries.get(key)
+            if entry is None:
+                return self._first_call(key, args)
+            if key != self._last:
+                self._entries.move_to_end(key)
+                self._last = key
+            recording = self._choose(entry, args)
+            if recording is None:
+                return self.program(args)
+            outputs = self._replay(recording, args)
+            args.clear()
+            return outputs
+
+    def _replay(self, recording: Recording, args: list[Any]) -> list[Any]:
+        if self._validates:
+            recording.statics.check(args)
+        if self.inputs.random and not recording.replays:
+            return self._replay_random(recording, args)
+        if is_profiling():
+            with torch.profiler.record_function("acl_graph_replay"):
+                return recording.replay(args)
+        return recording.replay(args)
+
+    def _replay_random(self, recording: Recording, args: list[Any]) -> list[Any]:
+        """The first replay of a graph that draws random numbers must advance the generator."""
+        before = self._row.random_offset(self.device)
+        outputs = recording.replay(args)
+        if self._row.random_offset(self.device) == before:
+            self._give_up("random numbers repeat: a replay did not advance the generator of the device")
+        return outputs
+
+    # Choosing a recording
+
+    def _choose(self, entry: Entry, args: list[Any]) -> Recording | None:
+        """The recording for this call, made if need be; None to run directly."""
+        if self._forced:
+            return self._record_again(entry, args, Cause.FORCED, "force_recapture is set", keep=0)
+        bound = 0
+        for recording in entry.recordings:
+            if recording.ledger.matches(args):
+                if recording.is_free():
+                    return self._settle(entry, recording, args)
+                bound += 1
+        if bound or not entry.recordings:
+            return self._record(entry, args, private=bound >= TURNS)
+        return self._rebind(entry, args)
+
+    def _settle(self, entry: Entry, recording: Recording, args: list[Any]) -> Recording | None:
+        """Last look at borrowed buffers: data that the caller still holds are not overwritten."""
+        index = recording.statics.in_use(args)
+        if index is None:
+            return recording
+        entry.own_buffers = True
+        what = f"input {self.inputs.title(index)} moved while the recorded tensor is still held; it has a buffer now"
+        return self._record_again(entry, args, Cause.PLAIN, what, keep=0)
+
+    def _rebind(self, entry: Entry, args: list[Any]) -> Recording | None:
+        """An input that is used in place is somewhere else."""
+        latest = entry.recordings[-1]
+        moved = latest.ledger.moved(args)
+        what = _moved_text(self.inputs, moved)
+        entry.wasted = entry.wasted + 1 if latest.replays <= 1 else 0
+        now = latest.ledger.read(args)
+        if entry.wasted >= RESTLESS and now != entry.wandering:
+            entry.wandering = now
+            self.book.direct[f"{what} on every call"] += 1
+            logger.warning_once(
+                "%s: %s on every call, so the graph runs directly; keep the tensor and write into it",
+                self.name,
+                what,
+            )
+            return None
+        entry.moves += 1
+        return self._record_again(
+            entry, args, cause_of(self.inputs, moved), what, keep=1 if entry.moves > 1 else 0
+        )
+
+    def _record_again(
+        self, entry: Entry, args: list[Any], cause: Cause, what: str, *, keep: int
+    ) -> Recording | None:
+        logger.info("%s: recording again: %s", self.name, what)
+        self.book.recapture(cause, what)
+        surplus = entry.recordings[: len(entry.recordings) - keep]
+        entry.recordings = entry.recordings[len(surplus) :]
+        self._drop(surplus)
+        return self._record(entry, args, private=False)
+
+    # Recording
+
+    def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
+        """Run directly, which warms up, then record for the calls to come."""
+        kept = list(args)
+        outputs = self.program(args)
+        self._asked[key] += 1
+        if self._asked[key] <= self._drops[key]:
+            self.book.direct["its recording was dropped at capture_limit"] += 1
+            return outputs
+        self._asked[key] = 0
+        while len(self._entries) >= self.policy.capture_limit:
+            self._drop_oldest()
+        entry = self._entries[key] = Entry()
+        self._last = key
+        if self._record(entry, kept, private=False) is not None:
+            self.book.keys(len(self._entries))
+        return outputs
+
+    def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
+        """Record for this entry. None when that failed: for this call if the key has others, else for good."""
+        private = private or self.policy.clone_output
+        try:
+            try:
+                return self._recorded(entry, args, private)
+            except torch.OutOfMemoryError:
+                # What other pools have cached cannot be used while capturing: give it back and try once more.
+                self._row.empty_cache()
+                return self._recorded(entry, args, private)
+        except torch.OutOfMemoryError as error:
+            if not entry.recordings:
+                return self._give_up(f"out of memory while recording: {_first_line(error)}")
+            self.book.direct["no memory for another recording while outputs are held"] += 1
+        except Exception as error:
+            return self._give_up(f"recording failed: {_first_line(error)}")
+        return None
+
+    def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
+        self._pool.open()
+        shared = self.policy.reuse_pool or self.policy.pool is not None
+        arena = self._arena if shared else Arena(self.device)
+        borrows = not self.policy.clone_input and not entry.own_buffers
+        with torch.profiler.record_function("acl_graph_capture"):
+            made = record(
+                self.program,
+                args,
+                self.inputs,
+                self._watched,
+                row=self._row,
+                pool=self._pool,
+                token=self._pool.token if shared else self._row.new_pool(),
+                arena=None if borrows else arena,
+                device=self.device,
+                error_mode=self.policy.error_mode,
+                private=private,
+            )
+        entry.recordings.append(made)
+        logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
+        self._keep_budget(entry)
+        return made
+
+    def _keep_budget(self, newest: Entry) -> None:
+        budget = self.policy.memory_budget
+        if budget is None:
+            return
+        while (
+            len(self._entries) > 1
+            and self._bytes() > budget
+            and next(iter(self._entries.values())) is not newest
+        ):
+            self._drop_oldest()
+
+    def _bytes(self) -> int:
+        return sum(recording.nbytes for entry in self._entries.values() for recording in entry.recordings)
+
+    # Dropping
+
+    def _drop_oldest(self) -> None:
+        key, entry = self._entries.popitem(last=False)
+        self._drops[key] += 1
+        self._drop(entry.recordings)
+        self.book.keys(len(self._entries))
+
+    def _drop(self, recordings: list[Recording]) -> None:
+        if not recordings:
+            return
+        self._row.synchronize(self.device)
+        for recording in recordings:
+            recording.drop()
+
+    def _give_up(self, reason: str) -> None:
+        """Run directly from now on."""
+        self.why_not = reason
+        logger.warning_once("%s is not recorded and runs directly: %s", self.name, reason)
+        for entry in self._entries.values():
+            self._drop(entry.recordings)
+        self._entries.clear()
+        self.book.forget()
+
+    def report(self) -> Report:
+        recordings = [(key, r) for key, entry in self._entries.items() for r in entry.recordings]
+        latest = recordings[-1][1].statics if recordings else None
+        sizes = dict(zip(latest.indices, latest.sizes, strict=True)) if latest else {}
+        return Report(
+            self.name,
+            self.program.kind,
+            str(self.device),
+            self.why_not,
+            pool=self._pool.token,
+            inputs=tuple(
+                InputRow(self.inputs.title(i), role.value, sizes.get(i, 0), self._why_copied(role))
+                for i, role in enumerate(self.inputs.roles)
+            ),
+            recordings=tuple(
+                RecordingRow(
+                    key_text(key),
+                    r.replays,
+                    r.nbytes,
+                    r.outputs.copied_bytes if r.private else 0,
+                    r.seconds,
+                    r.private,
+                )
+                for key, r in recordings
+            ),
+            recaptures=dict(self.book.recaptures),
+            direct=dict(self.book.direct),
+            dropped=sum(self._drops.values()),
+            static_bytes=self._arena.nbytes,
+        )
+
+    def _why_copied(self, role: Role) -> str:
+        if role in (Role.PLAIN, Role.ALIAS):
+            return "copied into its static buffer" if self.policy.clone_input else "copied when it has moved"
+        if role is Role.SYMBOL:
+            return "picks the recording"
+        unchecked = not self._validates or (role is Role.PARAMETER and self.policy.frozen_parameter)
+        return "used in place, address not compared" if unchecked else "used in place, address compared"
+
+
+def _moved_text(inputs: Inputs, moved: list[int]) -> str:
+    named = ", ".join(f"{inputs.roles[i].value} input {inputs.title(i)}" for i in moved[:3])
+    more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+    return f"{named}{more} moved"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
