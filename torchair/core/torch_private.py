@@ -43,6 +43,7 @@ __all__ = [
     "FakeTensorMode",
     "HigherOrderOperator",
     "OpOverload",
+    "STORAGE_WRAPPER_USES",
     "ShapeEnv",
     "aot_compilation",
     "auto_functionalized",
@@ -185,6 +186,15 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 """How many references a storage (by its `storage_id`) has: tensors, views, numpy arrays, autograd."""
+
+
+def _wrapper_uses() -> int:
+    probe = torch.empty(1)
+    return torch._C._storage_Use_Count(storage_id(probe)) - 1
+
+
+STORAGE_WRAPPER_USES = _wrapper_uses()
+"""References that a storage's Python object adds once somebody asked for it; it then stays for good."""
 
 
 def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
