@@ -29,7 +29,6 @@ class Kind:
         """The complete list of accepted values, where there is one."""
         return None
 
-    @property
     def text(self) -> str:
         """The accepted values in words."""
         return "any value"
@@ -58,7 +57,6 @@ class Choice(Kind):
     def allowed(self) -> list[Any]:
         return list(self.values)
 
-    @property
     def text(self) -> str:
         return ", ".join(f"`{value!r}`" for value in self.values)
 
@@ -82,7 +80,6 @@ class IntRange(Kind):
     high: int = INT64_MAX
     none: bool = False
 
-    @property
     def text(self) -> str:
         high = "2^63-1" if self.high == INT64_MAX else str(self.high)
         return ("`None` or " if self.none else "") + f"int, {self.low} to {high}"
@@ -91,16 +88,17 @@ class IntRange(Kind):
         if value is None and self.none:
             return None
         if not isinstance(value, int):
-            raise BadOption(f"{path} must be an int", got=_typed(value), near=f"allowed: {self.text}")
+            raise BadOption(f"{path} must be an int", got=_typed(value), near=f"allowed: {self.text()}")
         if not self.low <= value <= self.high:
-            raise BadOption(f"{path} is out of range", got=str(value), near=f"allowed: {self.text}")
+            raise BadOption(f"{path} is out of range", got=str(value), near=f"allowed: {self.text()}")
         return int(value)
 
 
 class ExistingDir(Kind):
     """The path of a directory that exists."""
 
-    text = "path of an existing directory"
+    def text(self) -> str:
+        return "path of an existing directory"
 
     def check(self, path: str, value: Any) -> str:
         if not isinstance(value, str | os.PathLike) or not os.path.isdir(value):
@@ -111,8 +109,10 @@ class ExistingDir(Kind):
 class ExistingFile(Kind):
     """None or the path of a file that exists."""
 
-    text = "`None` or path of an existing file"
     suffix = ""
+
+    def text(self) -> str:
+        return "`None` or path of an existing file"
 
     def check(self, path: str, value: Any) -> str | None:
         if value is None:
@@ -126,8 +126,10 @@ class ExistingFile(Kind):
 class ExistingJson(ExistingFile):
     """None or the path of a .json file that exists; an empty string is a mistake of another kind."""
 
-    text = "`None` or path of an existing `.json` file"
     suffix = ".json"
+
+    def text(self) -> str:
+        return "`None` or path of an existing `.json` file"
 
     def check(self, path: str, value: Any) -> str | None:
         if value == "":
@@ -142,7 +144,6 @@ class Regex(Kind):
     pattern: str
     words: str
 
-    @property
     def text(self) -> str:
         return self.words
 
@@ -160,7 +161,6 @@ class Instance(Kind):
 
     type: type
 
-    @property
     def text(self) -> str:
         return f"`None` or {self.type.__name__}"
 
@@ -174,7 +174,9 @@ class Function(Kind):
     """None or a callable."""
 
     keeps = True
-    text = "`None` or a callable"
+
+    def text(self) -> str:
+        return "`None` or a callable"
 
     def check(self, path: str, value: Any) -> Any:
         if value is not None and not callable(value):
@@ -188,7 +190,6 @@ class IntList(Kind):
 
     none_is_empty: bool = False
 
-    @property
     def text(self) -> str:
         return "`None`, list or tuple of int"
 
@@ -203,7 +204,8 @@ class IntList(Kind):
 class PathText(Kind):
     """Any path; stored as the real path. The directory is made when it is needed."""
 
-    text = "any path"
+    def text(self) -> str:
+        return "any path"
 
     def check(self, path: str, value: Any) -> str:
         if not isinstance(value, str | bytes | os.PathLike):

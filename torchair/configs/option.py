@@ -4,6 +4,10 @@ Storage holds only what was assigned; every other fact is read from the row. Rea
 a live view with the reading rules of the public API; `freeze` ends those rules for the code behind the door.
 """
 
+# Option, Cell, Group and the functions below are one mechanism; private names keep it apart from the
+# names of options.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import copy
@@ -234,8 +238,8 @@ class CellOf:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, group: Group, owner: type) -> Cell:
-        return Cell(group, type(group)._rows[self._name])
+    def __get__(self, group: Group | None, owner: type) -> Cell | CellOf:
+        return self if group is None else Cell(group, group._rows[self._name])
 
     def __set__(self, group: Group, value: Any) -> None:
         setattr(group, self._name, value)

@@ -39,7 +39,7 @@ read as booleans. A flat name is another name of an option above; *not* says tha
 """
 
 BAR = "\\|"
-_MODES = {ALL_MODES: "all", GRAPH_MODES: "graph", CAPTURE_MODES: "capture"}
+_MODES: dict[tuple[str, ...], str] = {ALL_MODES: "all", GRAPH_MODES: "graph", CAPTURE_MODES: "capture"}
 
 
 def page() -> str:
@@ -60,8 +60,7 @@ def _line(path: str, row: Option) -> str:
     notes = [f"**{mark}**" for mark, there in marks.items() if there]
     notes += [f"`{value!r}` is deprecated: use `{other!r}`." for value, other in row.deprecated.items()]
     meaning = " ".join([row.help, *notes])
-    name = path.rpartition(".")[2]
-    cells = [f"`{name}`", f"`{row.default!r}`", row.kind.text, _MODES[row.modes], meaning]
+    cells = [f"`{path}`", f"`{row.default!r}`", row.kind.text(), _MODES[row.modes], meaning]
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
