@@ -1,9 +1,9 @@
 """The model zoo: tiny random models, each a row with inputs for two shapes.
 
-A row holds everything a test needs: how to build the model, how to make inputs for a (batch, length) pair, and what
-stock Dynamo needs for it. Nothing is downloaded. With these settings stock Dynamo takes every row in one graph
-(`fullgraph=True`), and with `dynamic=True` one graph serves both shapes. Masks are given and `use_cache` is off: a cache
-made inside the model is a new object per call, and a mask made inside may branch on data.
+A row holds everything a test needs: how to build the model, how to make inputs for a (batch, length) pair,
+and what stock Dynamo needs for it. Nothing is downloaded. With these settings stock Dynamo takes every row in one
+graph (`fullgraph=True`), and with `dynamic=True` one graph serves both shapes. Masks are given and `use_cache` is
+off: a cache made inside the model is a new object per call, and a mask made inside may branch on data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+
+from benchmarks.models import ResNet
 
 VOCAB = 99
 Inputs = dict[str, Any]
@@ -104,39 +106,6 @@ def images(batch: int, length: int) -> Inputs:
 
 def sequence(batch: int, length: int) -> Inputs:
     return {"x": torch.randn(batch, length, 16)}
-
-
-class Block(nn.Module):
-    """A basic residual block: two 3x3 convolutions, a projection where the shape changes."""
-
-    def __init__(self, inner: int, outer: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outer)
-        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outer)
-        self.down = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(y)) + self.down(x))
-
-
-class ResNet(nn.Module):
-    """Stem, three residual blocks, average pool, classifier."""
-
-    def __init__(self, width: int = 8, classes: int = 10) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        self.pool = nn.MaxPool2d(3, 2, 1)
-        self.blocks = nn.Sequential(
-            Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2)
-        )
-        self.head = nn.Linear(4 * width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.blocks(self.pool(self.stem(x)))
-        return self.head(torch.flatten(nn.functional.adaptive_avg_pool2d(y, 1), 1))
 
 
 class Lstm(nn.Module):

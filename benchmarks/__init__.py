@@ -1,0 +1,1 @@
+"""Measurements against eager PyTorch and stock `torch.compile`, side by side in one process."""

@@ -1,0 +1,138 @@
+"""Suite `overhead`: host time per call where the computing is next to nothing.
+
+Each compiled column is measured twice: through `torch.compile`, and direct, as Dynamo calls what the backend
+returned. The difference is Dynamo's share; what the direct figure has over a raw graph launch is the backend's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dynamo import lookup_backend
+
+from benchmarks import report
+from benchmarks.columns import Call, air_backend, only_dynamo, own_copy
+from benchmarks.equality import snapshot, why_unequal
+from benchmarks.models import BY_NAME, Inputs, Model
+from benchmarks.options import Options
+from benchmarks.speed import warm
+from benchmarks.timing import Thunk, host_seconds, measure, step_seconds
+
+SUBJECTS = {"cpu": ("mlp", "one-op"), "cuda": ("decoder32", "mlp", "one-op")}
+DIRECT = ".direct"
+
+
+class Tap:
+    """A backend around a backend that keeps what it returned and the last arguments Dynamo gave it."""
+
+    def __init__(self, backend: Call) -> None:
+        self.backend = backend
+        self.compiled: Call | None = None
+        self.args: tuple[Any, ...] = ()
+
+    def __call__(self, gm: fx.GraphModule, inputs: list[Any]) -> Call:
+        compiled = self.compiled = self.backend(gm, inputs)
+
+        def run(*args: Any) -> Any:
+            self.args = args
+            return compiled(*args)
+
+        return run
+
+    def direct(self) -> Any:
+        """The last call again, without Dynamo."""
+        assert self.compiled is not None, "the compiled model was called before"
+        return self.compiled(*self.args)
+
+
+def reduce_overhead(gm: fx.GraphModule, inputs: list[Any]) -> Call:
+    return lookup_backend("inductor")(gm, inputs, options={"triton.cudagraphs": True})
+
+
+BACKENDS: dict[str, tuple[str, Callable[[], Call], tuple[str, ...]]] = {
+    "dynamo": ("Dynamo alone", lambda: only_dynamo, ("cpu", "cuda")),
+    "stock": ("torch.compile", lambda: lookup_backend("inductor"), ("cpu", "cuda")),
+    "reduce": ("reduce-overhead", lambda: reduce_overhead, ("cuda",)),
+    "graph": ("graph mode", lambda: air_backend("max-autotune"), ("cpu", "cuda")),
+    "native": ("graph, native", lambda: air_backend("max-autotune", "native"), ("cpu", "cuda")),
+    "capture": ("capture mode", lambda: air_backend("npugraph_ex"), ("cpu", "cuda")),
+}
+
+
+def run(options: Options) -> report.Suite:
+    """Host time per call on the best device here."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    suite = report.Suite("overhead", device)
+    for name in SUBJECTS[device]:
+        if options.wants(name):
+            report.console.print(f"overhead: {name} ({BY_NAME[name].about})")
+            with torch.no_grad():
+                suite.figures[name] = time_model(BY_NAME[name], device, options, suite.failures)
+    show(suite)
+    return suite
+
+
+def time_model(model: Model, device: str, options: Options, failures: list[str]) -> dict[str, float]:
+    torch.compiler.reset()
+    module, feed = model.make(device), model.feed(device)
+    want = snapshot(module(**feed))
+    calls: dict[str, Thunk] = {"eager": partial(module, **feed)}
+    if device == "cuda":
+        calls["launch"] = raw_graph(module, feed)
+    for name, (title, backend, devices) in BACKENDS.items():
+        if device not in devices or (options.backends and name not in options.backends):
+            continue
+        try:
+            pair = compiled_and_direct(module, feed, backend())
+            problem = next(filter(None, (why_unequal(warm(call), want) for call in pair)), None)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem is not None:
+            failures.append(f"{model.name}, {title}: {problem}")
+            continue
+        calls[name], calls[name + DIRECT] = pair
+    timer = host_seconds if device == "cuda" else step_seconds
+    return measure(calls, device, options.rounds, options.sample_seconds, timer)
+
+
+def compiled_and_direct(module: nn.Module, feed: Inputs, backend: Call) -> tuple[Thunk, Thunk]:
+    """The same graph compiled twice: called through `torch.compile`, and through the tap without Dynamo."""
+    tap = Tap(backend)
+    torch.compile(own_copy(module), backend=tap, dynamic=False)(**feed)
+    compiled = partial(torch.compile(own_copy(module), backend=backend, dynamic=False), **feed)
+    compiled()
+    return compiled, tap.direct
+
+
+def raw_graph(module: nn.Module, feed: Inputs) -> Thunk:
+    """Eager kernels in one CUDA graph: the floor for a launch from Python."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            module(**feed)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        module(**feed)
+    return graph.replay
+
+
+def show(suite: report.Suite) -> None:
+    """One row per way to call, one pair of columns per model."""
+    table = report.Table(title=f"overhead on {suite.device}: host time per call")
+    table.add_column("how")
+    for model in suite.figures:
+        table.add_column(model, justify="right")
+        table.add_column("direct", justify="right")
+    plain = {"eager": "eager", "launch": "CUDA graph launch"}
+    for name, title in {**plain, **{name: row[0] for name, row in BACKENDS.items()}}.items():
+        cells = []
+        for figures in suite.figures.values():
+            cells += [figures.get(name), figures.get(name + DIRECT)]
+        if any(cell is not None for cell in cells):
+            table.add_row(title, *map(report.duration, cells))
+    report.console.print(table)

@@ -1,0 +1,67 @@
+"""Suites `cpu` and `cuda`: every model, every column, in one process."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from benchmarks import report
+from benchmarks.columns import Column, chosen
+from benchmarks.equality import snapshot, why_unequal
+from benchmarks.models import MODELS, Model
+from benchmarks.options import Options
+from benchmarks.timing import Thunk, measure
+
+
+def run(device: str, options: Options) -> report.Suite:
+    """Measure the chosen models on one device and print the tables."""
+    suite = report.Suite(device, device)
+    columns = chosen(options.backends, device)
+    models = [model for model in MODELS if device in model.devices and options.wants(model.name)]
+    with torch.no_grad():
+        for model in models:
+            report.console.print(f"{device}: {model.name} ({model.about})")
+            suite.figures[model.name] = time_model(model, columns, device, options, suite.failures)
+    show(suite, columns)
+    return suite
+
+
+def time_model(
+    model: Model, columns: list[Column], device: str, options: Options, failures: list[str]
+) -> dict[str, float]:
+    """Seconds per call of each column whose result equals eager's."""
+    torch.compiler.reset()
+    module, feed = model.make(device), model.feed(device)
+    want = snapshot(module(**feed))
+    calls: dict[str, Thunk] = {}
+    for column in columns:
+        try:
+            call = partial(column.make(module, False), **feed)
+            problem = why_unequal(warm(call), want, model.tolerance)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem is None:
+            calls[column.name] = call
+        else:
+            failures.append(f"{model.name}, {column.title}: {problem}")
+    return measure(calls, device, options.rounds, options.sample_seconds)
+
+
+def warm(call: Thunk) -> list[torch.Tensor]:
+    """Call until compiled, recorded and replayed; the last result counts."""
+    for _ in range(3):
+        result = call()
+    return snapshot(result)
+
+
+def show(suite: report.Suite, columns: list[Column]) -> None:
+    """Times, then speed against stock and against eager."""
+    titles = {column.name: column.title for column in columns}
+    caption = "Dynamo alone: guards and call only, nothing computed; every compiled column includes it."
+    report.console.print(report.time_table(suite, titles, caption))
+    compared = [name for name in titles if name not in ("eager", "dynamo")]
+    for base in ("stock", "eager"):
+        others = [name for name in compared if name != base]
+        if base in titles and others:
+            report.console.print(report.ratio_table(suite, titles, base, others))

@@ -1,1 +1,0 @@
-"""Whole models: the zoo, equality with eager, and the decode loop."""
