@@ -49,7 +49,8 @@ class Library:
 def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Library:
     """The library for this graph: from disk, else compiled now."""
     keep_output_strides(parts.library)
-    options = private.known_options(OPTIONS)
+    # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
+    options = private.known_options({**OPTIONS, "aot_inductor.metadata": {}})
     with private.inductor_config.patch(options):
         key = digest(parts, mode, f"{backward} {inference}")
         entry = directory() / key

@@ -82,7 +82,7 @@ class Native:
         addresses, run = self._current
         if run is None or not self._frozen:
             bound = self._pick_bound(args)
-            now = tuple(map(_address, bound))
+            now = tuple(map(torch.Tensor.data_ptr, bound))
             if now != addresses:
                 run = self._bind(now, bound)
         passed = self._pick_passed(args)
@@ -135,10 +135,6 @@ class Native:
                 got=", ".join(unknown),
                 next="use codegen inductor for this graph",
             )
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.data_ptr()
 
 
 def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
