@@ -1,0 +1,75 @@
+"""Options that overrule each other: which value gives way, and what to tell the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
+
+
+class Interaction(NamedTuple):
+    """In `modes`, where all `when` options have these values (... is any set one), `path` becomes `value`."""
+
+    modes: tuple[str, ...]
+    when: Mapping[str, Any]
+    path: str
+    value: Any
+    why: str
+    default: Any = None  # a value nobody chose gives way without a word
+
+
+INTERACTIONS = (
+    Interaction(
+        CAPTURE_MODES,
+        {"aclgraph_config.use_custom_pool": ..., "debug.aclgraph.disable_mempool_reuse_in_same_fx": False},
+        "debug.aclgraph.disable_mempool_reuse_in_same_fx",
+        True,
+        "with use_graph_pool, reuse_graph_pool_in_same_fx is switched off: "
+        "in a shared pool, one graph could overwrite live outputs of another",
+    ),
+    Interaction(
+        CAPTURE_MODES,
+        {
+            "dump_config.enable_dump": True,
+            "dump_config.data_dump_stage": "optimized",
+            "experimental_config.aclgraph._super_kernel_optimize": True,
+        },
+        "dump_config.enable_dump",
+        False,
+        "with super_kernel_optimize, dump_tensor_data is switched off at stage 'optimized'; "
+        "data_dump_stage='original' dumps",
+    ),
+    Interaction(
+        CAPTURE_MODES,
+        {"capture.unsafe_skip_npugraph_capture_validation": True, "capture.force_recapture": True},
+        "capture.force_recapture",
+        False,
+        "with unsafe_skip_npugraph_capture_validation, force_recapture is switched off",
+    ),
+    Interaction(
+        GRAPH_MODES,
+        {"ge_config.oo_level": "O1"},
+        "experimental_config.topology_sorting_strategy",
+        "StableRDFS",
+        "with oo_level='O1', topology_sorting_strategy is StableRDFS",
+        default="DFS",
+    ),
+)
+
+
+def resolve(frozen: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The frozen settings with overruled values replaced, and the texts to warn with. The caller warns."""
+    settled, said = dict(frozen), list[str]()
+    for rule in INTERACTIONS:
+        holds = all(_fits(frozen[path], wanted) for path, wanted in rule.when.items())
+        if not holds or frozen["mode"] not in rule.modes or frozen[rule.path] == rule.value:
+            continue
+        settled[rule.path] = rule.value
+        if rule.default is None or frozen[rule.path] != rule.default:
+            said.append(rule.why)
+    return settled, said
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    return value is not None if wanted is ... else value == wanted
