@@ -24,13 +24,16 @@ from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.post_grad import remove_noop_ops
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
 from torch._inductor.fx_utils import FakeTensorUpdater
+from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
@@ -264,3 +267,36 @@ def is_alias(a: torch.Tensor, b: torch.Tensor) -> bool:
 def is_unbacked(number: Any) -> bool:
     """A symbolic size that only the data decides."""
     return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()
+
+
+# FX passes of Inductor that we use as they are
+
+
+def fake_tensor_prop(gm: fx.GraphModule, fake_mode: FakeTensorMode | None, inputs: Sequence[Any]) -> None:
+    """Compute `meta["val"]` of every node anew."""
+    FakeTensorProp(gm, mode=fake_mode).propagate_dont_convert_inputs(*inputs)
+
+
+def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+    """Inductor's no-op remover."""
+    with V.set_fake_mode(fake_mode):
+        remove_noop_ops(gm.graph)
+
+
+def register_pattern(
+    search_fn: Callable[..., Any],
+    replace_fn: Callable[..., Any],
+    example_inputs: list[Any],
+    trace_fn: Callable[..., Any],
+    rules: PatternMatcherPass,
+    **rest: Any,
+) -> None:
+    """Inductor's `register_replacement` into a rule set of our own."""
+    register_replacement(search_fn, replace_fn, example_inputs, trace_fn, rules, **rest)
+
+
+def find_overload(name: str) -> OpOverload | None:
+    """`npu.scatter_update_.default` -> the operator, or None where no library has defined it."""
+    namespace, packet, overload = name.split(".")
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload, None)

@@ -1,0 +1,1 @@
+"""Passes over FX graphs, one per file."""

@@ -1,0 +1,1 @@
+"""Passes over GE graphs, one per file."""

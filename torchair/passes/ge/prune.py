@@ -1,0 +1,39 @@
+"""Ops whose results nobody reads go, and graph inputs that are not read any more; the remaining are numbered densely."""
+
+from __future__ import annotations
+
+from torchair.ge.attr import Int
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
+from torchair.passes.run import PassContext
+
+# Ops that act beyond their results.
+EFFECTS = frozenset({"Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE})
+
+
+def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
+    """Everything that no output, no effect and no host result needs. A TorchOp may have an effect, so it stays."""
+    needed: set[Op] = set()
+    waiting = [op for op in graph.ops if op.type in EFFECTS]
+    waiting += [result.tensor.op for result in graph.results if result.tensor is not None]
+    while waiting:
+        op = waiting.pop()
+        if op not in needed:
+            needed.add(op)
+            waiting.extend(tensor.op for tensor in op.inputs)
+            waiting.extend(op.after)
+    dead = [op for op in graph.ops if op not in needed and op.type not in INPUT_TYPES]
+    graph.remove(dead)
+    return len(dead)
+
+
+def remove_dead_data_and_reorder_data_index(graph: Graph, ctx: PassContext) -> int:
+    """Inputs without readers are dropped; `index` counts the rest from 0."""
+    read = {tensor.op for op in graph.ops for tensor in op.inputs}
+    read |= {result.tensor.op for result in graph.results if result.tensor is not None}
+    dead = [op for op in graph.inputs if op not in read]
+    graph.remove(dead)
+    for op in dead:
+        del graph.feeds[op.name]
+    for index, op in enumerate(graph.inputs):
+        op.attrs["index"] = Int(index)
+    return len(dead)

@@ -1,0 +1,1 @@
+"""Pattern replacements: ours and the users'."""

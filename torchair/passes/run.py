@@ -1,0 +1,96 @@
+"""What happens around every pass: switches, checks, counts, time, the observer. Passes themselves know none of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchair.core.errors import AirError, BadPass
+from torchair.core.log import logger
+
+Pass = Callable[[Any, "PassContext"], int]
+Observer = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand before it."""
+
+    fn: Pass
+    on: str = ""
+    unless: str = ""
+    after: tuple[Pass, ...] = ()
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """The debug name, which is also the suffix of dump files."""
+        return self.name or self.fn.__name__
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A place where a pass could have acted and did not."""
+
+    step: str
+    node: str
+    reason: str
+
+
+@dataclass
+class PassContext:
+    """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why they declined."""
+
+    switches: dict[str, bool] = field(default_factory=dict[str, bool])
+    inputs: Sequence[Any] = ()
+    user_pre_pass: Callable[..., Any] | None = None
+    user_post_pass: Callable[..., Any] | None = None
+    config: Any = None
+    observe: Observer | None = None
+    verify: Callable[[Any], None] | None = None
+    skips: list[Skip] = field(default_factory=list["Skip"])
+    changes: dict[str, int] = field(default_factory=dict[str, int])
+    current: str = ""
+
+    def skip(self, node: object, reason: str) -> None:
+        """Say that the current pass left `node` alone, and why."""
+        self.skips.append(Skip(self.current, str(node), reason))
+
+
+def steps(*listed: Step) -> tuple[Step, ...]:
+    """A list of passes, checked at import: whatever a step wants before it is there."""
+    seen: set[Pass] = set()
+    for step in listed:
+        missing = [other.__name__ for other in step.after if other not in seen]
+        assert not missing, f"{step.title} must come after {missing}"
+        seen.add(step.fn)
+    return listed
+
+
+def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
+    """Run the steps in order on a graph (FX or GE), which is changed in place."""
+    for step in listed:
+        if step.on and not context.switches.get(step.on, True):
+            continue
+        if step.unless and context.switches.get(step.unless, False):
+            continue
+        context.current = step.title
+        began = time.perf_counter()
+        try:
+            changed = step.fn(graph, context)
+            if context.verify is not None:
+                context.verify(graph)
+        except AirError:
+            raise
+        except Exception as error:
+            raise BadPass(
+                f"the pass {step.title} failed: {type(error).__name__}: {error}",
+                next="switch the pass off if it is yours to switch, or mend it: a pass must leave a valid graph",
+            ) from error
+        context.changes[step.title] = context.changes.get(step.title, 0) + changed
+        logger.debug("pass %s: %d changes in %.1f ms", step.title, changed, (time.perf_counter() - began) * 1e3)
+        if context.observe is not None:
+            context.observe(step.title, graph)
+    return graph
