@@ -42,7 +42,7 @@ def only_dynamo(gm: fx.GraphModule, inputs: list[Any]) -> Call:
 def own_copy(model: nn.Module) -> nn.Module:
     """The same model, parameters shared, behind a code object of its own.
 
-    Dynamo keeps compiled code by code object: columns that share one would walk each other's guards on every call.
+    Dynamo keeps compiled code by code object: columns that share one would walk each other's guards.
     """
     shared = type(model).forward
     forward = types.FunctionType(

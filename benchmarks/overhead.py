@@ -1,7 +1,7 @@
 """Suite `overhead`: host time per call where the computing is next to nothing.
 
 Each compiled column is measured twice: through `torch.compile`, and direct, as Dynamo calls what the backend
-returned. The difference is Dynamo's share; what the direct figure has over a raw graph launch is the backend's.
+returned. The difference is Dynamo's share; what direct has over a raw graph launch is the backend's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The model zoo: tiny random models, each a row with inputs for two shapes.
 
 A row holds everything a test needs: how to build the model, how to make inputs for a (batch, length) pair,
-and what stock Dynamo needs for it. Nothing is downloaded. With these settings stock Dynamo takes every row in one
-graph (`fullgraph=True`), and with `dynamic=True` one graph serves both shapes. Masks are given and `use_cache` is
-off: a cache made inside the model is a new object per call, and a mask made inside may branch on data.
+and what stock Dynamo needs for it. Nothing is downloaded. With these settings stock Dynamo takes every row in
+one graph (`fullgraph=True`), and with `dynamic=True` one graph serves both shapes. Masks are given and
+`use_cache` is off: a cache made inside the model is a new object per call, and a mask may branch on data.
 """
 
 from __future__ import annotations

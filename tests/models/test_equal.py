@@ -1,0 +1,109 @@
+"""Every model of the zoo, in both modes, static and dynamic: eager's numbers, one graph, no fall-back.
+
+The quick run takes the readable code generator for all rows, which needs no compiler, and the default one for
+three; `full` takes the default one for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import fx, nn
+
+import torchair
+from tests.models.zoo import ROWS, Row, leaves
+
+MODES = ("max-autotune", "npugraph_ex")
+QUICK_AUTO = ("bert", "llama", "resnet")
+
+
+class Counted:
+    """Our backend for one mode and code generator, and how often Dynamo asked it to compile."""
+
+    def __init__(self, mode: str, codegen: str) -> None:
+        config = torchair.CompilerConfig()
+        config.mode = mode
+        config.engine_config.codegen = codegen
+        self.backend = torchair.get_npu_backend(compiler_config=config)
+        self.compiles = 0
+
+    def __call__(self, gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        self.compiles += 1
+        return self.backend(gm, inputs)
+
+
+def by_codegen() -> list[Any]:
+    """Each row with `eager`, and with the default where the quick run affords it."""
+    cases = []
+    for row in ROWS:
+        marks = () if row.name in QUICK_AUTO else (pytest.mark.full,)
+        cases.append(pytest.param(row, "eager", id=f"{row.name}-eager"))
+        cases.append(pytest.param(row, "auto", id=f"{row.name}-auto", marks=marks))
+    return cases
+
+
+@pytest.fixture(autouse=True)
+def _exact_products() -> Iterator[None]:
+    """Convolutions in float32 on CUDA too: TF32 keeps ten bits, and eager and compiled round differently."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def check_both_shapes(row: Row, model: nn.Module, backend: Counted, dynamic: bool, device: str) -> None:
+    """Equal to eager at both shapes; where dynamic, the second shape compiles nothing."""
+    compiled = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=True)
+    compiles = []
+    for shape in row.shapes:
+        feed = row.feed(shape, device)
+        with torch.no_grad():
+            want, got = leaves(model(**feed)), leaves(compiled(**feed))
+        torch.testing.assert_close(got, want)
+        compiles.append(backend.compiles)
+    assert compiles[0] > 0, "Dynamo compiled something"
+    if dynamic:
+        assert compiles[1] == compiles[0], "the second shape was served by the first graph"
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("row", "codegen"), by_codegen())
+def test_equals_eager(row: Row, codegen: str, mode: str, dynamic: bool, device: torch.device) -> None:
+    model = row.model().to(device)
+    # Floats stay constants here, which halves the tracing; `test_float_inputs` leaves Dynamo's default.
+    with torch._dynamo.config.patch({"specialize_float": True, **row.dynamo}):
+        check_both_shapes(row, model, Counted(mode, codegen), dynamic, device.type)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name in QUICK_AUTO], ids=lambda row: row.name)
+def test_float_inputs(row: Row, mode: str, device: torch.device) -> None:
+    """With `dynamic=True` Dynamo passes Python floats (an epsilon, a scale) as float64 tensors."""
+    check_both_shapes(row, row.model().to(device), Counted(mode, "eager"), True, device.type)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_no_fallback(row: Row, device: torch.device) -> None:
+    """Graph mode has a converter or a decomposition for every op, and Dynamo breaks no graph."""
+    with torch.no_grad(), torch._dynamo.config.patch(row.dynamo):
+        report = torchair.explain(row.model().to(device), **row.feed(row.shapes[0], device.type))
+    assert list(report.fallbacks) == []
+    assert list(report.graph_breaks) == []
+    assert len(report.graphs) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_second_length_compiles_again_when_static(mode: str) -> None:
+    """The counter counts: a static program serves one shape only."""
+    row = next(row for row in ROWS if row.name == "resnet")
+    backend = Counted(mode, "eager")
+    compiled = torch.compile(row.model(), backend=backend, dynamic=False)
+    with torch.no_grad():
+        for shape in row.shapes:
+            compiled(**row.feed(shape))
+    assert backend.compiles == 2
