@@ -1,4 +1,4 @@
-"""The only module that imports torch's private modules. Small named functions; the rest of the project uses these.
+"""The only module that imports torch's private modules: small named functions that the project uses instead.
 
 torch 2.11 to 2.13 differ in places: the difference is handled here, so that nobody else has to know.
 """
@@ -13,8 +13,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.utils import counters as dynamo_counters
 from torch._decomp import decomposition_table
+from torch._dynamo import reset as reset_dynamo
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import ExplainWithBackend
+from torch._dynamo.utils import counters as dynamo_counters
+from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._inductor import config as inductor_config
@@ -32,13 +36,14 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import profiler
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
-from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 __all__ = [
     "BoxedBool",
@@ -91,7 +96,7 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
-    """A compile context of our own: Inductor's caches find the shape environment, and report strides to nobody."""
+    """A compile context of our own: Inductor's caches find the shapes in it, and nobody hears of strides."""
     with tracing(TracingContext(fake_mode)), V.set_fake_mode(fake_mode):
         yield
 
@@ -163,7 +168,7 @@ def lower_bound(value: torch.SymInt) -> int:
 
 
 def build_facts() -> list[str]:
-    """What shapes Inductor's code besides the graph: its sources, its options, the processor, the accelerator."""
+    """What shapes Inductor's code besides the graph: its sources and options, the processor, the GPU."""
     options = inductor_config.save_config_portable()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
     threads = str(torch.get_num_threads())
@@ -223,7 +228,7 @@ def end_pool_allocation(device_type: str, index: int, pool: Any) -> None:
 
 def is_profiling() -> bool:
     """Is a profiler on? A named range costs microseconds even when nobody listens."""
-    return torch.autograd.profiler._is_profiler_enabled
+    return profiler._is_profiler_enabled
 
 
 # Symbols: sizes as nodes of a graph
@@ -300,3 +305,14 @@ def find_overload(name: str) -> OpOverload | None:
     namespace, packet, overload = name.split(".")
     found = getattr(getattr(torch.ops, namespace), packet, None)
     return getattr(found, overload, None)
+
+
+# AOTAutograd
+
+
+def static_input_indices(count: int) -> tuple[int, ...]:
+    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked tensors."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return ()
+    return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
