@@ -49,6 +49,8 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
     if row.wants_device:
         chosen["device"] = device_of(op, device)
     passed = [_pass(value, how, device) for value, how in zip(arguments, row.takes, strict=True)]
+    if "operand" in row.takes:
+        passed = _operands(passed, row.takes, device)
     return flat_values(row.fn(*passed, **chosen))
 
 
@@ -102,6 +104,8 @@ def _pass(value: Any, how: str, device: torch.device) -> Any:
         return [_pass(item, how, device) for item in value]
     if value is None:
         return None
+    if how in ("operand", "value"):
+        return value
     if how == "tensor":
         return value.to_tensor(device) if isinstance(value, Host) else value
     numbers = as_host(value)
@@ -110,6 +114,20 @@ def _pass(value: Any, how: str, device: torch.device) -> Any:
     if how == "ints":
         return list(numbers.items)
     return numbers.items[0]
+
+
+def _operands(passed: list[Any], takes: Sequence[str], device: torch.device) -> list[Any]:
+    """A rank-0 host operand is a plain number where all tensors have its dtype: no promotion can tell the difference."""
+    tensors = [value for value in passed if isinstance(value, torch.Tensor)]
+    beside = {tensor.dtype for tensor in tensors}
+    where = tensors[0].device if tensors else device
+
+    def as_number(value: Any) -> Any:
+        if not isinstance(value, Host):
+            return value
+        return value.value if not value.ndim and beside == {value.dtype} else value.to_tensor(where)
+
+    return [as_number(value) if how == "operand" else value for value, how in zip(passed, takes, strict=True)]
 
 
 def _check_attributes(op: Op, row: Kernel) -> None:

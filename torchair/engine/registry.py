@@ -2,7 +2,9 @@
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs in order, its
 keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from nothing). An input annotated
-with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, all others as torch tensors.
+with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, one annotated `Operand` as a Python number if it is a
+rank-0 host value that means the same beside the tensors of the op, one annotated `Value` as a tensor or a `Host`, whichever it
+is; all others are torch tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from torchair.ge.prototype import prototype
 Ints = list[int]
 Int = int
 Number = complex
-"""Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype."""
+Operand = torch.Tensor | complex
+Value = torch.Tensor | Host
+"""Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype; `Value` does not
+read data; `Operand` is a tensor or a number."""
 
 Fn = Callable[..., Any]
 
@@ -35,13 +40,14 @@ class Kernel:
     fn: Fn
     on: str | None
     only: Callable[..., str | None] | None
-    # Per input of the prototype: how its value is passed ("tensor", "ints", "int", "number", "host").
+    # Per input of the prototype: how its value is passed ("tensor", "ints", "int", "number", "host", "operand",
+    # "value").
     takes: tuple[str, ...]
     attrs: tuple[str, ...]
     wants_device: bool
 
 
-_PASSED_AS = {"Ints": "ints", "Int": "int", "Number": "number", "Host": "host"}
+_PASSED_AS = {name: name.lower() for name in ("Ints", "Int", "Number", "Host", "Operand", "Value")}
 _kernels: dict[tuple[str, str | None], Kernel] = {}
 _host_kernels: dict[str, Fn] = {}
 
@@ -59,11 +65,15 @@ def kernel(
     return declare
 
 
-def torch_kernels(rows: Mapping[str, Fn]) -> None:
-    """Ops that are one torch function of their inputs, in order, without attributes."""
+def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
+    """Ops that are one torch function of their inputs, in order, without attributes.
+
+    With `numbers` the function takes a Python number in any place but the first.
+    """
     for op, fn in rows.items():
-        inputs = len(prototype(op).inputs)
-        _add(Kernel(op, fn, None, None, ("tensor",) * inputs, (), wants_device=False))
+        rest = len(prototype(op).inputs) - 1
+        takes = ("tensor", *(("operand" if numbers else "tensor",) * rest))
+        _add(Kernel(op, fn, None, None, takes, (), wants_device=False))
 
 
 def host_kernels(rows: Mapping[str, Fn]) -> None:
