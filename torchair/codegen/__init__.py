@@ -28,8 +28,8 @@ def build(
 ) -> Program:
     """Compile an ATen graph; `gm` is left as it is.
 
-    static: inputs of constant address. frozen: those addresses are promised never to change, so nobody looks again.
-    guarded: something in front of the call checks shapes. decomposed: Inductor's decompositions have been applied.
+    static: inputs of constant address. frozen: they are promised never to move; nobody looks again.
+    guarded: something in front of the call checks shapes. decomposed: Inductor's decompositions are applied.
     """
     stage = {"decomposed": decomposed, "backward": backward, "inference": inference}
     match kind:

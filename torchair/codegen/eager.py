@@ -1,7 +1,7 @@
 """FX -> readable Python: one line per node, straight down, dead values dropped, constants made once.
 
-Ops are called through `torch.<name>` where that is the same op (it costs half of an overload's call), else through
-the overload. A functional update of an input followed by `copy_` is turned into one write into the input first.
+Ops are called through `torch.<name>` where that is the same op (it costs half of an overload's call), else
+through the overload. A functional update of an input followed by `copy_` becomes one write into the input.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from torchair.core import torch_private as private
 aten = torch.ops.aten
 
 # Overloads that `torch.<name>` reaches with the same arguments in the same order.
-TORCH_FUNCTIONS: frozenset[str] = frozenset(
-    """
-    abs.default add.Tensor addmm.default amax.default amin.default argmax.default baddbmm.default bmm.default
-    cat.default clone.default cos.default cumsum.default div.Tensor embedding.default eq.Scalar eq.Tensor erf.default
-    exp.default gather.default ge.Scalar ge.Tensor gt.Scalar gt.Tensor index_select.default le.Scalar le.Tensor
-    log.default logical_and.default logical_not.default lt.Scalar lt.Tensor maximum.default mean.dim minimum.default
-    mm.default mul.Tensor ne.Scalar ne.Tensor neg.default permute.default pow.Tensor_Scalar reciprocal.default
-    relu.default rsqrt.default select.int sigmoid.default sin.default sqrt.default squeeze.dim sub.Tensor
-    sum.dim_IntList t.default tanh.default transpose.int unsqueeze.default where.self
-    """.split()
-)
+_FUNCTIONS: dict[str, str] = {
+    "default": "abs addmm amax amin argmax baddbmm bmm cat clone cos cumsum embedding erf exp gather "
+    "index_select log logical_and logical_not maximum minimum mm neg permute reciprocal relu rsqrt sigmoid "
+    "sin sqrt t tanh unsqueeze",
+    "Tensor": "add div eq ge gt le lt mul ne sub",
+    "Scalar": "eq ge gt le lt ne",
+    "Tensor_Scalar": "pow",
+    "dim": "mean squeeze",
+    "dim_IntList": "sum",
+    "int": "select transpose",
+    "self": "where",
+}
+TORCH_FUNCTIONS = frozenset(f"{name}.{kind}" for kind, names in _FUNCTIONS.items() for name in names.split())
 # The same for methods.
 TENSOR_METHODS: dict[Any, str] = {
     aten.copy_.default: "copy_",
@@ -165,12 +167,14 @@ class Writer:
             return f"slice({self.text(value.start)}, {self.text(value.stop)}, {self.text(value.step)})"
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return str(value)
-        if value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
+            return self.hoist("constant_float", value)
+        if value is None or isinstance(value, (bool, int, float, str)):
             return repr(value)
         return self.hoist(f"constant_{type(value).__name__}", value)
 
     def is_constant(self, node: fx.Node) -> bool:
-        """The result is the same at every call, small, and nobody can write to it or see that it is shared."""
+        """Small, the same at every call, and nobody can write to it or see that it is shared."""
         value = node.meta.get("val")
         if node.target not in CONSTANT_CALLS or not isinstance(value, torch.Tensor) or value.dim() > 1:
             return False
@@ -187,7 +191,7 @@ class Writer:
     def hoist(self, name: str, value: Any) -> str:
         """A global for `value`; the same value gets the same name."""
         name = _identifier(name)
-        while name in self.names and self.names[name] is not value or name in self.taken:
+        while self.names.get(name, value) is not value or name in self.taken:
             name += "_"
         self.names[name] = value
         return name
@@ -227,8 +231,8 @@ def _evaluate(node: fx.Node) -> Any:
 def _only_reads(user: fx.Node, value: fx.Node) -> bool:
     if user.op != "call_function" or not isinstance(user.target, private.OpOverload):
         return False
-    schema = user.target._schema
-    return not any(argument.alias_info for argument in schema.arguments) and value not in graph.mutated_args(user)
+    may_alias = any(argument.alias_info for argument in user.target._schema.arguments)
+    return not may_alias and value not in graph.mutated_args(user)
 
 
 def _identifier(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What every code generator asks of an FX graph, and the rewrites they share. Nobody's input graph is changed."""
+"""What every code generator asks of an FX graph, and the rewrites they share. Inputs stay as they are."""
 
 from __future__ import annotations
 

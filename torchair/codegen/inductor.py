@@ -11,6 +11,7 @@ from torchair.codegen import graph
 from torchair.codegen.program import Boxed
 from torchair.core import torch_private as private
 
+OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
@@ -28,8 +29,8 @@ def build(
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
     gm = graph.prepare(gm, inputs, decomposed=decomposed)
     mode = graph.fake_mode_of(gm, inputs)
-    patches = private.known_options({"fx_graph_cache": True, "cpp_wrapper": False, **(GUARDED if guarded else {})})
-    with private.inductor_config.patch(patches), private.fake_tracing(mode):
+    options = private.known_options(OPTIONS | (GUARDED if guarded else {}))
+    with private.inductor_config.patch(options), private.fake_tracing(mode):
         gm = private.joint_graph_passes(gm, graph.device_of(gm))
         keep_output_strides(gm)
         compiled = private.compile_fx_inner(
@@ -53,7 +54,7 @@ def keep_output_strides(gm: fx.GraphModule) -> None:
 
 
 class FirstCall(Boxed):
-    """The first call goes through Inductor's own bookkeeping (it closes its autotune cache there), later ones do not."""
+    """The first call goes through Inductor's bookkeeping, which ends its autotune cache; later ones skip it."""
 
     __slots__ = ()
 

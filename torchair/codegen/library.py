@@ -1,8 +1,9 @@
 """AOTInductor libraries and the directory that keeps them.
 
-One entry is a directory named by the digest of everything that shaped the code: graph, symbols, options, torch, processor. It
-appears by one rename, so it is whole or absent; its manifest records the digest of the library, so a damaged one is made
-again. The directory belongs to the user and is closed to others, since what lies there is loaded as code.
+One entry is a directory named by the digest of everything that shaped the code: graph, symbols, options,
+torch, processor. It appears by one rename, so it is whole or absent; its manifest records the digest of the library,
+so a damaged one is made again. The directory belongs to the user and is closed to others, since what lies
+there is loaded as code.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _finish(place: Path, path: Path) -> None:
 
 
 def _publish(place: Path, entry: Path) -> Library:
-    """Move the finished directory to its name. Another process may have been faster, or left a damaged entry."""
+    """Give the finished directory its name. Another process may have been faster, or left a damaged entry."""
     if entry.exists() and load(entry) is None:
         entry.rename(Path(tempfile.mkdtemp(prefix="damaged_", dir=entry.parent)) / entry.name)
     try:
@@ -156,19 +157,22 @@ def digest(parts: Split, mode: Any, extra: str) -> str:
 
 def _graph_text(gm: fx.GraphModule) -> Iterator[str]:
     for node in gm.graph.nodes:
-        yield f"{node.op} {node.name} {_target(node)} {node.args} {node.kwargs} {_value(node.meta.get('val'))}"
+        value = _value(node.meta.get("val"))
+        yield f"{node.op} {node.name} {_target(node)} {node.args} {node.kwargs} {value}"
         if node.op != "get_attr":
             continue
-        value = graph.attribute(gm, str(node.target))
-        if isinstance(value, fx.GraphModule):
-            yield from _graph_text(value)
+        attribute = graph.attribute(gm, str(node.target))
+        if isinstance(attribute, fx.GraphModule):
+            yield from _graph_text(attribute)
 
 
 def _target(node: fx.Node) -> str:
     if isinstance(node.target, private.HigherOrderOperator) and "triton" in node.target.name():
         # Its kernel lives in a table of this process, so the graph's text does not say what it does.
         return os.urandom(16).hex()
-    return str(node.target) if not callable(node.target) else f"{getattr(node.target, '__module__', '')}.{node.target}"
+    if isinstance(node.target, (str, private.OpOverload, private.HigherOrderOperator)):
+        return str(node.target)
+    return f"{node.target.__module__}.{node.target.__qualname__}"
 
 
 def _value(value: Any) -> str:

@@ -21,7 +21,7 @@ class Program(Protocol):
 
 
 class Boxed:
-    """A Program around one function of a list. Gradients are AOTAutograd's business, so the function runs without."""
+    """A Program around one function of a list, run without gradients: these are AOTAutograd's business."""
 
     __slots__ = ("kind", "run", "source")
 

@@ -1,11 +1,11 @@
 """Cuts a graph into what a native library computes and what stays in Python.
 
-* *bound* inputs (static ones) and tensor constants become constants of the library, bound by address: nothing is copied, and a
-  write to one of them is a write to the caller's tensor.
-* *passed* inputs are the other tensors. Sizes are read from them, so symbols are not passed; a symbol that is no
-  passed tensor's size travels as the length of a carrier, a tensor of one byte expanded to that length.
-* *host* outputs, that is numbers, views of inputs and inputs themselves, are computed in Python: a library returns tensors
-  only, and would copy a view of a constant.
+* *bound* inputs (static ones) and tensor constants become constants of the library, bound by address: nothing
+  is copied, and a write to one of them is a write to the caller's tensor.
+* *passed* inputs are the other tensors. Sizes are read from them, so symbols are not passed; a symbol that is
+  no passed tensor's size travels as the length of a carrier, a tensor of one byte expanded to that length.
+* *host* outputs, that is numbers, views of inputs and inputs themselves, are made in Python: a library
+  returns tensors only, and would copy a view of a constant.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
 
 aten = torch.ops.aten
+NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 
 
 @dataclass
@@ -74,37 +75,65 @@ def _place_outputs(parts: Split, outputs: Sequence[Any]) -> None:
 
 def is_host(value: Any) -> bool:
     """A number, an input, or a view of an input: Python makes it from the arguments alone."""
-    if not isinstance(value, fx.Node) or value.op == "placeholder":
+    return is_number(value) or _from_arguments(value)
+
+
+def is_number(value: Any) -> bool:
+    """Not a tensor: a constant of the graph, or a node that gives a number."""
+    return not isinstance(value, fx.Node) or isinstance(value.meta.get("val"), NUMBERS)
+
+
+def _from_arguments(value: fx.Node) -> bool:
+    if value.op == "placeholder":
         return True
-    if value.op != "call_function":
-        return False
     is_view = isinstance(value.target, private.OpOverload) and value.target.is_view
-    is_number = isinstance(value.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
-    if not is_view and not is_number:
-        return False
-    if any(isinstance(used.meta.get("val"), torch.Tensor) and not is_host(used) for used in value.all_input_nodes):
-        if is_number:
-            raise NotPossible(f"{value.name} is a number computed from data, and a library returns tensors only")
-        return False
-    return all(is_host(used) for used in value.all_input_nodes)
+    return (is_view or is_number(value)) and all(_from_arguments(used) for used in value.all_input_nodes)
 
 
 def _host_graph(gm: fx.GraphModule, values: Sequence[Any]) -> fx.GraphModule | None:
     if not values:
         return None
-    needed: set[fx.Node] = set()
-    todo = [value for value in values if isinstance(value, fx.Node)]
-    while todo:
-        node = todo.pop()
-        needed.add(node)
-        todo += [used for used in node.all_input_nodes if used not in needed]
     host = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
-        if node.op == "placeholder" or node in needed:
+        if node.op == "placeholder" or (node.op == "call_function" and _from_arguments(node)):
             nodes[node] = host.node_copy(node, lambda n: nodes[n])
-    host.output(tuple(fx.map_arg(value, lambda n: nodes[n]) for value in values))
+    symbols: dict[Any, fx.Node] = {}
+    results = [_host_value(host, nodes, symbols, value) for value in values]
+    host.output(tuple(results))
+    host.eliminate_dead_code()
     return fx.GraphModule(gm, host)
+
+
+def _host_value(
+    host: fx.Graph, nodes: dict[fx.Node, fx.Node], symbols: dict[Any, fx.Node], value: Any
+) -> Any:
+    """The host's node for one output; a number made on the way is computed again from the symbols."""
+    if not isinstance(value, fx.Node):
+        return value
+    if value in nodes:
+        return nodes[value]
+    if not symbols:
+        _find_symbols(host, symbols)
+    try:
+        return private.expression_nodes(host, symbols, value.meta["val"])
+    except KeyError as error:
+        raise NotPossible(
+            f"output {value.name} is a number that depends on data, and a library returns tensors only",
+            next="use codegen inductor for this graph",
+        ) from error
+
+
+def _find_symbols(host: fx.Graph, symbols: dict[Any, fx.Node]) -> None:
+    """A node for each symbol: an input of its own, or the size of an input."""
+    for node in host.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            symbols.setdefault(value.node.expr, node)
+        for dim, size in enumerate(value.size()) if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt) and size.node.expr not in symbols:
+                symbols[size.node.expr] = host.call_function(aten.sym_size.int, (node, dim))
+                symbols[size.node.expr].meta["val"] = size
 
 
 def _name_constants(parts: Split) -> None:
@@ -212,11 +241,11 @@ def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
     last = graph.placeholders(parts.library)[-1]
     with node.graph.inserting_after(last):
         carrier = node.graph.placeholder(f"carrier_{index}")
-    with value.node.shape_env.suppress_guards():
-        fake = private.detect_fake_mode([n.meta.get("val") for n in node.graph.nodes])
-        assert fake is not None, "a graph with symbols has a fake mode"
-        with fake:
-            carrier.meta["val"] = torch.empty(1, dtype=torch.uint8, device=graph.device_of(parts.library)).expand(value)
+    device = graph.device_of(parts.library)
+    fake = graph.fake_mode_of(parts.library, ())
+    assert fake is not None, "a graph with symbols has a fake mode"
+    with value.node.shape_env.suppress_guards(), fake:
+        carrier.meta["val"] = torch.empty(1, dtype=torch.uint8, device=device).expand(value)
     parts.carriers.append(index)
     parts.examples.append(carrier.meta["val"])
     return carrier

@@ -6,6 +6,7 @@ torch 2.11 to 2.13 differ in places: the difference is handled here, so that nob
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -316,3 +317,14 @@ def static_input_indices(count: int) -> tuple[int, ...]:
     if context is None or context.fw_metadata is None:
         return ()
     return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being traced."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with disable_modes():
+            return function(*args, **kwargs)
+
+    return run

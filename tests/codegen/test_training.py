@@ -1,0 +1,68 @@
+"""Forward and backward graphs as AOTAutograd makes them, compiled by each kind, against eager's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+
+from torchair.codegen import Program, build
+from torchair.core import torch_private as private
+
+
+def backend(kind: str, seen: list[Program]) -> Any:
+    def compiler(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        program = build(kind, gm, inputs, **options)
+        seen.append(program)
+
+        def boxed(args: list[Any]) -> list[Any]:
+            return program(args)
+
+        boxed._boxed_call = True  # type: ignore[attr-defined]
+        return boxed
+
+    return aot_autograd(
+        fw_compiler=partial(compiler, inference=False),
+        bw_compiler=partial(compiler, inference=False, backward=True),
+        inference_compiler=compiler,
+        decompositions=private.select_decomp_table(),
+        keep_inference_input_mutations=True,
+    )
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.second = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.norm(self.first(x))))
+
+
+@pytest.mark.parametrize("kind", ["eager", "inductor"])
+def test_training_and_inference(kind: str) -> None:
+    seen: list[Program] = []
+    model = Small()
+    twin = Small()
+    twin.load_state_dict(model.state_dict())
+    compiled = torch.compile(model, backend=backend(kind, seen), dynamic=True)
+    for batch in (6, 9):
+        x = torch.randn(batch, 4)
+        compiled(x).square().sum().backward()
+        twin(x).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    for ours, theirs in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    model.eval(), twin.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), twin(x))
+    assert len(seen) == 3
+    assert {program.kind for program in seen} == {kind}
