@@ -1,1 +1,21 @@
-"""torchair"""
+"""torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs."""
+
+from torchair import configs, ge
+from torchair.backend.doors import get_compiler, get_npu_backend
+from torchair.backend.explain import explain
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.convert.registry import register_fx_node_ge_converter
+from torchair.core.log import logger
+from torchair.passes.patterns.table import register_replacement
+
+__all__ = [
+    "CompilerConfig",
+    "configs",
+    "explain",
+    "ge",
+    "get_compiler",
+    "get_npu_backend",
+    "logger",
+    "register_fx_node_ge_converter",
+    "register_replacement",
+]

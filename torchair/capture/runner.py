@@ -2,19 +2,21 @@
 
 The life of a key in `ReplayRunner`:
 
-* first call: the program runs directly, on the caller's stream, and its results are the results of the call. That is
-  the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then the graph is captured,
-  which executes nothing, so nothing has to be saved or restored.
+* first call: the program runs directly, on the caller's stream, and its results are the results of the
+  call. That is the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then
+  the graph is captured, which executes nothing, so nothing has to be saved or restored.
 * later calls: compare addresses, copy plain inputs in, replay, hand out.
-* an output of the last replay is still held: a second recording takes turns with the first. Both held: a private
-  recording, whose outputs never leave it, is replayed and its outputs are copied.
-* an input that is used in place has moved: recorded again under the same key. A second move keeps the older binding
-  beside the new one (double buffers); an input that moves on every call makes the call run directly.
-* more keys than the limit: the key unused for the longest time is dropped. One that comes back must be asked for once
-  more for every time it was dropped before it is recorded again, so a cycle of many shapes does not capture all day.
+* an output of the last replay is still held: a second recording takes turns with the first. Both held: a
+  private recording, whose outputs never leave it, is replayed and its outputs are copied.
+* an input that is used in place has moved: recorded again under the same key. A second move keeps the older
+  binding beside the new one (double buffers); an input that moves on every call makes the call run
+  directly.
+* more keys than the limit: the key unused for the longest time is dropped. One that comes back must be
+  asked for once more for every time it was dropped before it is recorded again, so a cycle of many shapes
+  does not capture all day.
 
-Invariants: one launch at a time per pool (its lock and stream order); no memory that anybody outside holds is written,
-except inputs that the graph mutates; a failed capture leaves no trace but its reason.
+Invariants: one launch at a time per pool (its lock and stream order); no memory that anybody outside holds
+is written, except inputs that the graph mutates; a failed capture leaves no trace but its reason.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from torchair.core.torch_private import is_profiling
 
 TURNS = 2  # recordings of one key that take turns while outputs are held
 RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
+REMEMBERED = 4096  # dropped keys that are remembered
 
 
 class Program(Protocol):
@@ -70,10 +73,12 @@ class Runner:
         self.name = name
         self.why_not = why_not
         self.book = Book(name)
+        # What conversion did to the graph; the backend puts its report here.
+        self.conversion: Any = None
 
     @property
     def boxed(self) -> Any:
-        """The quickest callable to hand to AOTAutograd: where nothing is recorded or counted, the program itself."""
+        """The quickest callable for AOTAutograd: the program itself where nothing is recorded or counted."""
         return self.program if getattr(self.program, "_boxed_call", False) else self
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -105,6 +110,7 @@ class BoundRunner(Runner):
         self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
         self._dropped = 0
         self._last: Hashable = None
+        self._where: list[int] = []
         self._settled = False  # nothing is left to count
 
     @property
@@ -118,25 +124,27 @@ class BoundRunner(Runner):
 
     def _count(self, args: list[Any]) -> None:
         key = self._key(args)
-        if key == self._last and not self._mutated and not self._forced:
-            return
         where = [args[index].data_ptr() for index in self._mutated]
+        if key == self._last and where == self._where and not self._forced:
+            return
         known = self._seen.get(key)
-        self._seen[key] = where
         if known is None:
-            if len(self._seen) > self.policy.capture_limit:
-                self._seen.popitem(last=False)
-                self._dropped += 1
-            self.book.keys(len(self._seen))
-            self._settled = not (self.inputs.key or self._mutated or self._forced)
+            self._new_key(key)
         elif self._forced:
             self.book.recapture(Cause.FORCED, "force_recapture is set")
         elif known != where:
             moved = [i for i, old, new in zip(self._mutated, known, where, strict=True) if old != new]
             self.book.recapture(Cause.MUTATED, _moved_text(self.inputs, moved))
-        if key != self._last:
-            self._seen.move_to_end(key)
-            self._last = key
+        self._seen[key] = where
+        self._seen.move_to_end(key)
+        self._last, self._where = key, where
+
+    def _new_key(self, key: Hashable) -> None:
+        if len(self._seen) == self.policy.capture_limit:
+            self._seen.popitem(last=False)
+            self._dropped += 1
+        self.book.keys(len(self._seen) + 1)
+        self._settled = not (self.inputs.key or self._mutated or self._forced)
 
     def report(self) -> Report:
         return Report(
@@ -184,6 +192,7 @@ class ReplayRunner(Runner):
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._drops: Counter[Hashable] = Counter()
         self._asked: Counter[Hashable] = Counter()
+        self._dropped = 0
         self._last: Hashable = None
 
     @property
@@ -258,7 +267,9 @@ class ReplayRunner(Runner):
         if index is None:
             return recording
         entry.own_buffers = True
-        what = f"input {self.inputs.title(index)} moved while the recorded tensor is still held; it has a buffer now"
+        what = (
+            f"input {self.inputs.title(index)} moved, and its first tensor is still held: it has a buffer now"
+        )
         return self._record_again(entry, args, Cause.PLAIN, what, keep=0)
 
     def _rebind(self, entry: Entry, args: list[Any]) -> Recording | None:
@@ -297,12 +308,13 @@ class ReplayRunner(Runner):
     def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
         """Run directly, which warms up, then record for the calls to come."""
         kept = list(args)
-        outputs = self.program(args)
-        self._asked[key] += 1
-        if self._asked[key] <= self._drops[key]:
+        with torch.profiler.record_function("acl_graph_warm_up"):
+            outputs = self.program(args)
+        if self._asked[key] < self._drops[key]:
+            self._asked[key] += 1
             self.book.direct["its recording was dropped at capture_limit"] += 1
             return outputs
-        self._asked[key] = 0
+        self._asked.pop(key, None)
         while len(self._entries) >= self.policy.capture_limit:
             self._drop_oldest()
         entry = self._entries[key] = Entry()
@@ -312,7 +324,7 @@ class ReplayRunner(Runner):
         return outputs
 
     def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
-        """Record for this entry. None when that failed: for this call if the key has others, else for good."""
+        """Record for this entry. None when it failed: for this call if the key has others, else for good."""
         private = private or self.policy.clone_output
         try:
             try:
@@ -371,6 +383,9 @@ class ReplayRunner(Runner):
 
     def _drop_oldest(self) -> None:
         key, entry = self._entries.popitem(last=False)
+        self._dropped += 1
+        if len(self._drops) > REMEMBERED:
+            self._drops.clear()
         self._drops[key] += 1
         self._drop(entry.recordings)
         self.book.keys(len(self._entries))
@@ -418,7 +433,7 @@ class ReplayRunner(Runner):
             ),
             recaptures=dict(self.book.recaptures),
             direct=dict(self.book.direct),
-            dropped=sum(self._drops.values()),
+            dropped=self._dropped,
             static_bytes=self._arena.nbytes,
         )
 

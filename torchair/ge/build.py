@@ -15,6 +15,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
+from torchair.core.torch_private import without_modes
 from torchair.ge import attr as attrs_of
 from torchair.ge.attr import Attr
 from torchair.ge.graph import Desc, Graph, Op, Slot, Tensor, current_graph
@@ -220,8 +221,9 @@ def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readab
     return made
 
 
+@without_modes
 def const_value(v: Any, dtype: int | None = None) -> torch.Tensor:
-    """The CPU tensor a Const of `v` holds."""
+    """The CPU tensor a Const of `v` holds: a real one, also when a graph is being traced around us."""
     wanted = None if dtype is None else dtypes.to_torch(dtype)
     if isinstance(v, torch.Tensor):
         plain = v.detach().cpu().contiguous()

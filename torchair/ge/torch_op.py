@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from torchair.ge.build import add_op
+from torchair.core.torch_private import OpOverload
 from torchair.ge.attr import Str
+from torchair.ge.build import add_op
 from torchair.ge.graph import Op, Tensor
 from torchair.ge.host import Host
 
@@ -60,7 +61,7 @@ def torch_op(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
         return {"object": key}
 
     text = json.dumps([encode(list(args)), {key: encode(value) for key, value in kwargs.items()}])
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         objects["target"] = target
     attrs = {"target": Str(name), "args": Str(text), "results": Str(str(results))}
     made: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)

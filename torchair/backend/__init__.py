@@ -1,0 +1,1 @@
+"""Dynamo and everybody else come in here."""

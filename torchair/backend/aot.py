@@ -1,0 +1,55 @@
+"""Dynamo's side: AOTAutograd with forward, backward and inference compilers around `compile_fx`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from torchair.backend.compile import compile_fx
+from torchair.backend.settings import Settings
+from torchair.core.torch_private import aot_autograd, default_partition, static_input_indices
+
+Decompositions = Mapping[Any, Callable[..., Any]]
+Compile = Callable[..., Any]
+
+
+def compile_dynamo(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Settings,
+    decompositions: Decompositions,
+    compile: Compile = compile_fx,
+) -> Callable[..., Any]:
+    """Compile a Dynamo graph (or any module with real inputs): functionalise, split for training, compile each part."""
+
+    def stage(backward: bool, is_inference: bool) -> Compile:
+        def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            static = () if backward else static_input_indices(len(inputs))
+            runner = compile(
+                gm, inputs, settings, static=static, backward=backward, is_inference=is_inference, guarded=True
+            )
+            return _as_function(runner.boxed) if backward else runner.boxed
+
+        return compile_stage
+
+    backend = aot_autograd(
+        fw_compiler=stage(backward=False, is_inference=False),
+        bw_compiler=stage(backward=True, is_inference=False),
+        inference_compiler=stage(backward=False, is_inference=True),
+        partition_fn=default_partition,
+        decompositions=dict(decompositions),
+        keep_inference_input_mutations=settings.keep_mutations or settings.captures,
+    )
+    return backend(gm, list(inputs))
+
+
+def _as_function(boxed: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Dynamo wraps the backward callable and keeps the mark `_boxed_call` only on plain functions."""
+
+    def run(args: list[Any]) -> Any:
+        return boxed(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

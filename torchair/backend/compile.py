@@ -1,0 +1,228 @@
+"""The whole story on one page: a functional ATen graph in, a runner out. One stage, one line."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+import torchair.convert.aten
+import torchair.convert.prims
+import torchair.convert.symbolic
+import torchair.engine.kernels  # noqa: F401 - these four imports fill the tables
+from torchair.backend.settings import Settings
+from torchair.capture import Inputs, Runner, capture, inputs_of
+from torchair.codegen import Program, build
+from torchair.convert.convert import convert
+from torchair.convert.report import Report
+from torchair.core.log import logger
+from torchair.core.torch_private import (
+    FakeTensorMode,
+    ShapeEnv,
+    detect_fake_mode,
+    fake_tensor_prop,
+    select_decomp_table,
+)
+from torchair.engine.infer import inference
+from torchair.engine.interpret import interpret
+from torchair.engine.lower import lower
+from torchair.ge.graph import Graph
+from torchair.ge.verify import verify
+from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
+
+# Per device type and mode: what `codegen="auto"` starts with.
+AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
+
+
+@dataclass
+class Stage:
+    """One compile under way: what every stage may ask about the graph."""
+
+    settings: Settings
+    inputs: list[Any]
+    fake_mode: FakeTensorMode
+    device: torch.device
+    static: tuple[int, ...] = ()
+    backward: bool = False
+    is_inference: bool = True
+    guarded: bool = False
+    name: str = ""
+    report: Report = field(default_factory=Report)
+    ge_graph: Graph | None = None
+
+
+def compile_fx(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Settings,
+    *,
+    static: Sequence[int] = (),
+    backward: bool = False,
+    is_inference: bool = True,
+    guarded: bool = False,
+) -> Runner:
+    """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as it is."""
+    began = time.perf_counter()
+    gm, stage = prepare(gm, inputs, settings)
+    stage.static, stage.backward, stage.is_inference, stage.guarded = tuple(static), backward, is_inference, guarded
+    context = pass_context(stage)
+    run(FX_PASSES, gm, context)
+    if settings.captures:
+        lowered = run(CAPTURE_PASSES, gm, context)
+    else:
+        graph = to_ir(gm, stage, context)
+        lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
+    program = to_program(lowered, gm, stage)
+    runner = capture(program, input_facts(gm, stage), settings.policy(backward), stage.device, stage.name)
+    runner.conversion = stage.report
+    logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
+    return runner
+
+
+def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
+    """A copy of the graph whose nodes all have values of one fake mode."""
+    gm = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    known = [node.meta.get("val") for node in gm.graph.nodes]
+    fake_mode = detect_fake_mode(list(inputs)) or detect_fake_mode([v for v in known if v is not None])
+    if fake_mode is None:
+        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]
+    for node, value in zip(placeholders, fakes, strict=True):
+        node.meta["val"] = value
+    if any("val" not in node.meta for node in gm.graph.nodes if node.op == "call_function") or _is_foreign(gm, fake_mode):
+        fake_tensor_prop(gm, fake_mode, fakes)
+    graph_name = Graph().name
+    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name)
+
+
+def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:
+    known = node.meta.get("val")
+    if isinstance(known, torch.Tensor) and detect_fake_mode([known]) is fake_mode:
+        return known
+    if isinstance(value, torch.Tensor) and detect_fake_mode([value]) is not fake_mode:
+        return fake_mode.from_tensor(value, static_shapes=True)
+    return value
+
+
+def _is_foreign(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> bool:
+    """Do values in the graph belong to another fake mode than the inputs?"""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        if node.op == "call_function" and isinstance(value, torch.Tensor):
+            return getattr(value, "fake_mode", None) is not fake_mode
+    return False
+
+
+def device_of(gm: fx.GraphModule) -> torch.device:
+    """The accelerator the graph uses, or the CPU."""
+    values = [node.meta.get("val") for node in gm.graph.nodes]
+    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
+
+
+def pass_context(stage: Stage) -> PassContext:
+    """What passes get to see."""
+    settings = stage.settings
+    return PassContext(
+        switches=settings.switches(),
+        inputs=stage.inputs,
+        user_pre_pass=settings.user_pre_pass,
+        user_post_pass=settings.user_post_pass,
+        config=settings.config,
+        verify=_verifier if settings.verify else None,
+    )
+
+
+def _verifier(graph: Any) -> None:
+    """FX checks FX graphs, our verifier GE graphs."""
+    if isinstance(graph, Graph):
+        verify(graph)
+    else:
+        graph.graph.lint()
+
+
+def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
+    """FX -> GE graph, and the passes over it."""
+    infer = inference(stage.fake_mode, stage.device)
+    graph, stage.report = convert(
+        gm, infer, stage.fake_mode, name=stage.name, fold_views=stage.settings.fold_views
+    )
+    stage.ge_graph = run(GE_PASSES, graph, context)
+    return graph
+
+
+def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
+    """GE graph -> FX' of ATen calls with Inductor's decompositions."""
+    placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
+    return lower(graph, placeholders, stage.fake_mode, stage.device, select_decomp_table())
+
+
+def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage) -> Program:
+    """FX' -> Program, by the code generator that was asked for."""
+    settings = stage.settings
+    if settings.run_eagerly:
+        logger.warning("%s runs eagerly, op by op: debug.run_eagerly is set", stage.name)
+        return build("eager", gm, stage.inputs)
+    if settings.codegen == "reference":
+        return Reference(stage)
+    wanted = settings.codegen
+    kind = AUTO.get((stage.device.type, settings.captures), "inductor") if wanted == "auto" else wanted
+    assert lowered is not None, "only the reference program needs no lowered graph"
+
+    def make(kind: str) -> Program:
+        return build(
+            kind,
+            lowered,
+            stage.inputs,
+            static=stage.static,
+            frozen=settings.frozen_parameter,
+            guarded=stage.guarded,
+            decomposed=not settings.captures,
+            backward=stage.backward,
+            inference=stage.is_inference,
+        )
+
+    return make(kind) if wanted != "auto" or kind == "eager" else _with_fall_back(make, kind, stage.name)
+
+
+def _with_fall_back(make: Callable[[str], Program], kind: str, name: str) -> Program:
+    """Nobody asked for this code generator by name: when it cannot serve the graph, the plain one does."""
+    try:
+        return make(kind)
+    except Exception as error:
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        logger.error(
+            "%s: %s could not compile the graph (%s: %s); it runs with codegen='eager'",
+            name, kind, type(error).__name__, first_line,
+        )  # fmt: skip
+        return make("eager")
+
+
+class Reference:
+    """The program that interprets the GE graph, op by op."""
+
+    kind = "reference"
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    @property
+    def source(self) -> str:
+        """The op list; `ge.text` prints the whole graph."""
+        graph = self._stage.ge_graph
+        return "" if graph is None else "\n".join(f"{op.name}: {op.type}" for op in graph.ops)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        assert self._stage.ge_graph is not None, "graph mode has converted the graph"
+        return interpret(self._stage.ge_graph, args, self._stage.device)
+
+
+def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:
+    """Roles, key and aliases of the flat inputs."""
+    return inputs_of(gm, stage.inputs, stage.static)

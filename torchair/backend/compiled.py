@@ -1,0 +1,61 @@
+"""What `get_compiler` and `compile_fx` return: a runner that can be called, printed, saved as source and loaded again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchair.capture import Runner
+from torchair.core.errors import NotPossible
+
+ARTIFACTS_VERSION = "0.1"
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """A compiled graph as text."""
+
+    version: str
+    py_code: str
+
+
+class CompiledGraph:
+    """Call it with the flat inputs; it returns the list of outputs."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return self.runner(list(args))
+
+    def get_code(self, extend_config: Any = None) -> Any:
+        """Python source of a standalone `kernel(*args)`, or the runner itself when there is no such source."""
+        source = _standalone(self.runner)
+        return self.runner if source is None else source
+
+    def dump_artifacts(self) -> Artifacts:
+        """The source with a version, for `load_artifacts`."""
+        source = _standalone(self.runner)
+        if source is None:
+            raise NotPossible(
+                f"a {self.runner.program.kind} program has no standalone source",
+                next="compile with engine_config.codegen = 'eager'",
+            )
+        return Artifacts(ARTIFACTS_VERSION, source)
+
+    @classmethod
+    def load_artifacts(cls, artifacts: Artifacts) -> Any:
+        """The `kernel` function of saved artifacts."""
+        if artifacts.version != ARTIFACTS_VERSION:
+            raise NotPossible(f"artifacts of version {artifacts.version!r}", near=f"this version reads {ARTIFACTS_VERSION}")
+        namespace: dict[str, Any] = {}
+        exec(compile(artifacts.py_code, "<torchair artifacts>", "exec"), namespace)
+        return namespace["kernel"]
+
+    def report(self) -> Any:
+        """What the runner did so far."""
+        return self.runner.report()
+
+
+def _standalone(runner: Runner) -> str | None:
+    return getattr(runner.program, "standalone", None)

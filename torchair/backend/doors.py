@@ -1,0 +1,89 @@
+"""The ways in: backend objects and names for `torch.compile`, and compilers for those who run AOTAutograd themselves."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from torchair.backend.aot import compile_dynamo
+from torchair.backend.compile import compile_fx as compile_graph
+from torchair.backend.compiled import CompiledGraph
+from torchair.backend.settings import settle
+from torchair.configs import npugraph_ex as flat
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.configs.freeze import Config, deprecations, mode_warnings, with_options
+
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+def get_npu_backend(
+    *, compiler_config: CompilerConfig | None = None, custom_decompositions: Decompositions | None = None
+) -> functools.partial[Any]:
+    """A backend for `torch.compile`, with this configuration.
+
+    `custom_decompositions` maps op overloads to functions that take them apart before conversion.
+    """
+    config = CompilerConfig() if compiler_config is None else compiler_config
+    _warn(config)
+    return functools.partial(_backend, compiler_config=config, decompositions=dict(custom_decompositions or {}))
+
+
+def _warn(config: Config) -> None:
+    text = mode_warnings(config)
+    if text is not None:
+        warnings.warn(text, UserWarning, stacklevel=3)
+    for text in deprecations(config):
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
+def _backend(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    compiler_config: Config,
+    decompositions: Decompositions,
+    options: Mapping[str, Any] | None = None,
+    **ignored: Any,
+) -> Callable[..., Any]:
+    """What Dynamo calls. `options=` of one `torch.compile` stay in that compilation."""
+    settings = settle(with_options(compiler_config, options))
+    return compile_dynamo(gm, example_inputs, settings, decompositions)
+
+
+def npu(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+    """`torch.compile(backend="npu")`: graph mode with default options."""
+    return _backend(gm, example_inputs, compiler_config=CompilerConfig(), decompositions={}, **kwargs)
+
+
+def npugraph_ex(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
+    """`torch.compile(backend="npugraph_ex")`: capture mode; `options=` are the flat option names."""
+    return _backend(gm, example_inputs, compiler_config=flat.CompilerConfig(), decompositions={}, **kwargs)
+
+
+def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
+    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen, as AOTAutograd hands it over."""
+    return Compiler(CompilerConfig() if compiler_config is None else compiler_config)
+
+
+class Compiler:
+    """Compiles functional ATen graphs with one configuration; no AOTAutograd, no decompositions."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+        return CompiledGraph(compile_graph(gm, example_inputs, settle(self.config)))
+
+
+def compile_fx(
+    gm: fx.GraphModule, example_inputs: Sequence[Any] | None = None, options: Mapping[str, Any] | None = None
+) -> CompiledGraph:
+    """Capture mode for a graph that is already functional ATen; `options` are the flat option names."""
+    inputs = example_inputs
+    if inputs is None:
+        inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    return Compiler(with_options(flat.CompilerConfig(), options))(gm, inputs)

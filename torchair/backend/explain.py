@@ -1,0 +1,174 @@
+"""`torchair.explain`: what would happen to a model, without compiling anything for a device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import fx
+
+from torchair.backend.aot import compile_dynamo
+from torchair.backend.compile import input_facts, pass_context, prepare, to_ir
+from torchair.backend.settings import Settings, settle
+from torchair.capture import Role
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.convert.report import Reason, Report
+from torchair.core.torch_private import ExplainWithBackend, reset_dynamo
+from torchair.passes import FX_PASSES, run
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """One graph: how many FX nodes it had and how many GE ops they became."""
+
+    name: str
+    nodes: int
+    ge_ops: int
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """Where Dynamo had to stop, and why."""
+
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True)
+class CopiedInput:
+    """An input that a recording copies before each replay."""
+
+    graph: str
+    name: str
+    bytes: int
+    why: str
+
+
+@dataclass
+class Explanation:
+    """What `explain` found. Prints itself as tables."""
+
+    graphs: list[GraphFacts] = field(default_factory=list[GraphFacts])
+    graph_breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
+    converted: list[str] = field(default_factory=list[str])
+    decomposed: list[Reason] = field(default_factory=list[Reason])
+    fallbacks: list[Reason] = field(default_factory=list[Reason])
+    copied_inputs: list[CopiedInput] = field(default_factory=list[CopiedInput])
+
+    def tables(self) -> list[Table]:
+        """One table per question."""
+        made = [
+            _table("Graphs", ("graph", "FX nodes", "GE ops"), [(g.name, g.nodes, g.ge_ops) for g in self.graphs]),
+            _table("Graph breaks", ("why", "where"), [(b.reason, b.source) for b in self.graph_breaks]),
+            _table("Taken apart", ("op", "times", "why"), _counted(self.decomposed)),
+            _table("Fall-backs: carried through as they are", ("op", "times", "why"), _counted(self.fallbacks)),
+            _table(
+                "Inputs copied before a replay",
+                ("graph", "input", "bytes", "why"),
+                [(c.graph, c.name, c.bytes, c.why) for c in self.copied_inputs],
+            ),
+        ]
+        return [table for table in made if table.row_count]
+
+    def __str__(self) -> str:
+        console = Console(width=110, record=True, quiet=True)
+        for table in self.tables():
+            console.print(table)
+        console.print(f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart")
+        return console.export_text()
+
+
+def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Trace `model(*args, **kwargs)` and say what graph mode makes of it; prints tables and returns the facts.
+
+    Nothing is compiled for a device: the traced graphs run eagerly once, so the call has the model's side effects once.
+    """
+    found = Explanation()
+    settings = settle(CompilerConfig())
+
+    def inspect(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Any:
+        _explain_graph(gm, inputs, settings, facts, found)
+        return _Eager(gm)
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return compile_dynamo(gm, inputs, settings, {}, inspect)
+
+    watched = ExplainWithBackend(backend)
+    reset_dynamo()
+    torch.compile(model, backend=watched)(*args, **kwargs)
+    reset_dynamo()
+    found.graph_breaks = [
+        GraphBreak(reason.reason, _innermost(reason.user_stack)) for reason in watched.break_reasons if reason.graph_break
+    ]
+    Console().print(*found.tables())
+    return found
+
+
+def _explain_graph(
+    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, facts: dict[str, Any], found: Explanation
+) -> None:
+    nodes = len(gm.graph.nodes)
+    gm, stage = prepare(gm, inputs, settings)
+    stage.static = tuple(facts.get("static", ()))
+    context = pass_context(stage)
+    run(FX_PASSES, gm, context)
+    graph = to_ir(gm, stage, context)
+    found.graphs.append(GraphFacts(stage.name, nodes, len(graph.ops)))
+    _collect(stage.report, found)
+    roles = input_facts(gm, stage)
+    for index in roles.having(Role.PLAIN, Role.ALIAS):
+        value = stage.inputs[index]
+        size = value.element_size() * int(torch.sym_int(value.numel())) if _is_static(value) else 0
+        found.copied_inputs.append(
+            CopiedInput(stage.name, roles.title(index), size, "it is neither a parameter nor updated in place")
+        )
+
+
+def _collect(report: Report, found: Explanation) -> None:
+    found.converted.extend(report.converted)
+    found.decomposed.extend(report.decomposed)
+    found.fallbacks.extend(report.fallbacks)
+
+
+def _is_static(value: torch.Tensor) -> bool:
+    return not any(isinstance(size, torch.SymInt) for size in value.shape)
+
+
+class _Eager:
+    """A runner that runs the FX graph as it is."""
+
+    _boxed_call = True
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self._gm = gm
+
+    @property
+    def boxed(self) -> Any:
+        return self
+
+    def __call__(self, args: list[Any]) -> Any:
+        return fx.Interpreter(self._gm).boxed_run(args)
+
+
+def _innermost(stack: Sequence[Any]) -> str:
+    frame = stack[-1] if stack else None
+    return "" if frame is None else f"{frame.filename}:{frame.lineno}   {frame.line or ''}".rstrip()
+
+
+def _counted(reasons: Sequence[Reason]) -> list[tuple[str, int, str]]:
+    times = Counter((reason.op, reason.why) for reason in reasons)
+    return [(op, count, why) for (op, why), count in sorted(times.items())]
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    return table

@@ -1,0 +1,118 @@
+"""The option tree frozen into plain typed values. Nothing behind the door reads an option object."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torchair.capture import Policy
+from torchair.configs.freeze import Config, freeze
+from torchair.configs.interactions import resolve
+from torchair.configs.option import walk
+from torchair.configs.compiler_config import OptionTree
+from torchair.core.log import logger
+
+CAPTURE_MODES = ("npugraph_ex", "reduce-overhead")
+
+# Setting -> option path. An option that is not here (and not a hardware hint) has its feature in a later release.
+PATHS = {
+    "mode": "mode",
+    "user_pre_pass": "post_grad_custom_pre_pass",
+    "user_post_pass": "post_grad_custom_post_pass",
+    "run_eagerly": "debug.run_eagerly",
+    "remove_noop_ops": "experimental_config.remove_noop_ops",
+    "pattern_fusion_pass": "experimental_config.pattern_fusion_pass",
+    "fold_views": "experimental_config.enable_view_optimize",
+    "keep_mutations": "experimental_config.keep_inference_input_mutations",
+    "frozen_parameter": "experimental_config.frozen_parameter",
+    "capture_limit": "debug.aclgraph.static_capture_size_limit",
+    "clone_input": "debug.aclgraph.clone_input",
+    "clone_output": "debug.aclgraph.enable_output_clone",
+    "separate_pools": "debug.aclgraph.disable_mempool_reuse_in_same_fx",
+    "pool": "aclgraph_config.use_custom_pool",
+    "force_recapture": "capture.force_recapture",
+    "error_mode": "capture.capture_error_mode",
+    "skip_validation": "capture.unsafe_skip_npugraph_capture_validation",
+    "codegen": "engine_config.codegen",
+    "memory_budget": "engine_config.memory_budget",
+    "verify": "engine_config.verify",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one compilation was asked for."""
+
+    mode: str = "max-autotune"
+    user_pre_pass: Callable[..., Any] | None = None
+    user_post_pass: Callable[..., Any] | None = None
+    run_eagerly: bool = False
+    remove_noop_ops: bool = True
+    pattern_fusion_pass: bool = True
+    fold_views: bool = True
+    keep_mutations: bool = True
+    frozen_parameter: bool = False
+    capture_limit: int = 64
+    clone_input: bool = True
+    clone_output: bool = False
+    separate_pools: bool = False
+    pool: Any = None
+    force_recapture: bool = False
+    error_mode: str = "global"
+    skip_validation: bool = False
+    codegen: str = "auto"
+    memory_budget: int | None = None
+    verify: bool = False
+    # The option tree itself, only to be handed to the user's passes.
+    config: Any = None
+
+    @property
+    def captures(self) -> bool:
+        """Capture mode: record and replay instead of going through the IR."""
+        return self.mode in CAPTURE_MODES
+
+    def policy(self, backward: bool) -> Policy:
+        """How recordings are made."""
+        return Policy(
+            capture=self.captures and not self.run_eagerly,
+            capture_limit=self.capture_limit,
+            clone_input=self.clone_input,
+            clone_output=self.clone_output,
+            frozen_parameter=self.frozen_parameter,
+            force_recapture=self.force_recapture,
+            pool=self.pool,
+            reuse_pool=not self.separate_pools,
+            error_mode=self.error_mode,
+            memory_budget=self.memory_budget,
+            skip_validation=self.skip_validation,
+            backward=backward,
+        )
+
+    def switches(self) -> dict[str, bool]:
+        """What the lists of passes ask for."""
+        return {
+            "captures": self.captures,
+            "remove_noop_ops": self.remove_noop_ops,
+            "pattern_fusion_pass": self.pattern_fusion_pass,
+        }
+
+
+def settle(config: Config) -> Settings:
+    """Freeze a config; options that overrule others or have no effect here are said once."""
+    frozen, texts = resolve(freeze(config))
+    for text in texts:
+        warnings.warn(text, UserWarning, stacklevel=3)
+    _say_what_is_idle(frozen)
+    values = {name: frozen[path] for name, path in PATHS.items()}
+    assert set(values) == {field.name for field in fields(Settings)} - {"config"}, "every setting has a path"
+    return Settings(**values, config=config)
+
+
+def _say_what_is_idle(frozen: dict[str, Any]) -> None:
+    known = set(PATHS.values())
+    for path, row in walk(OptionTree):
+        if path not in known and frozen[path] != row.default:
+            why = "it addresses Ascend hardware" if row.hint else "nothing in this version acts on it yet"
+            logger.warning_once("option %s=%r is stored, but has no effect: %s", path, frozen[path], why)

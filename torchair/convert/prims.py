@@ -1,0 +1,1 @@
+"""Converters of prims ops."""
