@@ -1,8 +1,8 @@
 """A simulated graph device on CPU tensors, as strict as a real one.
 
-Capturing executes nothing that can be seen: inputs and random state are as before, outputs are garbage until the first
-replay. A replay runs the program on the captured tensors and writes into the captured outputs. Replaying a graph that
-was reset is an error, and so is launching from two threads at once.
+Capturing executes nothing that can be seen: inputs and random state are as before, outputs are garbage
+until the first replay. A replay runs the program on the captured tensors and writes into the captured
+outputs. Replaying a graph that was reset is an error, and so is launching from two threads at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture import Device, Inputs, Policy, Role, Runner, capture
+from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
 
 CPU = torch.device("cpu")
 
@@ -153,12 +153,13 @@ def make(
     key: tuple[Any, ...] = (),
     *,
     row: Device | None = None,
+    device: torch.device = CPU,
     random: bool = False,
     aliases: dict[int, list[int]] | None = None,
     **policy: Any,
 ) -> tuple[Runner, Any]:
-    """A runner on a simulated device (or `row`); `roles` has one letter per input: p m a s o, w for a weight."""
-    row = row or SimulatedDevice()
+    """A runner on a simulated device (or a real one); one letter per input: p m a s o, w for a weight."""
+    row = row or (SimulatedDevice() if device == CPU else DEVICES[device.type])
     inputs = Inputs(
         names=tuple(f"arg{i}" for i in range(len(roles))),
         roles=tuple(ROLES[letter] for letter in roles),
@@ -166,4 +167,4 @@ def make(
         aliases=aliases or {},
         random=random,
     )
-    return capture(Body(function), inputs, Policy(**policy), CPU, NAME, row=row), row
+    return capture(Body(function), inputs, Policy(**policy), device, NAME, row=row), row

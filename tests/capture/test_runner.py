@@ -1,4 +1,4 @@
-"""Recording and replaying on a simulated graph device: keys, limits, moves, held outputs, aliases, threads."""
+"""Recording and replaying on a simulated graph device: keys, limits, moves, held outputs, aliases."""
 
 from __future__ import annotations
 

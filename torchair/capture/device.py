@@ -1,7 +1,8 @@
 """What a device offers to capture: the one table of rows, and the few calls made on a row.
 
-`torch.npu` mirrors `torch.cuda`, so one class serves both; their modules are looked up when a row is used, so a row
-for a device that is not installed costs nothing. The CPU has no graphs: its recordings are the bound program.
+`torch.npu` mirrors `torch.cuda`, so one class serves both; their modules are looked up when a row is used,
+so a row for a device that is not installed costs nothing. The CPU has no graphs: its recordings are the
+bound program.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -29,14 +31,15 @@ class Graph(Protocol):
 
 
 class Device:
-    """One row: the device type, the name of its graph class, and whether its graphs draw fresh random numbers."""
+    """One row: device type, name of its graph class, and whether replays draw fresh random numbers."""
 
     def __init__(self, type: str, graph: str | None = None, *, random: bool = False) -> None:
         self.type = type
         self.graph = graph
+        self.shared_pools: dict[tuple[int, PoolToken], Any] = {}  # of users' tokens, see pool.py
         self._random = random
 
-    @property
+    @cached_property
     def module(self) -> Any:
         """`torch.cuda`, `torch.npu`, …"""
         return torch.get_device_module(self.type)
@@ -117,6 +120,8 @@ class Device:
     ) -> tuple[Graph, list[Any]]:
         """Record one run of the program on these arguments. Nothing is executed on the device."""
         graph = getattr(self.module, self.graph or "")()
+        generator = self.module.default_generators[device.index or 0]
+        random = generator.clone_state() if hasattr(generator, "clone_state") else None
         self.synchronize(device)
         with self.module.device(device), self._own_workspaces(), self.module.stream(stream):
             graph.capture_begin(pool=pool, capture_error_mode=error_mode)
@@ -124,6 +129,7 @@ class Device:
                 outputs = program(args)
             except BaseException:
                 self._abandon(graph, pool, device)
+                self._free_generator(generator, random, device)
                 raise
             graph.capture_end()
         return graph, outputs
@@ -136,9 +142,20 @@ class Device:
         with contextlib.suppress(RuntimeError):
             graph.reset()
 
+    def _free_generator(self, generator: Any, saved: Any, device: torch.device) -> None:
+        """A capture that broke off may leave the generator believing it is captured: give it its saved state."""
+        if saved is None:
+            return
+        try:
+            offset = generator.get_offset()
+            torch.empty(1, device=device).uniform_()
+            generator.set_offset(offset)
+        except RuntimeError:
+            generator.graphsafe_set_state(saved)
+
     @contextlib.contextmanager
     def _own_workspaces(self) -> Iterator[None]:
-        """Matmul workspaces hang on a stream and outlive the capture; recordings of other graphs must not share them."""
+        """Matmul workspaces hang on a stream and outlive a capture; other graphs must not share them."""
         clear_blas_workspaces(self.type)
         try:
             yield

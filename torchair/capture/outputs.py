@@ -1,8 +1,9 @@
-"""The outputs of one recording: who owns their memory, whether the caller still holds it, and how they are handed out.
+"""The outputs of one recording: who owns their memory, who still holds it, how they are handed out.
 
-An output is one of three things: a value that never changes for the key (a number, None); a view of an input, tied
-again to the tensor of each call; or a tensor in memory the recording owns. Of the last kind a fresh tensor object is
-handed out on every call, and the use count of its storage tells whether anybody still holds it or a view of it.
+An output is one of three things: a value that never changes for the key (a number, None); a view of an
+input, tied again to the tensor of each call; or a tensor in memory the recording owns. Of the last kind a
+fresh tensor object is handed out on every call, and the use count of its storage tells whether anybody
+still holds it or a view of it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Tied:
 
 @dataclass(frozen=True)
 class Owned:
-    """A tensor in the recording's memory; `alone` when no other output shares it and a clone has its strides."""
+    """A tensor in the recording's memory; `alone`: no other output shares it, and a clone has its strides."""
 
     tensor: torch.Tensor
     alone: bool
@@ -112,17 +113,22 @@ class Outputs:
         shared = {storage_id(step.tensor) for step in owned if not step.alone}
         self.copied_bytes = sum(step.tensor.nbytes for step in owned if step.alone)
         self.copied_bytes += sum(self._storages[key].nbytes() for key in shared)
-        # Counted last: from here on, more uses than these are the caller's. The storage's Python object is one
-        # and the same for everybody, so whoever holds only that shows in its Python references.
-        self._watch = [(key, storage) for key, storage in self._storages.items() if storage.nbytes()]
-        self._base = [(storage_use_count(key), getrefcount(storage)) for key, storage in self._watch]
+        self._watched = [(key, storage) for key, storage in self._storages.items() if storage.nbytes()]
+        # Counted last: from here on, more uses than these are the caller's.
+        self._at_rest = self._uses()
+
+    def _uses(self) -> list[tuple[int, int]]:
+        """Uses of each storage; its Python object is one for everybody, so references to that count too."""
+        return [(storage_use_count(key), getrefcount(storage)) for key, storage in self._watched]
 
     def held(self) -> bool:
         """Does anybody outside still hold an output, a view of one, or a numpy array on one?"""
-        for (key, storage), (uses, references) in zip(self._watch, self._base, strict=True):
-            if storage_use_count(key) > uses or getrefcount(storage) > references:
-                return True
-        return False
+        uses = self._uses()
+        if uses == self._at_rest:
+            return False
+        return any(
+            now[0] > rest[0] or now[1] > rest[1] for now, rest in zip(uses, self._at_rest, strict=True)
+        )
 
     def give(self, args: Sequence[Any]) -> list[Any]:
         """The outputs themselves, as fresh tensor objects on the recording's memory."""
@@ -139,7 +145,7 @@ class Outputs:
 def _source_of(
     position: int, output: torch.Tensor, owners: dict[int, int], static_args: Sequence[Any], inputs: Inputs
 ) -> int | None:
-    """The input whose memory this output is. Native programs return aliases in new storages: compare addresses."""
+    """The input whose memory this output is. Native programs alias in new storages: ask addresses."""
     found = owners.get(storage_id(output))
     if found is not None:
         return found

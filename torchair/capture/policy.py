@@ -20,7 +20,7 @@ class Policy:
     capture_limit: int = 64
     """Keys kept; beyond it the one not used for the longest time is dropped."""
     clone_input: bool = True
-    """Plain inputs get static buffers. False: the first call's tensors serve as long as nobody else holds them."""
+    """Plain inputs get static buffers. False: the first call's tensors serve while nobody else holds them."""
     clone_output: bool = False
     """Always return copies."""
     frozen_parameter: bool = False
@@ -34,7 +34,7 @@ class Policy:
     error_mode: str = "thread_local"
     """Which host calls break a capture: in any thread (`global`), in this one, or none (`relaxed`)."""
     memory_budget: int | None = None
-    """Bytes that the recordings of one FX graph may take; least recently used ones are dropped to stay below."""
+    """Bytes that the recordings of one FX graph may take; least recently used ones are dropped."""
     skip_validation: bool = False
     """Compare nothing before a replay: the caller promises that nothing moved."""
     backward: bool = False

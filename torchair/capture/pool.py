@@ -1,15 +1,15 @@
 """Memory and order: which pool recordings live in, who may replay now, and where static inputs live.
 
-Graphs of one pool overlay their workspace: what one freed while it was captured, the next one uses. That is safe while
-they run one after another, so the pool carries the lock and remembers the stream of the last launch; a launch on
-another stream first waits for it. Outputs are kept alive by their recording, so no other graph gets their memory.
+Graphs of one pool overlay their workspace: what one freed while it was captured, the next one uses. That is
+safe while they run one after another, so the pool carries the lock and remembers the stream of the last
+launch; a launch on another stream first waits for it. Outputs are kept alive by their recording, so no
+other graph gets their memory.
 """
 
 from __future__ import annotations
 
 import threading
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -32,7 +32,7 @@ class Pool:
         self._anchor: Graph | None = None
 
     def take_turn(self) -> None:
-        """This thread launches next. Its stream waits for everything the last one has launched, readers included."""
+        """This thread launches next. Its stream waits for all the last one launched, readers included."""
         handle = self._handle_of(self._index)
         if handle == self._last_handle:
             return
@@ -42,7 +42,7 @@ class Pool:
         self._last_handle, self._last = handle, current
 
     def open(self) -> None:
-        """Before the first capture: the stream, and one tiny graph that keeps the pool when others are dropped."""
+        """Before the first capture: the stream, and a tiny graph that keeps the pool when others go."""
         if self._anchor is not None:
             return
         self.stream = self._row.new_stream(self._device)
@@ -53,27 +53,20 @@ class Pool:
         )
 
 
-_shared: WeakValueDictionary[tuple[str, int, PoolToken], Pool] = WeakValueDictionary()
-_shared_lock = threading.Lock()
-
-
 def pool_for(row: Device, device: torch.device, token: PoolToken | None) -> Pool:
     """A new pool, or for a user's token the one that all graphs with this token share."""
     if token is None:
         return Pool(row, device)
-    with _shared_lock:
-        key = (device.type, device.index or 0, token)
-        pool = _shared.get(key)
-        if pool is None:
-            pool = _shared[key] = Pool(row, device, token)
-        return pool
+    # For good: the allocator refuses a token whose graphs are all gone while an output of theirs is still held.
+    key = (device.index or 0, token)
+    return row.shared_pools.setdefault(key, row.shared_pools.get(key) or Pool(row, device, token))
 
 
 class Arena:
     """Static input memory: one block per input, which all recordings of a graph overlay.
 
-    Inputs are copied in right before each replay, so only the largest shape needs memory. A block that is too small
-    is replaced; recordings that use the old one keep it.
+    Inputs are copied in right before each replay, so only the largest shape needs memory. A block that is
+    too small is replaced; recordings that use the old one keep it.
     """
 
     def __init__(self, device: torch.device) -> None:

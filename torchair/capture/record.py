@@ -71,7 +71,7 @@ class StaticInputs:
             torch._foreach_copy_(targets, sources, non_blocking=True)
 
     def in_use(self, args: Sequence[Any]) -> int | None:
-        """A borrowed buffer that this call would overwrite while its owner still holds it: the input's index."""
+        """Index of an input whose borrowed buffer must be overwritten while its owner still holds it."""
         if not self.borrowed:
             return None
         for index, buffer in zip(self.indices, self.buffers, strict=True):
@@ -139,7 +139,7 @@ def record(
     error_mode: str,
     private: bool,
 ) -> Recording:
-    """Record one run with these arguments. Nothing is executed: no input changes, no random number is drawn."""
+    """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn."""
     started = time.perf_counter()
     statics = StaticInputs(inputs, args, arena)
     placed = statics.place(args)

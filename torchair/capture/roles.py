@@ -1,4 +1,4 @@
-"""What is known about the flat inputs of one FX graph: role, key, aliases, and what stands in the way of recording.
+"""What is known about the flat inputs of one FX graph: roles, key, aliases, obstacles to recording.
 
 Everything here is found once, when the graph is compiled; the runner only reads it.
 """
@@ -59,7 +59,7 @@ class Inputs:
 def inputs_of(
     gm: fx.GraphModule, fake_inputs: Sequence[Any] | None = None, static: Sequence[int] = ()
 ) -> Inputs:
-    """Analyse one functional (or reinplaced) ATen graph; `static` are the indices of parameters and marked inputs."""
+    """Analyse one ATen graph; `static` are the indices of parameters and marked inputs."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
     aliases = _aliases(gm, values)
@@ -104,7 +104,7 @@ def _is_strided(value: torch.Tensor) -> bool:
 
 def _aliases(gm: fx.GraphModule, values: Sequence[Any]) -> dict[int, list[int]]:
     """Input index -> the outputs that share its storage."""
-    # Meta of the graph's own placeholders first: outputs are views of those, not of a second set of fake tensors.
+    # Outputs are views of the graph's own placeholders, which need not be the fake inputs we were given.
     own = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     owners = _storages(values) | _storages(own)
     found: dict[int, list[int]] = {}
@@ -158,7 +158,7 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _key(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> tuple[KeyPart, ...]:
-    """Which numbers pick the recording: used scalars, and used tensor sizes whose symbol no scalar input carries."""
+    """What picks the recording: used scalars, and used sizes whose symbol no scalar input carries."""
     scalars = {s: i for i, v in enumerate(values) if isinstance(v, torch.SymInt) for s in free_symbols(v)}
     parts: set[KeyPart] = set()
     for index, (node, value) in enumerate(zip(placeholders, values, strict=True)):
