@@ -155,7 +155,9 @@ def _try(
         kwargs = {key: _plain(argument) for key, argument in kwargs.items()}
         why_not = row.only(*args, **kwargs) if row.only else None
         if why_not is None:
-            extra = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
+            extra: dict[str, Any] = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
+            if row.wants_used:
+                extra["used"] = _used(node, meta)
             result = row.fn(*args, **kwargs, **extra)
             _check(node, result, meta)
             return True, result
@@ -178,6 +180,12 @@ def _try(
         logger.warning("converter of %s at %s: %r", node.target, source_of(node), error)
     graph.rollback(mark)
     return False, None
+
+
+def _used(node: fx.Node, meta: Any) -> list[bool]:
+    """Which of several results anybody reads; a converter may return None for the others."""
+    read = {user.args[1] if user.target is operator.getitem else None for user in node.users}
+    return [None in read or index in read for index in range(len(meta))]
 
 
 def _check(node: fx.Node, result: Any, meta: Any) -> None:
@@ -241,7 +249,10 @@ def _decompose(
         for index, value in zip(varying, inputs, strict=True):
             filled[index] = value
         inner_args, inner_kwargs = tree_unflatten(filled, structure)
-        return decomposition(*inner_args, **inner_kwargs)
+        result = decomposition(*inner_args, **inner_kwargs)
+        if result is NotImplemented:
+            raise NotImplementedError("it does not cover these arguments")
+        return result
 
     mark = len(walk.graph.ops)
     try:
