@@ -289,7 +289,7 @@ def test_host_time_per_call(capsys: pytest.CaptureFixture[str]) -> None:
     eager = microseconds(lambda: mlp(*args))
     with capsys.disabled():
         print(
-            f"\nhost time per call, 64 kernels, 32 parameters: launch {launch:.1f} us, copies {copies:.1f} us, "
+            f"\nhost time per call, 64 kernels, 32 parameters: launch {launch:.1f} us, copies {copies:.1f}, "
             f"runner {whole:.1f} us (own part {whole - launch - copies:.1f} us), eager {eager:.1f}"
         )
     assert whole < launch + copies + 40  # aimed at 10; the slack is for a busy machine

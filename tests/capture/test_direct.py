@@ -30,9 +30,10 @@ def bound(function: Any, roles: str = "p", key: tuple[Any, ...] = (), **policy: 
 
 def test_cpu_counts_keys_and_returns_fresh_outputs() -> None:
     runner = bound(lambda n, x: [x + n], "sp", (0,))
-    kept = [runner.run(n, torch.ones(n))[0] for n in (3, 5, 3, 5)]
+    kept = [runner.run(n, torch.ones(n))[0] for n in (3, 5)]
+    kept += [runner.boxed([n, torch.ones(n)])[0] for n in (3, 5, 5)]
     assert counter("captured") == 2
-    assert len({y.data_ptr() for y in kept}) == 4
+    assert len({y.data_ptr() for y in kept}) == 5
     assert runner.report().why_not == "cpu has no device graphs"
 
 
@@ -47,8 +48,9 @@ def test_cpu_counts_the_limit_as_everywhere() -> None:
 def test_cpu_counts_moved_and_forced() -> None:
     runner = bound(lambda cache: [cache.add_(1)], "m")
     first, second = torch.zeros(1), torch.zeros(1)
+    call = runner.boxed
     for cache in (first, first, second, second):
-        runner.run(cache)
+        call([cache])
     assert counter("recapture_due_to_mutated_input_change") == 1
     assert counter("captured") == 1
     forced = bound(lambda x: [x + 1], force_recapture=True)

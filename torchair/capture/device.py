@@ -143,7 +143,7 @@ class Device:
             graph.reset()
 
     def _free_generator(self, generator: Any, saved: Any, device: torch.device) -> None:
-        """A capture that broke off may leave the generator believing it is captured: give it its saved state."""
+        """A capture that broke off may leave the generator captured for good: give it its saved state."""
         if saved is None:
             return
         try:

@@ -57,7 +57,7 @@ def pool_for(row: Device, device: torch.device, token: PoolToken | None) -> Pool
     """A new pool, or for a user's token the one that all graphs with this token share."""
     if token is None:
         return Pool(row, device)
-    # For good: the allocator refuses a token whose graphs are all gone while an output of theirs is still held.
+    # For good: the allocator refuses a token whose graphs are gone while an output of theirs is still held.
     key = (device.index or 0, token)
     return row.shared_pools.setdefault(key, row.shared_pools.get(key) or Pool(row, device, token))
 
