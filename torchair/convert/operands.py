@@ -77,6 +77,13 @@ def static_sizes(x: Tensor) -> list[int] | None:
     return None if any(is_symbol(size) for size in sizes(x)) else [int(size) for size in sizes(x)]
 
 
+def same_size(a: Any, b: Any) -> bool:
+    """Are two sizes the same number or the same expression of symbols? Asks nothing, so it installs no guard."""
+    if is_symbol(a) and is_symbol(b):
+        return a.node.expr == b.node.expr
+    return not is_symbol(a) and not is_symbol(b) and a == b
+
+
 def size_of(x: Tensor, dim: int) -> Any:
     """One size: an int, or a rank-0 INT64 tensor that computes it."""
     size = sizes(x)[dim]
@@ -101,3 +108,24 @@ def pack(numbers: Sequence[Any]) -> Any:
 def like(value: Any, x: Tensor) -> Tensor:
     """A constant of `x`'s data type."""
     return cast(value, x.dtype)
+
+
+def is_number(operand: Any) -> bool:
+    """A Python number, or a symbol, which ATen treats as one."""
+    if isinstance(operand, Tensor):
+        return isinstance(operand.meta, Host) and is_symbol(operand.meta.value)
+    return isinstance(operand, int | float | complex)
+
+
+def working_dtype(to: torch.dtype, *operands: Any) -> torch.dtype:
+    """The dtype to compute a result of `to` in: ATen does not round numbers to 16 bits before it uses them."""
+    if to not in (torch.float16, torch.bfloat16):
+        return to
+    return to if all(_is_exact(operand, to) for operand in operands) else torch.float32
+
+
+def _is_exact(operand: Any, dtype: torch.dtype) -> bool:
+    if isinstance(operand, Tensor) or not is_number(operand):
+        return not is_number(operand)
+    rounded = torch.tensor(operand, dtype=dtype).item()
+    return rounded == operand or operand != operand

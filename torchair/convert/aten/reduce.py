@@ -1,0 +1,242 @@
+"""ATen reductions and scans."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import BOOL, FLOAT, INT64, cast, dim_of, dims_of, like, torch_dtype
+from torchair.convert.registry import converter
+
+aten = torch.ops.aten
+
+
+@converter(aten.sum.default, aten.sum.dim_IntList)
+def sum_dims(self, dim=None, keepdim=False, *, dtype=None, meta_outputs):
+    """The sum over some dims, or all."""
+    return _reduce(ge.ReduceSum, cast(self, meta_outputs.dtype), dim, keepdim)
+
+
+@converter(aten.mean.default, aten.mean.dim)
+def mean(self, dim=None, keepdim=False, *, dtype=None, meta_outputs):
+    """The mean over some dims, or all."""
+    return _reduce(ge.ReduceMean, cast(self, meta_outputs.dtype), dim, keepdim)
+
+
+@converter(aten.amax.default)
+def amax(self, dim=(), keepdim=False):
+    """The largest over some dims, or all."""
+    return _reduce(ge.ReduceMax, self, dim, keepdim)
+
+
+@converter(aten.amin.default)
+def amin(self, dim=(), keepdim=False):
+    """The smallest over some dims, or all."""
+    return _reduce(ge.ReduceMin, self, dim, keepdim)
+
+
+@converter(aten.max.default)
+def max_all(self):
+    """The largest element."""
+    return _reduce(ge.ReduceMax, self, None, False)
+
+
+@converter(aten.min.default)
+def min_all(self):
+    """The smallest element."""
+    return _reduce(ge.ReduceMin, self, None, False)
+
+
+@converter(aten.prod.default)
+def prod(self, *, dtype=None, meta_outputs):
+    """The product of all elements."""
+    return _reduce(ge.ReduceProd, cast(self, meta_outputs.dtype), None, False)
+
+
+@converter(aten.prod.dim_int)
+def prod_dim(self, dim, keepdim=False, *, dtype=None, meta_outputs):
+    """The product over one dim."""
+    return _reduce(ge.ReduceProd, cast(self, meta_outputs.dtype), dim, keepdim)
+
+
+@converter(aten.any.default, aten.any.dim, aten.any.dims)
+def any_dims(self, dim=None, keepdim=False, *, meta_outputs):
+    """Is one true? An empty list of dims reduces nothing."""
+    return _truth(ge.ReduceAny, self, dim, keepdim, meta_outputs)
+
+
+@converter(aten.all.default, aten.all.dim, aten.all.dims)
+def all_dims(self, dim=None, keepdim=False, *, meta_outputs):
+    """Are all true? An empty list of dims reduces nothing."""
+    return _truth(ge.ReduceAll, self, dim, keepdim, meta_outputs)
+
+
+def _truth(op, x, dim, keepdim, spec):
+    """uint8 stays uint8, everything else becomes bool."""
+    truth = cast(x, BOOL)
+    return cast(truth if dim == [] else _reduce(op, truth, dim, keepdim), spec.dtype)
+
+
+def _reduce(op, x, dim, keepdim):
+    """All axes are listed: an empty list would mean no reduction."""
+    return op(x, dims_of(dim, x.rank), keep_dims=keepdim) if x.rank else ge.Identity(x)
+
+
+@converter(aten.max.dim)
+def max_dim(self, dim, keepdim=False):
+    """The largest of a dim and where it is."""
+    return _with_index(ge.ArgMaxWithValue, self, dim, keepdim)
+
+
+@converter(aten.min.dim)
+def min_dim(self, dim, keepdim=False):
+    """The smallest of a dim and where it is."""
+    return _with_index(ge.ArgMinWithValue, self, dim, keepdim)
+
+
+def _with_index(op, x, dim, keepdim):
+    if not x.rank:
+        raise NotImplementedError("a tensor without dims")
+    index, value = op(x, dimension=dim_of(dim, x.rank), keep_dims=keepdim)
+    return value, cast(index, INT64)
+
+
+@converter(aten.argmax.default)
+def argmax(self, dim=None, keepdim=False):
+    """Where the largest of a dim is; without a dim, in the flat tensor."""
+    return _arg(ge.ArgMaxV2, self, dim, keepdim)
+
+
+@converter(aten.argmin.default)
+def argmin(self, dim=None, keepdim=False):
+    """Where the smallest of a dim is; without a dim, in the flat tensor."""
+    return _arg(ge.ArgMin, self, dim, keepdim)
+
+
+def _arg(op, x, dim, keepdim):
+    if not x.rank:
+        raise NotImplementedError("a tensor without dims")
+    if dim is not None:
+        axis = dim_of(dim, x.rank)
+        found = op(x, axis, dtype=INT64)
+        return ge.Unsqueeze(found, axes=[axis]) if keepdim else found
+    found = op(ge.Reshape(x, [-1]), 0, dtype=INT64)
+    return ge.Reshape(found, [1] * x.rank) if keepdim else found
+
+
+@converter(aten.std.correction)
+def std(self, dim=None, *, correction=None, keepdim=False):
+    """Standard deviation."""
+    return _std_mean(self, dim, correction, keepdim)[0]
+
+
+@converter(aten.std_mean.correction)
+def std_mean(self, dim=None, *, correction=None, keepdim=False):
+    """Standard deviation and mean."""
+    return _std_mean(self, dim, correction, keepdim)
+
+
+@converter(aten.var.correction)
+def var(self, dim=None, *, correction=None, keepdim=False):
+    """Variance."""
+    return _var_mean(self, dim, correction, keepdim)[0]
+
+
+@converter(aten.var_mean.correction)
+def var_mean(self, dim=None, *, correction=None, keepdim=False):
+    """Variance and mean."""
+    return _var_mean(self, dim, correction, keepdim)
+
+
+def _std_mean(x, dim, correction, keepdim):
+    """One pass over the data; the older op knows the corrections 0 and 1."""
+    correction = 1 if correction is None else correction
+    if correction != int(correction) or not x.rank or torch_dtype(x).is_complex:
+        raise NotImplementedError(f"correction {correction} of {torch_dtype(x)} with {x.rank} dims")
+    axes = dims_of(dim, x.rank)
+    if correction in (0, 1):
+        return ge.ReduceStd(x, dim=axes, unbiased=correction == 1, keepdim=keepdim)
+    return ge.ReduceStdV2(x, dim=axes, correction=int(correction), keepdim=keepdim)
+
+
+def _var_mean(x, dim, correction, keepdim):
+    """The square of the standard deviation; half precision would round twice, so it is done in float."""
+    wide = cast(x, FLOAT) if torch_dtype(x).itemsize == 2 else x
+    deviation, middle = _std_mean(wide, dim, correction, keepdim)
+    return cast(ge.Square(deviation), x.dtype), cast(middle, x.dtype)
+
+
+@converter(aten.logsumexp.default)
+def logsumexp(self, dim, keepdim=False, *, meta_outputs):
+    """log(sum(exp(x))), shifted by the maximum; an infinite maximum is no shift."""
+    if not self.rank:
+        return cast(self, meta_outputs.dtype)
+    x = cast(self, meta_outputs.dtype)
+    axes = dims_of(dim, x.rank)
+    highest = ge.ReduceMax(x, axes, keep_dims=True)
+    shift = ge.SelectV2(ge.IsInf(highest), like(0, x), highest)
+    total = ge.ReduceLogSumExp(ge.Sub(x, shift), axes, keep_dims=keepdim)
+    return ge.Add(total, shift if keepdim else ge.Squeeze(shift, axis=axes))
+
+
+# How LpNormV2 writes the infinite norms.
+_INFINITE = {float("inf"): 2147483647.0, float("-inf"): -2147483648.0}
+
+
+@converter(aten.linalg_vector_norm.default)
+def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None, meta_outputs):
+    """The p-norm over some dims, or all."""
+    if torch_dtype(self).is_complex or not self.rank:
+        raise NotImplementedError("a complex tensor, or one without dims")
+    x = self if dtype is None else cast(self, meta_outputs.dtype)
+    p = _INFINITE.get(float(ord), float(ord))
+    return ge.LpNormV2(x, p=p, axes=dims_of(dim, x.rank), keepdim=keepdim, epsilon=0.0)
+
+
+@converter(aten.cumsum.default)
+def cumsum(self, dim, *, dtype=None, meta_outputs):
+    """Running sums."""
+    return _scan(ge.Cumsum, self, dim, meta_outputs)
+
+
+@converter(aten.cumprod.default)
+def cumprod(self, dim, *, dtype=None, meta_outputs):
+    """Running products."""
+    return _scan(ge.Cumprod, self, dim, meta_outputs)
+
+
+@converter(aten.logcumsumexp.default)
+def logcumsumexp(self, dim, *, meta_outputs):
+    """Running log of sums of exponentials."""
+    return _scan(ge.CumulativeLogsumexp, self, dim, meta_outputs)
+
+
+def _scan(op, x, dim, spec):
+    x = cast(x, spec.dtype)
+    return op(x, dim_of(dim, x.rank)) if x.rank else ge.Identity(x)
+
+
+@converter(aten.cummax.default)
+def cummax(self, dim):
+    """Running maximum and where it was."""
+    if not self.rank:
+        raise NotImplementedError("a tensor without dims")
+    value, index = ge.Cummax(self, dim=dim_of(dim, self.rank))
+    return value, cast(index, INT64)
+
+
+@converter(aten.cummin.default)
+def cummin(self, dim):
+    """Running minimum and where it was."""
+    if not self.rank:
+        raise NotImplementedError("a tensor without dims")
+    value, index = ge.Cummin(self, axis=dim_of(dim, self.rank))
+    return value, cast(index, INT64)
+
+
+@converter(aten.histc.default)
+def histc(self, bins=100, min=0, max=0):
+    """Counts of values in equal bins; equal ends mean the range of the data."""
+    if not all(isinstance(number, int | float) for number in (bins, min, max)):
+        raise NotImplementedError("the bins are symbols")
+    return cast(ge.Histogram(self, bins=bins, min=float(min), max=float(max)), self.dtype)

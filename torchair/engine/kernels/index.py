@@ -1,0 +1,71 @@
+"""Reading by index: gather, advanced indexing, embedding, masks. Writing is in `scatter`, order in `sort`."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.core import dtypes
+from torchair.engine.registry import Int, Value, kernel
+from torchair.ge.host import Host
+
+
+@kernel("GatherV2")
+def gather_v2(x, indices: Value, axis: Int, *, negative_index_support):
+    """x.shape[:axis] + indices.shape + x.shape[axis+1:]. A number known to the compiler selects: that is a view."""
+    if isinstance(indices, Host):
+        if not indices.ndim:
+            return torch.select(x, axis, indices.value)
+        indices = indices.to_tensor(x.device)
+    return take(x, indices, axis, negative_index_support)
+
+
+@kernel("Gather")
+def gather(x, indices: Value, *, negative_index_support):
+    """GatherV2 along the first dim."""
+    return gather_v2(x, indices, 0, negative_index_support=negative_index_support)
+
+
+def take(x, indices, axis, wraps):
+    """Entries of one dim, by the torch call that costs least."""
+    if indices.ndim == 1 and not wraps:
+        return torch.index_select(x, axis, indices)
+    if x.ndim == 2 and axis == 0 and not wraps and indices.ndim:
+        return torch.nn.functional.embedding(indices, x)
+    return torch.ops.aten.index.Tensor(x, [None] * axis + [indices])
+
+
+@kernel("GatherElements")
+def gather_elements(x, index, *, dim):
+    """torch.gather."""
+    return torch.gather(x, dim, index)
+
+
+@kernel("IndexByTensor")
+def index_by_tensor(x, indices, *, indices_mask):
+    """Advanced indexing: the mask has a 1 for every indexed dim, the tensors are listed for the ones."""
+    return torch.ops.aten.index.Tensor(x, placed(indices, indices_mask))
+
+
+def placed(indices, mask):
+    """The index list of ATen: None where a dim is not indexed."""
+    given = iter(indices)
+    return [next(given) if indexed else None for indexed in mask]
+
+
+@kernel("NonZero")
+def non_zero(x, *, transpose, dtype):
+    """Coordinates of what is not zero: one row each, or one column each when transposed."""
+    found = torch.nonzero(x).to(dtypes.to_torch(dtype))
+    return found.t() if transpose else found
+
+
+@kernel("MaskedSelect")
+def masked_select(x, mask):
+    """The elements where the mask is true, in a line."""
+    return torch.masked_select(x, mask)
+
+
+@kernel("EmbeddingDenseGrad")
+def embedding_dense_grad(grad, indices, *, num_weights, padding_idx, scale_grad_by_freq):
+    """The rows of `grad` added up by index."""
+    return torch.ops.aten.embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)

@@ -1,0 +1,161 @@
+"""Reductions and scans. Sums of half precision are accumulated in float, as torch does."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.core import dtypes
+from torchair.engine.registry import Int, Ints, kernel
+
+
+@kernel("ReduceSum")
+def reduce_sum(x, axes: Ints, *, keep_dims):
+    """The sum over the axes, in the dtype of `x`; no axes, no reduction."""
+    return torch.sum(x, axes, keep_dims, dtype=x.dtype) if axes else x
+
+
+@kernel("ReduceMean")
+def reduce_mean(x, axes: Ints, *, keep_dims, noop_with_empty_axes):
+    """The mean over the axes."""
+    if not axes and noop_with_empty_axes:
+        return x
+    return torch.mean(x, axes, keep_dims)
+
+
+@kernel("ReduceMax")
+def reduce_max(x, axes: Ints, *, keep_dims):
+    """The largest over the axes; a NaN wins."""
+    return torch.amax(x, axes, keep_dims) if axes else x
+
+
+@kernel("ReduceMin")
+def reduce_min(x, axes: Ints, *, keep_dims):
+    """The smallest over the axes; a NaN wins."""
+    return torch.amin(x, axes, keep_dims) if axes else x
+
+
+@kernel("ReduceProd")
+def reduce_prod(x, axes: Ints, *, keep_dims):
+    """The product over the axes, in the dtype of `x`."""
+    for dim in sorted(axes, reverse=True):
+        x = torch.prod(x, dim, keep_dims, dtype=x.dtype)
+    return x
+
+
+@kernel("ReduceProdD")
+def reduce_prod_d(x, *, axes, keep_dims):
+    """ReduceProd with the axes as an attribute."""
+    return reduce_prod(x, axes, keep_dims=keep_dims)
+
+
+@kernel("ReduceAny")
+def reduce_any(x, axes: Ints, *, keep_dims):
+    """Is one true?"""
+    return torch.any(x, axes, keep_dims) if axes else x
+
+
+@kernel("ReduceAll")
+def reduce_all(x, axes: Ints, *, keep_dims):
+    """Are all true?"""
+    return torch.all(x, axes, keep_dims) if axes else x
+
+
+@kernel("ReduceStdV2")
+def reduce_std_v2(x, *, dim, correction, keepdim, is_mean_out):
+    """Standard deviation with n - correction, and the mean."""
+    assert is_mean_out, "the second output is the mean"
+    return torch.std_mean(x, dim or None, correction=correction, keepdim=keepdim)
+
+
+@kernel("ReduceStd")
+def reduce_std(x, *, dim, unbiased, keepdim):
+    """Standard deviation with n - 1 or n, and the mean."""
+    return reduce_std_v2(x, dim=dim, correction=int(unbiased), keepdim=keepdim, is_mean_out=True)
+
+
+@kernel("ReduceLogSumExp")
+def reduce_log_sum_exp(x, axes: Ints, *, keep_dims):
+    """log(sum(exp(x))), without a shift of its own."""
+    return torch.log(torch.sum(torch.exp(x), axes, keep_dims))
+
+
+# How LpNormV2 writes the infinite norms.
+_INFINITE = {2.0**31: float("inf"), 2.0**31 - 1: float("inf"), -(2.0**31): float("-inf")}
+
+
+@kernel("LpNormV2")
+def lp_norm(x, *, p, axes, keepdim, epsilon):
+    """The p-norm; no axes means all."""
+    norm = torch.linalg.vector_norm(x, _INFINITE.get(p, p), axes or None, keepdim)
+    return torch.clamp_min(norm, epsilon) if epsilon else norm
+
+
+@kernel("ArgMaxV2")
+def arg_max(x, dimension: Int, *, dtype):
+    """Where the first largest of a dim is."""
+    return torch.argmax(x, dimension).to(dtypes.to_torch(dtype))
+
+
+@kernel("ArgMin")
+def arg_min(x, dimension: Int, *, dtype):
+    """Where the first smallest of a dim is."""
+    return torch.argmin(x, dimension).to(dtypes.to_torch(dtype))
+
+
+@kernel("ArgMaxWithValue")
+def arg_max_with_value(x, *, dimension, keep_dims):
+    """Where the largest is (INT32), then the largest."""
+    values, indices = torch.max(x, dimension, keep_dims)
+    return indices.to(torch.int32), values
+
+
+@kernel("ArgMinWithValue")
+def arg_min_with_value(x, *, dimension, keep_dims):
+    """Where the smallest is (INT32), then the smallest."""
+    values, indices = torch.min(x, dimension, keep_dims)
+    return indices.to(torch.int32), values
+
+
+@kernel("Cumsum")
+def cumsum(x, axis: Int, *, exclusive, reverse):
+    """Running sums; exclusive ones start with 0, reverse ones run from the end."""
+    return _scan(torch.cumsum, x, axis, 0, exclusive, reverse)
+
+
+@kernel("Cumprod")
+def cumprod(x, axis: Int, *, exclusive, reverse):
+    """Running products; exclusive ones start with 1, reverse ones run from the end."""
+    return _scan(torch.cumprod, x, axis, 1, exclusive, reverse)
+
+
+@kernel("CumulativeLogsumexp")
+def cumulative_logsumexp(x, axis: Int, *, exclusive, reverse):
+    """Running log of sums of exponentials."""
+    return _scan(lambda y, dim, dtype: torch.logcumsumexp(y, dim), x, axis, float("-inf"), exclusive, reverse)
+
+
+def _scan(run, x, dim, first, exclusive, reverse):
+    x = torch.flip(x, [dim]) if reverse else x
+    if exclusive:
+        start = torch.full_like(x.narrow(dim, 0, 1), first)
+        x = torch.cat([start, x.narrow(dim, 0, x.shape[dim] - 1)], dim)
+    y = run(x, dim, dtype=x.dtype)
+    return torch.flip(y, [dim]) if reverse else y
+
+
+@kernel("Cummax")
+def cummax(x, *, dim):
+    """Running maximum and where it was."""
+    return torch.cummax(x, dim)
+
+
+@kernel("Cummin")
+def cummin(x, *, axis):
+    """Running minimum and where it was."""
+    return torch.cummin(x, axis)
+
+
+@kernel("Histogram")
+def histogram(x, *, bins, min, max):
+    """Counts of values in equal bins; equal ends mean the range of the data."""
+    return torch.histc(x, bins, min, max)

@@ -1,0 +1,57 @@
+"""Writing by index into a copy: the caller's tensor is never written here, codegen finds what can be done in place."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.engine.kernels.index import placed
+from torchair.engine.kernels.shape import slice_end
+from torchair.engine.registry import Ints, Number, kernel
+
+aten = torch.ops.aten
+
+
+@kernel("IndexPutV2")
+def index_put(x, value, indexed_sizes: Ints, indexed_strides: Ints, indices, *, accumulate):
+    """x[indices] = value, or += value. `indexed_sizes` has a 1 for every indexed dim; strides are a hint to the device."""
+    return aten.index_put.default(x, placed(indices, indexed_sizes), value, accumulate)
+
+
+@kernel("StridedSliceAssign")
+def strided_slice_assign(var, begin: Ints, end: Ints, strides: Ints, input_value, *, begin_mask, end_mask):
+    """var[begin:end:strides] = input_value. A bit of a mask says that the dim begins at its begin, or ends at its end."""
+    windows = []
+    for dim, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
+        start = 0 if begin_mask >> dim & 1 else start
+        stop = slice_end(2**31 - 1) if end_mask >> dim & 1 else slice_end(stop)
+        whole = isinstance(start, int) and start == 0 and isinstance(stop, int) and stop == slice_end(2**31 - 1)
+        if not whole or step != 1:
+            windows.append((dim, start, stop, step))
+    return _write(var, windows, input_value)
+
+
+def _write(x, windows, value):
+    """`value` in a window of `x`: the outer dims are cut out first, and put back last."""
+    if not windows:
+        return value
+    window, *inner = windows
+    if inner:
+        value = _write(aten.slice.Tensor(x, *window), inner, value)
+    return torch.slice_scatter(x, value, *window)
+
+
+@kernel("ScatterElements")
+def scatter_elements(data, indices, updates, *, axis, reduction):
+    """For every place of `indices`, with its axis replaced by the index: data = updates, += or *=."""
+    if reduction == "none":
+        return torch.scatter(data, axis, indices, updates)
+    if reduction == "add":
+        return torch.scatter_add(data, axis, indices, updates)
+    assert reduction == "mul", "reductions are none, add and mul"
+    return torch.scatter_reduce(data, axis, indices, updates, "prod")
+
+
+@kernel("InplaceIndexAdd")
+def index_add(var, indices, updates, alpha: Number, *, axis):
+    """var[.., indices, ..] += alpha * updates along one axis."""
+    return torch.index_add(var, axis, indices, updates, alpha=1 if alpha is None else alpha)

@@ -1,0 +1,29 @@
+"""Order: sort, top k, search. Indices are INT32, as GE gives them."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.core import dtypes
+from torchair.engine.registry import Int, kernel
+
+
+@kernel("Sort")
+def sort(x, *, axis, descending, stable):
+    """Values and where they stood."""
+    values, indices = torch.sort(x, dim=axis, descending=descending, stable=stable)
+    return values, indices.to(torch.int32)
+
+
+@kernel("TopKV2")
+def top_k(x, k: Int, *, sorted, dim, largest):
+    """The k largest or smallest of a dim, and where they stood."""
+    values, indices = torch.topk(x, k, dim, largest, sorted)
+    return values, indices.to(torch.int32)
+
+
+@kernel("SearchSorted")
+def search_sorted(sorted_sequence, values, sorter, *, dtype, right):
+    """Where a value would go in a sorted sequence; `right` means behind its equals."""
+    int32 = dtypes.to_torch(dtype) == torch.int32
+    return torch.searchsorted(sorted_sequence, values, out_int32=int32, right=right, sorter=sorter)
