@@ -22,6 +22,7 @@ class Converter:
     fn: Fn
     only: Callable[..., str | None] | None
     wants_meta: bool
+    wants_used: bool
     from_user: bool = False
 
 
@@ -30,7 +31,10 @@ _user: dict[Any, Converter] = {}
 
 
 def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> Callable[[Fn], Fn]:
-    """Declare a built-in converter for one or several overloads."""
+    """Declare a built-in converter for one or several overloads.
+
+    An overload of a library that need not be installed is given by name: `"transformers.grouped_mm_fallback.default"`.
+    """
 
     def declare(fn: Fn) -> Fn:
         for target in targets:
@@ -62,7 +66,7 @@ def _renamed(op: Fn, promoted: bool) -> Fn:
 
 def _describe(fn: Fn, only: Callable[..., str | None] | None, from_user: bool = False) -> Converter:
     parameters = inspect.signature(fn).parameters
-    return Converter(fn, only, "meta_outputs" in parameters, from_user)
+    return Converter(fn, only, "meta_outputs" in parameters, "used" in parameters and not from_user, from_user)
 
 
 class Registration:
@@ -107,9 +111,10 @@ def unregister(aten_op: Any) -> None:
 def candidates(target: Any) -> Iterable[Converter]:
     """The converters of an FX target in the order they are tried: the user's, then ours."""
     packet = getattr(target, "overloadpacket", None)
+    keys = (target,) if packet is None else (target, packet, str(target))
     for table in (_user, _builtin):
-        for key in (target, packet):
-            if key is not None and key in table:
+        for key in keys:
+            if key in table:
                 yield table[key]
                 break
 

@@ -1,11 +1,14 @@
-"""ATen matrix products."""
+"""ATen matrix products. `mv dot addmv addr` and their like are taken apart by torch itself."""
 
 from __future__ import annotations
 
 import torch
 
 from torchair import ge
+from torchair.convert.operands import INT64, cast, like, promote
 from torchair.convert.registry import converter, rename
+from torchair.core import dtypes
+from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
 
@@ -15,13 +18,86 @@ rename({
 })
 
 
+def scaled(x, factor):
+    """x * factor; a float tensor is multiplied by the unrounded number, as eager does."""
+    if isinstance(factor, Tensor):
+        return ge.Mul(x, cast(factor, x.dtype))
+    if factor == 1:
+        return x
+    if dtypes.to_torch(x.dtype).is_floating_point:
+        return ge.Muls(x, value=float(factor))
+    return ge.Mul(x, like(factor, x))
+
+
+def plus(product, self, beta):
+    """product + beta * self; with beta 0 a NaN in self does not spread."""
+    return product if not isinstance(beta, Tensor) and beta == 0 else ge.Add(product, scaled(self, beta))
+
+
 @converter(aten.addmm.default)
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
-    """beta * self + alpha * (mat1 @ mat2); with beta 0 a NaN in self does not spread."""
-    if alpha == 1 and beta == 1 and self.rank == 1:
+    """beta * self + alpha * (mat1 @ mat2); a vector that is only added is the bias of the product."""
+    if self.rank == 1 and not isinstance(alpha, Tensor) and not isinstance(beta, Tensor) and alpha == beta == 1:
         return ge.MatMulV2(mat1, mat2, self)
-    product = ge.MatMulV2(mat1, mat2)
-    product = product if alpha == 1 else ge.Muls(product, value=float(alpha))
-    if beta == 0:
-        return product
-    return ge.Add(product, self if beta == 1 else ge.Muls(self, value=float(beta)))
+    return plus(scaled(ge.MatMulV2(mat1, mat2), alpha), self, beta)
+
+
+@converter(aten.baddbmm.default)
+def baddbmm(self, batch1, batch2, *, beta=1, alpha=1):
+    """beta * self + alpha * (batch1 @ batch2), matrix by matrix."""
+    return plus(scaled(ge.BatchMatMul(batch1, batch2), alpha), self, beta)
+
+
+@converter(aten.addbmm.default)
+def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
+    """beta * self + alpha * the sum of the products of all matrix pairs."""
+    product = ge.ReduceSum(ge.BatchMatMul(batch1, batch2), [0])
+    return plus(scaled(product, alpha), self, beta)
+
+
+@converter(aten.matmul.default)
+def matmul(self, other, *, meta_outputs):
+    """The product of the last two dims; vectors are left to the decomposition."""
+    if min(self.rank, other.rank) < 2:
+        raise NotImplementedError("an operand is a vector")
+    self, other = promote(self, other, to=meta_outputs.dtype)
+    return (ge.MatMul if self.rank == other.rank == 2 else ge.BatchMatMul)(self, other)
+
+
+@converter(aten.linear.default)
+def linear(input, weight, bias=None):
+    """input @ weight.T + bias over the last dim."""
+    if input.rank < 2 or weight.rank != 2:
+        raise NotImplementedError("an operand is a vector")
+    if input.rank == 2:
+        return ge.MatMulV2(input, weight, bias, transpose_x2=True)
+    return ge.BatchMatMulV2(input, weight, bias, adj_x2=True)
+
+
+@converter(aten.matmul_backward.default)
+def matmul_backward(grad, self, other, mask):
+    """The gradients of a batched product; broadcast batch dims are not summed here."""
+    if not self.rank == other.rank == grad.rank >= 2:
+        raise NotImplementedError("the operands have different ranks")
+    grad_self = ge.BatchMatMul(grad, other, adj_x2=True) if mask[0] else None
+    return grad_self, ge.BatchMatMul(self, grad, adj_x1=True) if mask[1] else None
+
+
+# How GroupedMatmul numbers the dtype of its result, and which tensors it splits.
+_GROUPED_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 3}
+_SPLIT_ROWS, _SPLIT_INNER = 0, 2
+
+
+@converter(aten._grouped_mm.default, "transformers.grouped_mm_fallback.default")
+def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, meta_outputs):
+    """One product per group; `offs` are the cumulative ends of the groups."""
+    if offs is None and bias is None and self.dtype == meta_outputs.dtype:
+        return ge.BatchMatMul(self, mat2)
+    ranks = (self.rank, mat2.rank)
+    if offs is None or bias is not None or ranks not in ((2, 3), (2, 2)) or meta_outputs.torch_dtype not in _GROUPED_DTYPES:
+        raise NotImplementedError("GroupedMatmul splits rows or the inner dim of 2-D data, without bias here")
+    (product,) = ge.GroupedMatmul(
+        [self], [mat2], [], [], [], [], [], cast(offs, INT64), split_item=3, dtype=_GROUPED_DTYPES[meta_outputs.torch_dtype],
+        group_type=_SPLIT_ROWS if ranks == (2, 3) else _SPLIT_INNER, outputs=1,
+    )  # fmt: skip
+    return product

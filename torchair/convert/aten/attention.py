@@ -1,0 +1,176 @@
+"""ATen's fused attention: GE's attention ops on [batch, heads, sequence, dim].
+
+The statistics that training needs travel as log-sum-exp: `P = exp(score - lse)`, so GE's gradient gets `softmax_max = lse`
+and `softmax_sum = 1`. ATen's CUDA forms return statistics and random states in the form of one kernel each; these are
+converted only where nobody reads them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import cast, size_of, sizes
+from torchair.convert.registry import converter
+from torchair.core import dtypes
+from torchair.ge.graph import Tensor
+from torchair.ge.host import is_symbol
+
+aten = torch.ops.aten
+
+# Modes of the mask: none or the whole one given; causal from the top left.
+_GIVEN, _CAUSAL = 1, 2
+# GE wants this upper triangle beside the causal mode, whatever the sequence length.
+_TRIANGLE = 2048
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def why_not(query, key, value, dropout_p, scale):
+    """What GE's attention ops cannot say."""
+    if isinstance(dropout_p, Tensor) or dropout_p != 0:
+        return "it drops out"
+    if isinstance(scale, Tensor):
+        return "its scale is a symbol"
+    if any(x.rank != 4 for x in (query, key, value)):
+        return "its operands are not [batch, heads, sequence, dim]"
+    if any(is_symbol(size) for x in (query, key) for size in (sizes(x)[1], sizes(x)[3])):
+        return "its number of heads or head dim is a symbol"
+    if dtypes.to_torch(query.dtype) not in (*_HALVES, torch.float32):
+        return f"GE has no attention on {dtypes.to_torch(query.dtype)}"
+    return None
+
+
+def condition_of(mask):
+    """The condition of a mask that is 0 where it holds and -inf elsewhere; None for any other mask."""
+    while mask.op.type in ("BroadcastTo", "Identity"):
+        mask = mask.op.inputs[0]
+    if mask.op.type != "SelectV2":
+        return None
+    condition, keep, hide = mask.op.inputs
+    if keep.op.type != "Const" or hide.op.type != "Const":
+        return None
+    constants = [tensor.op.attrs["value"].value for tensor in (keep, hide)]
+    if any(value.numel() != 1 for value in constants) or [float(v) for v in constants] != [0.0, -torch.inf]:
+        return None
+    return condition
+
+
+def four_dims(x):
+    """A mask with its leading dims written out."""
+    return x if x.rank == 4 else ge.Unsqueeze(x, axes=list(range(4 - x.rank)))
+
+
+def masks(query, key, attn_mask, is_causal):
+    """(pse_shift, atten_mask, sparse_mode): an additive mask, or a boolean one that is true where a position is hidden."""
+    if attn_mask is None:
+        triangle = ge.Triu(ge.Fill([_TRIANGLE, _TRIANGLE], ge.Const(True)), diagonal=1) if is_causal else None
+        return None, triangle, _CAUSAL if is_causal else 0
+    if is_causal:
+        raise NotImplementedError("a mask beside is_causal")
+    condition = attn_mask if attn_mask.dtype == ge.DataType.DT_BOOL else condition_of(attn_mask)
+    last = [size_of(query, 2), size_of(key, 2)]
+    if condition is not None and (condition.rank < 3 or sizes(condition)[-3] == 1):
+        return None, spread(ge.LogicalNot(four_dims(condition)), [-1, 1, *last]), _GIVEN
+    if attn_mask.dtype == ge.DataType.DT_BOOL:
+        raise NotImplementedError("a boolean mask per head")
+    return spread(cast(four_dims(attn_mask), query.dtype), [-1, sizes(query)[1], *last]), None, 0
+
+
+def spread(mask, wanted):
+    """GE wants whole masks: dims of size 1 repeated, -1 keeps a dim."""
+    have = sizes(mask)
+    small = [
+        dim for dim, size in enumerate(wanted) if size != -1 and not is_symbol(have[dim]) and have[dim] == 1 and size != 1
+    ]
+    return ge.BroadcastTo(mask, pack_sizes([size if dim in small else -1 for dim, size in enumerate(wanted)])) if small else mask
+
+
+def pack_sizes(numbers):
+    """A size list of ints and rank-0 tensors."""
+    if all(isinstance(number, int) for number in numbers):
+        return numbers
+    return ge.Pack([cast(number, ge.DataType.DT_INT64) for number in numbers], axis=0, N=len(numbers))
+
+
+def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_lse):
+    """(result, log-sum-exp or None). GE has no float32 in FusedInferAttentionScore, only in PromptFlashAttention."""
+    reason = why_not(query, key, value, dropout_p, scale)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    scale = sizes(query)[3] ** -0.5 if scale is None else scale
+    pse, mask, mode = masks(query, key, attn_mask, is_causal)
+    attrs = {"num_heads": sizes(query)[1], "num_key_value_heads": sizes(key)[1], "input_layout": "BNSD", "sparse_mode": mode}
+    if dtypes.to_torch(query.dtype) not in _HALVES and not wants_lse:
+        return ge.PromptFlashAttention(query, key, value, pse, mask, **attrs, scale_value=scale, inner_precise=2), None
+    # inner_precise 2: high precision, and rows whose every position is hidden are 0.
+    out, lse = ge.FusedInferAttentionScore(
+        query, [key], [value], pse, mask, **attrs, scale=scale, inner_precise=2, softmax_lse_flag=wants_lse
+    )
+    return out, ge.Squeeze(lse, axis=[3]) if wants_lse else None
+
+
+@converter(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None, used):
+    """softmax(scale * q @ k.T + mask) @ v, and the log-sum-exp of its rows."""
+    return attention(query, key, value, attn_mask, dropout_p, is_causal, scale, used[1])
+
+
+@converter(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def attention_for_cpu_backward(
+    grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
+):
+    """The gradients of q, k and v."""
+    reason = why_not(query, key, value, dropout_p, scale)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    scale = sizes(query)[3] ** -0.5 if scale is None else scale
+    pse, mask, mode = masks(query, key, attn_mask, is_causal)
+    # GE repeats each statistic eight times.
+    softmax_max = ge.BroadcastTo(ge.Unsqueeze(logsumexp, axes=[3]), [-1, -1, -1, 8])
+    dq, dk, dv, _ = ge.FlashAttentionScoreGrad(
+        query, key, value, grad_out, pse, None, None, mask, softmax_max, ge.OnesLike(softmax_max), None, out,
+        scale_value=scale, head_num=sizes(query)[1], input_layout="BNSD", sparse_mode=mode,
+        pre_tockens=2147483647, next_tockens=2147483647,
+    )  # fmt: skip
+    return dq, dk, dv
+
+
+def result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used):
+    """The result alone; the other results of a CUDA kernel have no GE form."""
+    if any(used[1:]):
+        raise NotImplementedError("its statistics or random states are read")
+    out, _ = attention(query, key, value, attn_bias, dropout_p, is_causal, scale, wants_lse=False)
+    return [out] + [None] * (len(used) - 1)
+
+
+@converter(aten._scaled_dot_product_flash_attention.default)
+def flash_attention(
+    query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, used
+):
+    """As for the CPU, without a mask."""
+    return result_only(query, key, value, None, dropout_p, is_causal, scale, used)
+
+
+@converter(aten._scaled_dot_product_efficient_attention.default)
+def efficient_attention(
+    query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None, used
+):
+    """As for the CPU."""
+    return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)
+
+
+@converter(aten._scaled_dot_product_cudnn_attention.default)
+def cudnn_attention(
+    query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False, *,
+    scale=None, used,
+):  # fmt: skip
+    """As for the CPU."""
+    return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)
+
+
+@converter(aten._scaled_dot_product_fused_attention_overrideable.default)
+def overrideable_attention(
+    query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, used
+):
+    """As for the CPU."""
+    return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)

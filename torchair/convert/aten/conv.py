@@ -1,0 +1,112 @@
+"""ATen convolutions. One spatial dim runs as two, the first of size 1."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import cast, pack, promote, shape_of, size_of, sizes
+from torchair.convert.registry import converter
+from torchair.ge.graph import Tensor
+from torchair.ge.host import is_symbol
+
+aten = torch.ops.aten
+
+_FORMATS = {2: "NCHW", 3: "NCDHW"}
+_FORWARD = {2: ge.Conv2D, 3: ge.Conv3D}
+_TRANSPOSED = {2: ge.Conv2DTranspose, 3: ge.Conv3DTranspose}
+_TO_INPUT = {2: ge.Conv2DBackpropInput, 3: ge.Conv3DBackpropInput}
+_TO_FILTER = {2: ge.Conv2DBackpropFilter, 3: ge.Conv3DBackpropFilter}
+
+
+class Window:
+    """Stride, padding, dilation and output padding of a convolution, with two spatial dims at least."""
+
+    def __init__(self, x, weight, stride, padding, dilation, output_padding, groups):
+        given = (stride, padding, dilation, output_padding)
+        if any(isinstance(part, Tensor) for part in (*given, groups)):
+            raise NotImplementedError("a stride, padding or dilation is a symbol")
+        spatial = weight.rank - 2
+        if x.rank != weight.rank or spatial not in (1, 2, 3):
+            raise NotImplementedError(f"{spatial} spatial dims on rank {x.rank}")
+        self.is_flat = spatial == 1
+        fills = (1, 0, 1, 0)
+        self.stride, self.padding, self.dilation, self.output_padding = (
+            ([fill] if self.is_flat else []) + (list(part) * spatial if len(part) == 1 else list(part))
+            for part, fill in zip(given, fills, strict=True)
+        )
+        self.spatial = max(spatial, 2)
+        self.groups = groups
+
+    @property
+    def attrs(self):
+        """GE's attributes: pads on both sides of each dim, strides and dilations for batch and channels too."""
+        return {
+            "strides": [1, 1, *self.stride],
+            "pads": [pad for pad in self.padding for _ in range(2)],
+            "dilations": [1, 1, *self.dilation],
+            "groups": self.groups,
+            "data_format": _FORMATS[self.spatial],
+        }
+
+    def widen(self, x):
+        """One spatial dim as two."""
+        return ge.Unsqueeze(x, axes=[2]) if self.is_flat else x
+
+    def narrow(self, x):
+        """And back."""
+        return ge.Squeeze(x, axis=[2]) if self.is_flat else x
+
+    def transposed_size(self, x, weight):
+        """The whole shape that a transposed convolution makes: (i - 1) * s - 2p + d * (k - 1) + output padding + 1."""
+        if any(is_symbol(size) for size in sizes(weight)):
+            raise NotImplementedError("the shape of the weight is a symbol")
+        made = [size_of(x, 0), sizes(weight)[1] * self.groups]
+        for dim in range(self.spatial):
+            rest = self.dilation[dim] * (sizes(weight)[dim + 2] - 1) + self.output_padding[dim] + 1
+            made.append(linear(size_of(x, dim + 2), self.stride[dim], rest - self.stride[dim] - 2 * self.padding[dim]))
+        return pack(made)
+
+
+def linear(size, factor, shift):
+    """size * factor + shift of an int or a size in the graph."""
+    return size * factor + shift if isinstance(size, int) else ge.Add(ge.Mul(size, factor), shift)
+
+
+@converter(aten.convolution.default)
+def convolution(
+    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, meta_outputs
+):
+    """One to three spatial dims, also transposed."""
+    window = Window(input, weight, stride, padding, dilation, output_padding, groups)
+    input, weight = (window.widen(x) for x in promote(input, weight, to=meta_outputs.dtype))
+    bias = None if bias is None else cast(bias, meta_outputs.dtype)
+    if not transposed:
+        return window.narrow(_FORWARD[window.spatial](input, weight, bias, **window.attrs))
+    size = window.transposed_size(input, weight)
+    output_padding = [0, 0, *window.output_padding]
+    make = _TRANSPOSED[window.spatial]
+    return window.narrow(make(size, input, weight, bias, **window.attrs, output_padding=output_padding))
+
+
+@converter(aten.convolution_backward.default)
+def convolution_backward(
+    grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask,
+    *, used,
+):  # fmt: skip
+    """The gradients of input, weight and bias; a transposed convolution swaps the parts of input and gradient."""
+    window = Window(input, weight, stride, padding, dilation, output_padding, groups)
+    grad, input, weight = (window.widen(x) for x in (grad_output, input, weight))
+    wanted = [a and b for a, b in zip(used, output_mask, strict=True)]
+    made = [None, None, None]
+    if wanted[0] and transposed:
+        made[0] = window.narrow(_FORWARD[window.spatial](grad, weight, None, **window.attrs))
+    elif wanted[0]:
+        made[0] = window.narrow(_TO_INPUT[window.spatial](shape_of(input), weight, grad, **window.attrs))
+    if wanted[1]:
+        data, out = (grad, input) if transposed else (input, grad)
+        made[1] = _TO_FILTER[window.spatial](data, shape_of(weight), out, **window.attrs)
+        made[1] = window.narrow(cast(made[1], weight.dtype))
+    if wanted[2]:
+        made[2] = ge.ReduceSum(grad_output, [0, *range(2, grad_output.rank)])
+    return made

@@ -1,0 +1,207 @@
+"""ATen softmax and normalisation. `_safe_softmax`, the synchronised and the weight norms are taken apart by torch itself."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import cast, dim_of, size_of
+from torchair.convert.registry import converter
+from torchair.core import dtypes
+
+aten = torch.ops.aten
+
+
+@converter(aten._softmax.default)
+def softmax(self, dim, half_to_float):
+    """Softmax over one dim."""
+    return ge.SoftmaxV2(self, axes=[dim_of(dim, self.rank)], half_to_float=half_to_float)
+
+
+@converter(aten._log_softmax.default)
+def log_softmax(self, dim, half_to_float, *, meta_outputs):
+    """The logarithm of softmax over one dim."""
+    return ge.LogSoftmaxV2(cast(self, meta_outputs.dtype), axes=[dim_of(dim, self.rank)])
+
+
+@converter(aten._softmax_backward_data.default)
+def softmax_backward(grad_output, output, dim, input_dtype):
+    """The gradient of softmax, from its result."""
+    made = ge.SoftmaxGrad(output, cast(grad_output, output.dtype), axes=[dim_of(dim, output.rank)])
+    return cast(made, input_dtype)
+
+
+@converter(aten._log_softmax_backward_data.default)
+def log_softmax_backward(grad_output, output, dim, input_dtype):
+    """The gradient of log-softmax, from its result."""
+    made = ge.LogSoftmaxGrad(cast(grad_output, output.dtype), output, axis=[dim_of(dim, output.rank)])
+    return cast(made, input_dtype)
+
+
+def filled(value, like, channels):
+    """A vector with one entry per channel."""
+    dtype = like if isinstance(like, int) else like.dtype
+    return ge.Fill([channels] if isinstance(channels, int) else ge.Unsqueeze(channels, axes=[0]), cast(value, dtype))
+
+
+def statistics_dtype(x):
+    """GE keeps statistics in float32, for doubles in double."""
+    return x.dtype if dtypes.to_torch(x.dtype) == torch.float64 else ge.DataType.DT_FLOAT
+
+
+def as_promised(results, specs, used):
+    """Results in the dtypes FX wants; None for those nobody reads."""
+    return [
+        cast(result, spec.dtype) if wanted else None for result, spec, wanted in zip(results, specs, used, strict=True)
+    ]
+
+
+@converter(aten.native_layer_norm.default)
+def native_layer_norm(input, normalized_shape, weight, bias, eps, *, meta_outputs, used):
+    """(y, mean, rstd) over the last dims."""
+    return as_promised(ge.LayerNormV4(input, normalized_shape, weight, bias, epsilon=eps), meta_outputs, used)
+
+
+@converter(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask, *, meta_outputs, used
+):
+    """The gradients of input, weight and bias; GE wants rstd before mean, and a weight."""
+    if weight is None:
+        weight = ge.Fill(normalized_shape, cast(1.0, input.dtype))
+    statistics = [cast(part, statistics_dtype(input)) for part in (rstd, mean)]
+    made = ge.LayerNormGradV3(grad_out, input, *statistics, weight)
+    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+
+
+@converter(aten.native_group_norm.default)
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, meta_outputs, used):
+    """(y, mean, rstd); statistics are [N, group]."""
+    weight = filled(1.0, input, C) if weight is None else weight
+    bias = filled(0.0, input, C) if bias is None else bias
+    made = ge.GroupNormV2(input, weight, bias, num_groups=group, data_format="NCHW", eps=eps)
+    return as_promised(made, meta_outputs, used)
+
+
+@converter(aten.native_group_norm_backward.default)
+def native_group_norm_backward(
+    grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, meta_outputs, used
+):
+    """The gradients of input, weight and bias."""
+    weight = filled(1.0, input, C) if weight is None else weight
+    made = ge.GroupNormGrad(grad_out, mean, rstd, input, weight, num_groups=group, data_format="NCHW")
+    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+
+
+@converter(aten._fused_rms_norm.default)
+def fused_rms_norm(input, normalized_shape, weight, eps, *, meta_outputs, used):
+    """(y, rstd): x / sqrt(mean(x²) + eps) * weight over the last dims."""
+    dtype = dtypes.to_torch(input.dtype)
+    if eps is None:
+        eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    weight = ge.Fill(normalized_shape, cast(1.0, input.dtype)) if weight is None else weight
+    return as_promised(ge.RmsNorm(input, weight, epsilon=eps), meta_outputs, used)
+
+
+@converter(aten._fused_rms_norm_backward.default)
+def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask, *, meta_outputs, used):
+    """The gradients of input and weight."""
+    weight = ge.Fill(normalized_shape, cast(1.0, input.dtype)) if weight is None else weight
+    made = ge.RmsNormGrad(grad_out, input, cast(rstd, statistics_dtype(input)), weight)
+    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+
+
+def affine(input, weight, bias, running):
+    """Weight and bias per channel, in the dtype of the running statistics or of the input, when they are missing."""
+    dtype = running.dtype if running is not None else statistics_dtype(input)
+    channels = size_of(input, 1)
+    weight = filled(1.0, dtype, channels) if weight is None else weight
+    return weight, filled(0.0, dtype, channels) if bias is None else bias
+
+
+def empty(spec):
+    """A statistic that inference does not make."""
+    return ge.Const(torch.empty(0, dtype=spec.torch_dtype), readable=False)
+
+
+@converter(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(input, weight, bias, running_mean, running_var, momentum, eps, *, meta_outputs):
+    """The running statistics applied per channel; the other two results are empty."""
+    weight, bias = affine(input, weight, bias, running_mean)
+    y = ge.BNInfer(input, weight, bias, running_mean, running_var, epsilon=eps)
+    return y, empty(meta_outputs[1]), empty(meta_outputs[2])
+
+
+def batch_norm(input, weight, bias, running_mean, running_var, momentum, eps):
+    """BatchNormV3 with batch statistics: (y, running mean, running variance, batch mean, batch rstd)."""
+    weight, bias = affine(input, weight, bias, running_mean)
+    return ge.BatchNormV3(
+        input, weight, bias, ge.TensorMove(running_mean), ge.TensorMove(running_var),
+        epsilon=eps, momentum=momentum, is_training=True,
+    )  # fmt: skip
+
+
+@converter(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, *, meta_outputs, used
+):
+    """(y, batch mean, batch rstd, new running mean, new running variance)."""
+    if not training:
+        raise NotImplementedError("inference is another overload")
+    y, mean, var, save_mean, save_rstd = batch_norm(input, weight, bias, running_mean, running_var, momentum, eps)
+    return as_promised([y, save_mean, save_rstd, mean, var], meta_outputs, used)
+
+
+@converter(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(input, weight, bias, training, momentum, eps, *, meta_outputs, used):
+    """Batch statistics only: the running ones start from 0 and 1, and are dropped."""
+    dtype, channels = statistics_dtype(input), size_of(input, 1)
+    running = filled(0.0, dtype, channels), filled(1.0, dtype, channels)
+    y, _, _, save_mean, save_rstd = batch_norm(input, weight, bias, *running, momentum, eps)
+    return as_promised([y, save_mean, save_rstd], meta_outputs, used)
+
+
+@converter(aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps, *, meta_outputs, used):
+    """As the functional form; the reserve is empty."""
+    y, mean, var, save_mean, save_rstd = batch_norm(input, weight, bias, running_mean, running_var, momentum, eps)
+    made = [y, save_mean, save_rstd, empty(meta_outputs[3]), mean, var]
+    return as_promised(made, meta_outputs, used)
+
+
+@converter(aten._batch_norm_no_update.default)
+def batch_norm_no_update(input, weight, bias, running_mean, running_var, momentum, eps, *, meta_outputs):
+    """Inference, with a reserve that is empty."""
+    if running_mean is None or running_var is None:
+        raise NotImplementedError("without running statistics")
+    made = batch_norm_inference(
+        input, weight, bias, running_mean, running_var, momentum, eps, meta_outputs=meta_outputs
+    )
+    return *made, empty(meta_outputs[3])
+
+
+@converter(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask, *,
+    meta_outputs, used,
+):  # fmt: skip
+    """The gradients of input, weight and bias, by batch or by running statistics."""
+    dtype, channels = statistics_dtype(input), size_of(input, 1)
+    weight = filled(1.0, dtype, channels) if weight is None else weight
+    # Statistics of the other kind are not read; GE still wants tensors.
+    running = [save_mean, save_invstd] if running_mean is None else [running_mean, running_var]
+    saved = [save_mean, save_invstd] if train else running
+    made = ge.BatchNormGradV3(grad_out, input, weight, *running, *saved, is_training=train, epsilon=eps)
+    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+
+
+@converter(aten.batch_norm_backward.default)
+def batch_norm_backward(
+    grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve, *,
+    meta_outputs, used,
+):  # fmt: skip
+    """The same under its newer name."""
+    return native_batch_norm_backward(
+        grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask,
+        meta_outputs=meta_outputs, used=used,
+    )  # fmt: skip

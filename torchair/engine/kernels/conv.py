@@ -1,0 +1,88 @@
+"""Convolutions. GE's pads may differ on the two sides of a dim, torch's may not: such data is padded or cropped apart."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from torchair.engine.registry import Ints, kernel
+
+aten = torch.ops.aten
+
+
+def _spatial(values, data_format):
+    """The part of an attribute that belongs to the spatial dims; data are in torch's order."""
+    assert data_format in ("NCHW", "NCDHW"), "data are in torch's order"
+    return list(values[2:])
+
+
+def _sides(pads):
+    """(begin, end) of each spatial dim."""
+    return list(zip(pads[::2], pads[1::2], strict=True))
+
+
+def _is_even(pads):
+    return all(begin == end for begin, end in _sides(pads))
+
+
+def _padded(x, pads):
+    """`x` padded as the attribute says; torch lists the last dim first."""
+    return F.pad(x, [side for pair in reversed(_sides(pads)) for side in pair])
+
+
+def _cropped(x, pads):
+    """The inverse of `_padded`."""
+    return F.pad(x, [-side for pair in reversed(_sides(pads)) for side in pair])
+
+
+@kernel("Conv2D", "Conv3D")
+def conv(x, filter, bias, offset_w, *, strides, pads, dilations, groups, data_format):
+    """A convolution with filters [out, in / groups, ...]."""
+    assert offset_w is None, "offset_w is for quantised weights"
+    strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
+    even = _is_even(pads)
+    padding = pads[::2] if even else [0] * len(strides)
+    x = x if even else _padded(x, pads)
+    return aten.convolution(x, filter, bias, strides, padding, dilations, False, [0] * len(strides), groups)
+
+
+@kernel("Conv2DTranspose", "Conv3DTranspose")
+def conv_transpose(
+    input_size: Ints, x, filter, bias, offset_w, *, strides, pads, dilations, groups, data_format, output_padding
+):
+    """A transposed convolution with filters [in, out / groups, ...]; `input_size` is the shape of the result."""
+    assert offset_w is None, "offset_w is for quantised weights"
+    strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
+    extra = _spatial(output_padding, data_format)
+    even = _is_even(pads)
+    padding = pads[::2] if even else [0] * len(strides)
+    y = aten.convolution(x, filter, bias, strides, padding, dilations, True, extra, groups)
+    return y if even else _cropped(y, pads)
+
+
+def _gradient(dy, x, filter, mask, strides, pads, dilations, groups, data_format):
+    assert _is_even(pads), "gradients are emitted with even pads"
+    strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
+    none = [0] * len(strides)
+    return aten.convolution_backward(dy, x, filter, None, strides, pads[::2], dilations, False, none, groups, mask)
+
+
+@kernel("Conv2DBackpropInput", "Conv3DBackpropInput")
+def conv_backprop_input(
+    input_size: Ints, filter, out_backprop, *, strides, pads, dilations, groups, data_format
+):
+    """The gradient of the data, whose shape is `input_size`."""
+    shape_only = out_backprop.new_empty(1).expand(input_size)
+    mask = [True, False, False]
+    return _gradient(out_backprop, shape_only, filter, mask, strides, pads, dilations, groups, data_format)[0]
+
+
+@kernel("Conv2DBackpropFilter", "Conv3DBackpropFilter")
+def conv_backprop_filter(
+    x, filter_size: Ints, out_backprop, *, strides, pads, dilations, groups, data_format
+):
+    """The gradient of the filters, whose shape is `filter_size`; half precision gives float32."""
+    shape_only = x.new_empty(1).expand(filter_size)
+    mask = [False, True, False]
+    made = _gradient(out_backprop, x, shape_only, mask, strides, pads, dilations, groups, data_format)[1]
+    return made if made.dtype == torch.float64 else made.float()

@@ -1,0 +1,38 @@
+"""Losses and their gradients."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from torchair.engine.registry import kernel
+
+aten = torch.ops.aten
+
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+@kernel("NLLLoss")
+def nll_loss(x, target, weight, *, reduction, ignore_index):
+    """(loss, total weight) of the log-probabilities of the target classes."""
+    return aten.nll_loss_forward(x, target.long(), weight, _REDUCTIONS[reduction], ignore_index)
+
+
+@kernel("NLLLossGrad")
+def nll_loss_grad(x, y_grad, target, weight, total_weight, *, reduction, ignore_index):
+    """The gradient of the log-probabilities."""
+    return aten.nll_loss_backward(
+        y_grad, x, target.long(), weight, _REDUCTIONS[reduction], ignore_index, total_weight
+    )
+
+
+@kernel("MseLoss")
+def mse_loss(predict, label, *, reduction):
+    """(predict - label)², reduced."""
+    return F.mse_loss(predict, label, reduction=reduction)
+
+
+@kernel("MseLossGrad")
+def mse_loss_grad(predict, label, dout, *, reduction):
+    """The gradient of `predict`."""
+    return aten.mse_loss_backward(dout, predict, label, _REDUCTIONS[reduction])

@@ -1,0 +1,130 @@
+"""Softmax and normalisation. Statistics are float32 (double for doubles), whatever the data is."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from torchair.engine.registry import Ints, kernel
+
+aten = torch.ops.aten
+
+
+def _only(axes):
+    """The one dim of an axes attribute."""
+    assert len(axes) == 1, "softmax runs over one dim"
+    return axes[0]
+
+
+def _statistic(x):
+    return x if x.dtype == torch.float64 else x.float()
+
+
+@kernel("SoftmaxV2")
+def softmax(x, *, axes, half_to_float):
+    """Softmax over one dim; half_to_float makes float32 of fp16."""
+    return torch.softmax(x, _only(axes), dtype=torch.float32 if half_to_float else None)
+
+
+@kernel("LogSoftmaxV2")
+def log_softmax(logits, *, axes):
+    """The logarithm of softmax over one dim."""
+    return torch.log_softmax(logits, _only(axes))
+
+
+@kernel("SoftmaxGrad")
+def softmax_grad(softmax, grad_softmax, *, axes):
+    """y * (dy - sum(y * dy))."""
+    return aten._softmax_backward_data(grad_softmax, softmax, _only(axes), softmax.dtype)
+
+
+@kernel("LogSoftmaxGrad")
+def log_softmax_grad(grad, x, *, axis):
+    """dy - exp(y) * sum(dy), `x` being the result of log-softmax."""
+    return aten._log_softmax_backward_data(grad, x, _only(axis), x.dtype)
+
+
+@kernel("LayerNormV4")
+def layer_norm(x, normalized_shape: Ints, gamma, beta, *, epsilon):
+    """(y, mean, rstd) over the last dims; statistics keep these dims with size 1."""
+    y, mean, rstd = torch.native_layer_norm(x, normalized_shape, gamma, beta, epsilon)
+    return y, _statistic(mean), _statistic(rstd)
+
+
+@kernel("LayerNormGradV3")
+def layer_norm_grad(dy, x, rstd, mean, gamma):
+    """The gradients of x, gamma and beta."""
+    return aten.native_layer_norm_backward(dy, x, gamma.shape, mean, rstd, gamma, gamma, [True, True, True])
+
+
+def _group_sizes(x, data_format):
+    """(N, C, elements per channel) of data in torch's order."""
+    assert data_format == "NCHW", "data are in torch's order"
+    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
+
+
+@kernel("GroupNormV2")
+def group_norm(x, gamma, beta, *, num_groups, data_format, eps, is_training):
+    """(y, mean, rstd); statistics are [N, groups]."""
+    assert is_training, "statistics come from the data"
+    sizes = _group_sizes(x, data_format)
+    y, mean, rstd = torch.native_group_norm(x, gamma, beta, *sizes, num_groups, eps)
+    return y, _statistic(mean), _statistic(rstd)
+
+
+@kernel("GroupNormGrad")
+def group_norm_grad(
+    dy, mean, rstd, x, gamma, *, num_groups, data_format, dx_is_require, dgamma_is_require, dbeta_is_require
+):
+    """The gradients of x, gamma and beta."""
+    sizes = _group_sizes(x, data_format)
+    assert dx_is_require and dgamma_is_require and dbeta_is_require, "unread results cost nothing here"
+    mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
+    return aten.native_group_norm_backward(dy, x, mean, rstd, gamma, *sizes, num_groups, [True, True, True])
+
+
+@kernel("RmsNorm")
+def rms_norm(x, gamma, *, epsilon):
+    """(x * rstd * gamma, rstd) with rstd = 1 / sqrt(mean(x²) + eps) over the dims of gamma, computed in float32."""
+    wide = _statistic(x)
+    dims = list(range(x.ndim - gamma.ndim, x.ndim))
+    rstd = torch.rsqrt(wide.pow(2).mean(dims, keepdim=True) + epsilon)
+    return (wide * rstd * gamma).to(x.dtype), rstd
+
+
+@kernel("RmsNormGrad")
+def rms_norm_grad(dy, x, rstd, gamma):
+    """The gradients of x and gamma; that of gamma stays float32."""
+    leading, dims = list(range(x.ndim - gamma.ndim)), list(range(x.ndim - gamma.ndim, x.ndim))
+    grad, normed = _statistic(dy), _statistic(x) * rstd
+    inner = grad * gamma
+    dx = rstd * (inner - normed * (inner * normed).mean(dims, keepdim=True))
+    dgamma = grad * normed
+    return dx.to(x.dtype), dgamma.sum(leading) if leading else dgamma
+
+
+@kernel("BNInfer")
+def bn_infer(x, scale, offset, mean, variance, *, epsilon):
+    """(x - mean) / sqrt(variance + eps) * scale + offset per channel (dim 1)."""
+    return aten._native_batch_norm_legit_no_training(x, scale, offset, mean, variance, 0.0, epsilon)[0]
+
+
+@kernel("BatchNormV3")
+def batch_norm(x, weight, bias, running_mean, running_var, *, epsilon, momentum, is_training):
+    """(y, running mean, running variance, batch mean, batch rstd); running variances are unbiased."""
+    if not is_training:
+        y = bn_infer(x, weight, bias, running_mean, running_var, epsilon=epsilon)
+        return y, running_mean, running_var, running_mean, torch.rsqrt(running_var + epsilon)
+    y, save_mean, save_rstd, mean, var = aten._native_batch_norm_legit_functional(
+        x, weight, bias, running_mean, running_var, True, momentum, epsilon
+    )
+    return y, mean, var, save_mean, save_rstd
+
+
+@kernel("BatchNormGradV3")
+def batch_norm_grad(dy, x, weight, running_mean, running_var, save_mean, save_rstd, *, is_training, epsilon):
+    """The gradients of x, weight and bias, by batch statistics (training) or by running ones."""
+    return aten.native_batch_norm_backward(
+        dy, x, weight, running_mean, running_var, save_mean, save_rstd, is_training, epsilon, [True, True, True]
+    )
