@@ -69,7 +69,12 @@ def dims_of(dims: Sequence[int] | int | None, rank: int) -> list[int]:
 def sizes(x: Tensor) -> tuple[Any, ...]:
     """The sizes of a tensor, some of which may be symbols."""
     assert x.meta is not None, "operands of a converter have metas"
-    return tuple(x.meta.shape)
+    return tuple(_settled(size) for size in x.meta.shape)
+
+
+def _settled(size: Any) -> Any:
+    """A symbol that turned out to be a constant as that constant."""
+    return int(size.node.expr) if is_symbol(size) and size.node.expr.is_number else size
 
 
 def static_sizes(x: Tensor) -> list[int] | None:
@@ -79,9 +84,10 @@ def static_sizes(x: Tensor) -> list[int] | None:
 
 def same_size(a: Any, b: Any) -> bool:
     """Are two sizes the same number or the same expression of symbols? Asks nothing, so it installs no guard."""
-    if is_symbol(a) and is_symbol(b):
-        return a.node.expr == b.node.expr
-    return not is_symbol(a) and not is_symbol(b) and a == b
+    first, second = _settled(a), _settled(b)
+    if is_symbol(first) and is_symbol(second):
+        return first.node.expr == second.node.expr
+    return not is_symbol(first) and not is_symbol(second) and first == second
 
 
 def size_of(x: Tensor, dim: int) -> Any:

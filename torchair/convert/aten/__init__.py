@@ -1,5 +1,41 @@
 """Converters of ATen ops by family. Importing this package fills the table of `convert.registry`."""
 
-from torchair.convert.aten import matmul, pointwise, shape
+from torchair.convert.aten import (
+    activation,
+    attention,
+    compare,
+    conv,
+    copies,
+    create,
+    index,
+    loss,
+    matmul,
+    norm,
+    pointwise,
+    pool,
+    random,
+    reduce,
+    scatter,
+    shape,
+    sort,
+)
 
-__all__ = ["matmul", "pointwise", "shape"]
+__all__ = [
+    "activation",
+    "attention",
+    "compare",
+    "conv",
+    "copies",
+    "create",
+    "index",
+    "loss",
+    "matmul",
+    "norm",
+    "pointwise",
+    "pool",
+    "random",
+    "reduce",
+    "scatter",
+    "shape",
+    "sort",
+]

@@ -1,5 +1,41 @@
 """What each GE op means, by family. Importing this package fills the tables of `engine.registry`."""
 
-from torchair.engine.kernels import matmul, pointwise, shape, symbolic
+from torchair.engine.kernels import (
+    activation,
+    attention,
+    compare,
+    conv,
+    copies,
+    create,
+    index,
+    loss,
+    matmul,
+    norm,
+    pointwise,
+    pool,
+    reduce,
+    scatter,
+    shape,
+    sort,
+    symbolic,
+)
 
-__all__ = ["matmul", "pointwise", "shape", "symbolic"]
+__all__ = [
+    "activation",
+    "attention",
+    "compare",
+    "conv",
+    "copies",
+    "create",
+    "index",
+    "loss",
+    "matmul",
+    "norm",
+    "pointwise",
+    "pool",
+    "reduce",
+    "scatter",
+    "shape",
+    "sort",
+    "symbolic",
+]

@@ -1,27 +1,81 @@
-"""Elementwise ops: one result element from the elements at the same place."""
+"""Elementwise arithmetic: one result element from the elements at the same place. Operands have equal dtypes."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from torchair.core import dtypes
-from torchair.engine.registry import kernel, torch_kernels
+from torchair.engine.registry import Operand, kernel, torch_kernels
 
 torch_kernels({
-    "Add": torch.add,
-    "Sub": torch.sub,
-    "Mul": torch.mul,
-    "Relu": torch.relu,
-    "Neg": torch.neg,
-    "Sigmoid": torch.sigmoid,
-    "Tanh": torch.tanh,
-})
+    "Abs": torch.abs, "Neg": torch.neg, "Sign": torch.sgn, "Reciprocal": torch.reciprocal,
+    "Ceil": torch.ceil, "Floor": torch.floor, "Round": torch.round, "Rint": torch.round, "Trunc": torch.trunc,
+    "Sqrt": torch.sqrt, "Rsqrt": torch.rsqrt, "Square": torch.square, "Expm1": torch.expm1, "Log1p": torch.log1p,
+    "Sin": torch.sin, "Cos": torch.cos, "Tan": torch.tan, "Asin": torch.asin, "Acos": torch.acos, "Atan": torch.atan,
+    "Sinh": torch.sinh, "Cosh": torch.cosh, "Tanh": torch.tanh, "Asinh": torch.asinh, "Acosh": torch.acosh,
+    "Atanh": torch.atanh, "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv,
+    "Atan2": torch.atan2, "NextAfter": torch.nextafter, "Igamma": torch.special.gammainc,
+    "Igammac": torch.special.gammaincc, "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e,
+    "Ndtri": torch.special.ndtri,
+})  # fmt: skip
+torch_kernels({
+    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "RealDiv": torch.true_divide,
+    "FloorMod": torch.remainder, "Mod": torch.fmod, "TruncateMod": torch.fmod, "Pow": torch.pow, "Xlogy": torch.xlogy,
+}, numbers=True)  # fmt: skip
 
 
-@kernel("Cast")
-def cast(x, *, dst_type):
-    """torch's `.to`: float to int truncates, anything to bool is x != 0."""
-    return x.to(dtypes.to_torch(dst_type))
+@kernel("FloorDiv")
+def floor_div(x1, x2: Operand):
+    """The quotient rounded down."""
+    return torch.div(x1, x2, rounding_mode="floor")
+
+
+@kernel("TruncateDiv")
+def truncate_div(x1, x2: Operand):
+    """The quotient rounded toward zero."""
+    return torch.div(x1, x2, rounding_mode="trunc")
+
+
+@kernel("Div")
+def div(x1, x2: Operand):
+    """Floats divide truly, integers toward zero."""
+    mode = None if x1.is_floating_point() or x1.is_complex() else "trunc"
+    return torch.div(x1, x2, rounding_mode=mode)
+
+
+@kernel("Maximum")
+def maximum(x1, x2: Operand):
+    """The larger one; NaN wins."""
+    return torch.maximum(x1, x2) if isinstance(x2, torch.Tensor) else torch.clamp_min(x1, x2)
+
+
+@kernel("Minimum")
+def minimum(x1, x2: Operand):
+    """The smaller one; NaN wins."""
+    return torch.minimum(x1, x2) if isinstance(x2, torch.Tensor) else torch.clamp_max(x1, x2)
+
+
+@kernel("Exp")
+def exp(x, *, base, scale, shift):
+    """base ** (scale * x + shift); base -1 is e."""
+    power = _affine(x, scale, shift)
+    if base == -1:
+        return torch.exp(power)
+    return torch.exp2(power) if base == 2 else torch.pow(base, power)
+
+
+@kernel("Log")
+def log(x, *, base, scale, shift):
+    """The logarithm of scale * x + shift; base -1 is e."""
+    number = _affine(x, scale, shift)
+    named = {-1: torch.log, 2: torch.log2, 10: torch.log10}.get(base)
+    return named(number) if named else torch.log(number) / math.log(base)
+
+
+def _affine(x: torch.Tensor, scale: float, shift: float) -> torch.Tensor:
+    x = x if scale == 1 else x * scale
+    return x if shift == 0 else x + shift
 
 
 @kernel("Muls")
@@ -30,13 +84,116 @@ def muls(x, *, value):
     return x * value
 
 
-@kernel("Identity", "TensorMove")
-def identity(x):
-    """The same value; nothing in the IR can write into it."""
-    return x
+@kernel("Adds")
+def adds(x, *, value):
+    """The sum with the unrounded number."""
+    return x + value
 
 
-@kernel("Assign")
-def assign(ref, value):
-    """Writes `value` into `ref`; the result is `ref`."""
-    return ref.copy_(value)
+@kernel("Axpy")
+def axpy(x1, x2, *, alpha):
+    """x1 + alpha * x2."""
+    return torch.add(x1, x2, alpha=alpha)
+
+
+@kernel("AxpyV2")
+def axpy_v2(x1, x2, alpha: Operand):
+    """x1 + alpha * x2."""
+    return x1 + alpha * x2 if isinstance(alpha, torch.Tensor) else torch.add(x1, x2, alpha=alpha)
+
+
+@kernel("Sxpy")
+def sxpy(x1, x2, alpha: Operand):
+    """x1 - alpha * x2."""
+    if alpha is None:
+        return x1 - x2
+    return x1 - alpha * x2 if isinstance(alpha, torch.Tensor) else torch.sub(x1, x2, alpha=alpha)
+
+
+@kernel("Addcmul")
+def addcmul(input_data, x1, x2, value: Operand):
+    """input + value * x1 * x2."""
+    if isinstance(value, torch.Tensor):
+        return input_data + value * x1 * x2
+    return torch.addcmul(input_data, x1, x2, value=value)
+
+
+@kernel("Addcdiv")
+def addcdiv(input_data, x1, x2, value: Operand):
+    """input + value * x1 / x2."""
+    if isinstance(value, torch.Tensor):
+        return input_data + value * x1 / x2
+    return torch.addcdiv(input_data, x1, x2, value=value)
+
+
+@kernel("Lerp")
+def lerp(start, end, weight: Operand):
+    """start + weight * (end - start)."""
+    return torch.lerp(start, end, weight)
+
+
+@kernel("ClipByValueV2")
+def clip_by_value(x, clip_value_min: Operand, clip_value_max: Operand):
+    """min(max(x, lo), hi): hi where lo > hi; NaN stays. A bound that no value can pass is no bound."""
+    low, high = _bound(x, clip_value_min), _bound(x, clip_value_max)
+    if isinstance(low, torch.Tensor) and high is not None and not isinstance(high, torch.Tensor):
+        return torch.clamp_max(torch.maximum(x, low), high)
+    if isinstance(high, torch.Tensor) and low is not None and not isinstance(low, torch.Tensor):
+        return torch.minimum(torch.clamp_min(x, low), high)
+    return x if low is None and high is None else torch.clamp(x, low, high)
+
+
+def _bound(x: torch.Tensor, bound: torch.Tensor | complex) -> torch.Tensor | complex | None:
+    """None for an infinite bound."""
+    return None if isinstance(bound, float) and math.isinf(bound) else bound
+
+
+@kernel("NanToNum")
+def nan_to_num(x, *, nan, posinf, neginf):
+    """Finite numbers for NaN and the infinities."""
+    return torch.nan_to_num(x, nan, posinf, neginf)
+
+
+@kernel("AddN")
+def add_n(x, *, N):
+    """The sum of several tensors."""
+    total = x[0]
+    for tensor in x[1:]:
+        total = total + tensor
+    return total
+
+
+@kernel("Complex")
+def complex_(real, imag, *, Tout):
+    """A complex number from its parts."""
+    return torch.complex(real, imag)
+
+
+@kernel("Real")
+def real(input, *, Tout):
+    """The real part."""
+    return torch.real(input)
+
+
+@kernel("Imag")
+def imag(input, *, Tout):
+    """The imaginary part."""
+    return torch.imag(input)
+
+
+@kernel("Angle")
+def angle(input, *, Tout):
+    """The argument of a complex number."""
+    return torch.angle(input)
+
+
+@kernel("ComplexAbs")
+def complex_abs(x, *, Tout):
+    """The magnitude of a complex number."""
+    return torch.abs(x)
+
+
+@kernel("Conj")
+def conj(input):
+    """The conjugate."""
+    return torch.conj_physical(input)

@@ -1,0 +1,74 @@
+"""ATen's casts, copies and writes."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import cast, same_size, shape_of, sizes
+from torchair.convert.registry import converter
+from torchair.ge.host import Host
+
+aten = torch.ops.aten
+
+
+@converter(aten._to_copy.default)
+def to_copy(
+    self,
+    *,
+    dtype=None,
+    layout=None,
+    device=None,
+    pin_memory=None,
+    non_blocking=False,
+    memory_format=None,
+    meta_outputs,
+):
+    """Another dtype. The IR knows no devices, so moves are left to torch; layouts come back at the end of the graph."""
+    if not isinstance(self.meta, Host) and self.meta.device != meta_outputs.device:
+        raise NotImplementedError("it moves data to another device")
+    if layout not in (None, torch.strided):
+        raise NotImplementedError(f"the layout {layout} has no IR")
+    return ge.TensorMove(self) if self.dtype == meta_outputs.dtype else cast(self, meta_outputs.dtype)
+
+
+@converter(aten.clone.default)
+def clone(self, *, memory_format=None):
+    """The same value."""
+    return ge.Identity(self)
+
+
+@converter(
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+    aten.alias_copy.default,
+    aten.detach_copy.default,
+    aten.contiguous.default,
+)
+def alias(self, **_):
+    """The same value."""
+    return ge.Identity(self)
+
+
+@converter(aten.view.dtype)
+def view_dtype(self, dtype):
+    """The same bytes as another type."""
+    return ge.Bitcast(self, type=dtype)
+
+
+@converter(aten.copy.default)
+def copy(self, src, non_blocking=False):
+    """`src` in the dtype and shape of `self`."""
+    value = cast(src, self.dtype)
+    if len(sizes(src)) == self.rank and all(map(same_size, sizes(src), sizes(self))):
+        return ge.Identity(value)
+    return ge.BroadcastTo(value, shape_of(self))
+
+
+@converter(aten.copy_.default)
+def copy_(self, src, non_blocking=False):
+    """Write `src` into a graph input."""
+    return ge.Assign(self, cast(src, self.dtype))

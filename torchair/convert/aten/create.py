@@ -1,0 +1,162 @@
+"""ATen ops that make tensors from sizes and numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import INT32, cast, shape_of, torch_dtype
+from torchair.convert.registry import converter
+from torchair.ge.graph import Tensor
+
+aten = torch.ops.aten
+
+
+def _fill(size, value, meta):
+    """A tensor of `size` full of a number; without dims the number itself."""
+    number = cast(value, meta.dtype)
+    return number if isinstance(size, list) and not size else ge.Fill(size, number)
+
+
+@converter(aten.full.default)
+def full(size, fill_value, *, meta_outputs, **_):
+    """One number everywhere."""
+    return _fill(size, fill_value, meta_outputs)
+
+
+@converter(aten.full_like.default)
+def full_like(self, fill_value, *, meta_outputs, **_):
+    """One number everywhere, shaped like self."""
+    return _fill(shape_of(self), fill_value, meta_outputs)
+
+
+@converter(aten.new_full.default)
+def new_full(self, size, fill_value, *, meta_outputs, **_):
+    """One number everywhere, in the dtype of self unless told otherwise."""
+    return _fill(size, fill_value, meta_outputs)
+
+
+@converter(aten.fill.Scalar, aten.fill.Tensor)
+def fill(self, value, *, meta_outputs):
+    """One value everywhere."""
+    return _fill(shape_of(self), value, meta_outputs)
+
+
+def _constant(value):
+    """Sizes in, one number everywhere."""
+
+    def run(size, *, meta_outputs, **_):
+        return _fill(size, value, meta_outputs)
+
+    return run
+
+
+def _new_constant(value):
+    """Sizes in, one number everywhere; `self` gives only the dtype."""
+
+    def run(self, size, *, meta_outputs, **_):
+        return _fill(size, value, meta_outputs)
+
+    return run
+
+
+def _constant_like(op, value):
+    """The op that looks at its input, if that has the right dtype already."""
+
+    def run(self, *, meta_outputs, **_):
+        if op is not None and self.dtype == meta_outputs.dtype:
+            return op(self)
+        return _fill(shape_of(self), value, meta_outputs)
+
+    return run
+
+
+for _target, _row in {
+    aten.zeros.default: _constant(0),
+    aten.ones.default: _constant(1),
+    aten.empty.memory_format: _constant(0),
+    aten.new_zeros.default: _new_constant(0),
+    aten.new_ones.default: _new_constant(1),
+    aten.zeros_like.default: _constant_like(ge.ZerosLike, 0),
+    aten.ones_like.default: _constant_like(ge.OnesLike, 1),
+    aten.zero.default: _constant_like(ge.ZerosLike, 0),
+    aten.empty_like.default: _constant_like(None, 0),
+}.items():
+    converter(_target)(_row)
+
+
+@converter(aten.new_empty.default)
+def new_empty(self, size, *, meta_outputs, **_):
+    """Values that do not matter."""
+    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+
+
+@converter(aten.empty_strided.default)
+def empty_strided(size, stride, *, meta_outputs, **_):
+    """Values that do not matter; strides come back at the end of the graph."""
+    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+
+
+@converter(aten.new_empty_strided.default)
+def new_empty_strided(self, size, stride, *, meta_outputs, **_):
+    """Values that do not matter; strides come back at the end of the graph."""
+    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+
+
+@converter(aten.scalar_tensor.default)
+def scalar_tensor(s, *, meta_outputs, **_):
+    """A number as a tensor."""
+    return cast(s, meta_outputs.dtype)
+
+
+@converter(aten.arange.default)
+def arange(end, *, meta_outputs, **_):
+    """0, 1, … below `end`."""
+    return arange_step(0, end, 1, meta_outputs=meta_outputs)
+
+
+@converter(aten.arange.start)
+def arange_start(start, end, *, meta_outputs, **_):
+    """start, start + 1, … below `end`."""
+    return arange_step(start, end, 1, meta_outputs=meta_outputs)
+
+
+@converter(aten.arange.start_step)
+def arange_step(start, end, step=1, *, meta_outputs, **_):
+    """From start in steps, without `end`, counted in a type that holds the three numbers."""
+    numbers = [_range_type(number) for number in (start, end, step)]
+    dtype = torch.int64
+    if torch.float32 in numbers or torch.float64 in numbers:
+        if not meta_outputs.torch_dtype.is_floating_point:
+            raise NotImplementedError("an integer range with fractional bounds")
+        dtype = torch.float64 if torch.float64 in numbers else torch.float32
+    elif meta_outputs.torch_dtype in (torch.int32, torch.float32, torch.float64):
+        dtype = meta_outputs.torch_dtype
+    return cast(ge.Range(*(cast(number, dtype) for number in (start, end, step))), meta_outputs.dtype)
+
+
+def _range_type(number) -> torch.dtype:
+    """The smallest of int64, float32 and float64 that holds a number exactly."""
+    if isinstance(number, Tensor):
+        return torch_dtype(number)
+    if isinstance(number, int):
+        return torch.int64
+    return torch.float32 if float(torch.tensor(number, dtype=torch.float32)) == number else torch.float64
+
+
+@converter(aten.linspace.default)
+def linspace(start, end, steps, *, meta_outputs, **_):
+    """`steps` points from start to end, both included."""
+    if not meta_outputs.torch_dtype.is_floating_point:
+        raise NotImplementedError("LinSpace counts in floats")
+    dtype = torch.float64 if meta_outputs.torch_dtype is torch.float64 else torch.float32
+    return cast(ge.LinSpace(cast(start, dtype), cast(end, dtype), steps), meta_outputs.dtype)
+
+
+@converter(aten.eye.default, aten.eye.m)
+def eye(n, m=None, *, meta_outputs, **_):
+    """Ones on the diagonal."""
+    columns = n if m is None else m
+    if isinstance(n, Tensor) or isinstance(columns, Tensor):
+        raise NotImplementedError("the sizes of Eye are attributes")
+    return ge.Eye(num_rows=n, num_columns=columns, dtype=meta_outputs.dtype)

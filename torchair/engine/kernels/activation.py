@@ -1,0 +1,210 @@
+"""Activations and their gradients."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from torchair.engine.registry import Operand, kernel, torch_kernels
+
+aten = torch.ops.aten
+
+torch_kernels({
+    "Relu": torch.relu, "Relu6": F.relu6, "Sigmoid": torch.sigmoid, "Gelu": F.gelu, "HardSwish": F.hardswish,
+    "HardSwishGrad": aten.hardswish_backward, "Mish": F.mish, "Selu": F.selu, "Softplus": F.softplus,
+    "Softsign": F.softsign, "LogSigmoid": F.logsigmoid,
+})  # fmt: skip
+
+
+@kernel("ReluGrad")
+def relu_grad(gradients, features):
+    """The gradient where the input was positive."""
+    return aten.threshold_backward(gradients, features, 0)
+
+
+@kernel("ThresholdV2")
+def threshold(x, threshold: Operand, value: Operand):
+    """x where it is above the threshold, else `value`."""
+    return torch.where(x > threshold, x, 0 if value is None else value)
+
+
+@kernel("ThresholdGradV2D")
+def threshold_grad(gradients, features, *, threshold):
+    """The gradient where the input was above the threshold."""
+    return aten.threshold_backward(gradients, features, threshold)
+
+
+@kernel("Swish")
+def swish(x, *, scale):
+    """x * sigmoid(scale * x)."""
+    return F.silu(x) if scale == 1 else x * torch.sigmoid(scale * x)
+
+
+@kernel("SwishGrad")
+def swish_grad(grad, x, y, *, scale):
+    """The gradient of Swish; `y` is its result, from which nothing new follows."""
+    if scale == 1:
+        return aten.silu_backward(grad, x)
+    gate = torch.sigmoid(scale * x)
+    return grad * gate * (1 + scale * x * (1 - gate))
+
+
+@kernel("FastGelu")
+def fast_gelu(x):
+    """x * sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+@kernel("GeluV2")
+def gelu(x, *, approximate):
+    """x * Phi(x), with erf or the tanh form."""
+    return F.gelu(x, approximate=approximate)
+
+
+@kernel("GeluGradV2")
+def gelu_grad(dy, x, *, approximate):
+    """The gradient of GeluV2."""
+    return aten.gelu_backward(dy, x, approximate=approximate)
+
+
+@kernel("GeluGrad")
+def gelu_grad_erf(dy, x, y):
+    """The gradient of Gelu; `y` is its result and not needed."""
+    return aten.gelu_backward(dy, x)
+
+
+@kernel("HardSigmoid")
+def hard_sigmoid(input_x, *, alpha, beta):
+    """alpha * x + beta, held in 0 … 1."""
+    if _default_slope(alpha, beta):
+        return F.hardsigmoid(input_x)
+    return torch.clamp(alpha * input_x + beta, 0, 1)
+
+
+@kernel("HardSigmoidGrad")
+def hard_sigmoid_grad(grads, input_x, *, alpha, beta):
+    """The gradient of HardSigmoid."""
+    if _default_slope(alpha, beta):
+        return aten.hardsigmoid_backward(grads, input_x)
+    inner = alpha * input_x + beta
+    return torch.where((inner > 0) & (inner < 1), grads * alpha, 0)
+
+
+def _default_slope(alpha: float, beta: float) -> bool:
+    """The catalogue writes 1/6 with eight digits."""
+    return abs(alpha - 1 / 6) < 1e-7 and beta == 0.5
+
+
+@kernel("SigmoidGrad")
+def sigmoid_grad(y, dy, *, complex_conj):
+    """The gradient of Sigmoid from its result."""
+    return aten.sigmoid_backward(dy, y)
+
+
+@kernel("TanhGrad")
+def tanh_grad(y, dy, *, complex_conj):
+    """The gradient of Tanh from its result."""
+    return aten.tanh_backward(dy, y)
+
+
+@kernel("MishGrad")
+def mish_grad(grad, x, tanhx):
+    """The gradient of Mish; `tanhx` would only save time."""
+    return aten.mish_backward(grad, x)
+
+
+@kernel("Elu")
+def elu(x, *, alpha, scale, input_scale):
+    """scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))."""
+    return aten.elu(x, alpha, scale, input_scale)
+
+
+@kernel("EluGradV2")
+def elu_grad(grads, activations, *, alpha, scale, input_scale, is_result):
+    """The gradient of Elu, from its input or its result."""
+    return aten.elu_backward(grads, alpha, scale, input_scale, is_result, activations)
+
+
+@kernel("CeluV2")
+def celu(x, *, alpha):
+    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    return F.celu(x, alpha)
+
+
+@kernel("LeakyRelu")
+def leaky_relu(x, *, negative_slope):
+    """x, or negative_slope * x below zero."""
+    return F.leaky_relu(x, negative_slope)
+
+
+@kernel("LeakyReluGrad")
+def leaky_relu_grad(gradients, features, *, negative_slope):
+    """The gradient of LeakyRelu from its input."""
+    return aten.leaky_relu_backward(gradients, features, negative_slope, False)
+
+
+@kernel("PRelu")
+def prelu(x, weight):
+    """x, or weight * x below zero; one weight, or one per channel (dim 1)."""
+    slope = weight.reshape((1, -1) + (1,) * (x.ndim - 2)) if x.ndim > 1 else weight.reshape(-1)
+    return torch.where(x > 0, x, slope * x)
+
+
+@kernel("GLU")
+def glu(x, *, dim):
+    """The first half times the sigmoid of the second."""
+    return F.glu(x, dim)
+
+
+@kernel("GLUGrad")
+def glu_grad(y_grad, x, *, dim):
+    """The gradient of GLU."""
+    return aten.glu_backward(y_grad, x, dim)
+
+
+@kernel("LogSigmoidGrad")
+def log_sigmoid_grad(grads, features):
+    """The gradient of LogSigmoid."""
+    return grads * torch.sigmoid(-features)
+
+
+@kernel("HardtanhGrad")
+def hardtanh_grad(result, grad, *, min_val, max_val):
+    """The gradient where the value was strictly between the bounds."""
+    return aten.hardtanh_backward(grad, result, min_val, max_val)
+
+
+@kernel("SoftplusV2")
+def softplus(x, *, beta, threshold):
+    """log(1 + exp(beta * x)) / beta; x itself above the threshold."""
+    return F.softplus(x, beta, threshold)
+
+
+@kernel("SoftplusV2Grad")
+def softplus_grad(input_gradients, input_features, *, beta, threshold):
+    """The gradient of SoftplusV2."""
+    return aten.softplus_backward(input_gradients, input_features, beta, threshold)
+
+
+@kernel("HardShrink")
+def hard_shrink(input_x, *, lambd):
+    """x, or 0 within -lambd … lambd."""
+    return F.hardshrink(input_x, lambd)
+
+
+@kernel("HardShrinkGrad")
+def hard_shrink_grad(gradients, features, *, lambd):
+    """The gradient of HardShrink."""
+    return aten.hardshrink_backward(gradients, features, lambd)
+
+
+@kernel("SoftShrink")
+def soft_shrink(input_x, *, lambd):
+    """x moved toward 0 by lambd, 0 within -lambd … lambd."""
+    return F.softshrink(input_x, lambd)
+
+
+@kernel("SoftShrinkGrad")
+def soft_shrink_grad(input_grad, input_x, *, lambd):
+    """The gradient of SoftShrink."""
+    return aten.softshrink_backward(input_grad, input_x, lambd)

@@ -1,0 +1,31 @@
+"""Casts, copies and writes."""
+
+from __future__ import annotations
+
+from torchair.core import dtypes
+from torchair.engine.registry import kernel
+
+
+@kernel("Cast")
+def cast(x, *, dst_type):
+    """torch's `.to`: float to int truncates, anything to bool is x != 0."""
+    return x.to(dtypes.to_torch(dst_type))
+
+
+@kernel("Bitcast")
+def bitcast(x, *, type, keep_dim):
+    """The same bytes read as another type; a change of width scales the last dim."""
+    assert not keep_dim, "only torch's form of Bitcast is emitted"
+    return x.view(dtypes.to_torch(type))
+
+
+@kernel("Identity", "TensorMove")
+def identity(x):
+    """The same value; nothing in the IR can write into it."""
+    return x
+
+
+@kernel("Assign")
+def assign(ref, value):
+    """Writes `value` into `ref`; the result is `ref`."""
+    return ref.copy_(value)
