@@ -67,6 +67,7 @@ __all__ = [
     "dynamo_counters",
     "end_pool_allocation",
     "fake_tracing",
+    "forget_data_sizes",
     "free_symbols",
     "generated_source",
     "inductor_cache_dir",
@@ -82,6 +83,7 @@ __all__ = [
     "reinplace",
     "select_decomp_table",
     "symbol_facts",
+    "unclaimed_symbols",
     "storage_id",
     "storage_use_count",
 ]
@@ -257,8 +259,14 @@ def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) 
     return made
 
 
+# Its decomposition returns attention weights in place of the log-sum-exp, and loses the fused kernel.
+_KEPT_WHOLE = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,)
+
+
 def decomposition_of(op: Any) -> Callable[..., Any] | None:
     """How torch itself takes an operator apart: its registered decomposition, or its composite definition."""
+    if op in _KEPT_WHOLE:
+        return None
     found = decomposition_table.get(op)
     if found is None and isinstance(op, torch._ops.OpOverload) and op._can_decompose():
         found = op.decompose
@@ -328,3 +336,16 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return run
+
+
+@contextlib.contextmanager
+def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not miss them."""
+    env = fake_mode.shape_env
+    with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
+        yield
+
+
+def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
+    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with a node that makes it."""
+    fake_mode.epoch += 1
