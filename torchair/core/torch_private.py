@@ -25,7 +25,11 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import cache_dir as inductor_cache_dir
 from torch._inductor.codecache import torch_key
-from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+from torch._inductor.compile_fx import (
+    _recursive_joint_graph_passes,
+    compile_fx_inner,
+    get_cpp_wrapper_config,
+)
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.decomposition import select_decomp_table
@@ -123,7 +127,8 @@ def aot_compilation(fake_mode: FakeTensorMode | None) -> Iterator[None]:
     mode = fake_mode if fake_mode is not None else FakeTensorMode()
     allowed, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
     try:
-        with V.set_aot_compilation(True):
+        # Before 2.13, `compile_fx_inner` leaves these options (compiled kernels are kept, …) to its caller.
+        with V.set_aot_compilation(True), inductor_config.patch(get_cpp_wrapper_config()):
             yield
     finally:
         mode.allow_non_fake_inputs = allowed

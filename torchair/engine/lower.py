@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from torchair.core.errors import AirError, BadGraph
-from torchair.core.torch_private import FakeTensorMode, expression_nodes, make_fx
+from torchair.core.torch_private import FakeTensorMode, expression_nodes, forget_data_sizes, make_fx, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.layout import restride
@@ -68,6 +68,7 @@ def lower(
 ) -> fx.GraphModule:
     """`placeholders` are the names and fake values of the flat arguments, in order."""
     state = Lowering(fake_mode, device, decompositions)
+    forget_data_sizes(fake_mode)
     for name, value in placeholders:
         node = state.graph.placeholder(name)
         node.meta["val"] = value
@@ -180,12 +181,12 @@ def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[f
 def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op, first_time: bool) -> fx.Node:
     """One traced node in the graph under construction, with a value of its own."""
     made = state.graph.node_copy(node, lambda old: mapped[old])
-    made.meta = {"val": node.meta.get("val")}
+    made.meta = {key: node.meta[key] for key in ("val", "unbacked_bindings") if key in node.meta}
     if op.origin is not None:
         made.meta["stack_trace"] = op.origin.source
     if not first_time:
         args, kwargs = fx.node.map_arg((made.args, made.kwargs), lambda inner: inner.meta["val"])
-        with state.fake_mode:
+        with state.fake_mode, unclaimed_symbols(state.fake_mode):
             made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
     _bind_symbols(state, made)
     return made
