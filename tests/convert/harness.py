@@ -51,6 +51,9 @@ def check(
     graph, report, gm, fake_mode = converted(fn, args, dynamic)
     fell_back = [reason for reason in report.fallbacks if reason.op not in allow]
     assert not fell_back, f"fell back: {fell_back}"
+    broken = [reason for reason in (*report.decomposed, *report.fallbacks) if "the converter is wrong" in reason.why]
+    broken += [reason for reason in (*report.decomposed, *report.fallbacks) if "the converter failed" in reason.why]
+    assert not broken, f"converters that did not decline but broke: {broken}"
     device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
     compare(interpret(graph, [_fresh(arg) for arg in args], device), expected, **tolerance)
     if check_lowered:

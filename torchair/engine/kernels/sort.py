@@ -26,4 +26,5 @@ def top_k(x, k: Int, *, sorted, dim, largest):
 def search_sorted(sorted_sequence, values, sorter, *, dtype, right):
     """Where a value would go in a sorted sequence; `right` means behind its equals."""
     int32 = dtypes.to_torch(dtype) == torch.int32
+    values = values.contiguous()
     return torch.searchsorted(sorted_sequence, values, out_int32=int32, right=right, sorter=sorter)
