@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import cast, same_size, shape_of, sizes
-from torchair.convert.registry import converter
+from torchair.convert.registry import converter, rename
 from torchair.ge.host import Host
 
 aten = torch.ops.aten
@@ -34,23 +34,24 @@ def to_copy(
 
 @converter(aten.clone.default)
 def clone(self, *, memory_format=None):
-    """The same value."""
-    return ge.Identity(self)
+    """A copy. One that is made for its layout only is made where the layout is needed."""
+    return ge.TensorMove(self) if memory_format in (None, torch.preserve_format) or _is_dense(self) else ge.Identity(self)
 
 
-@converter(
-    aten.detach.default,
-    aten.alias.default,
-    aten.lift.default,
-    aten.lift_fresh.default,
-    aten.lift_fresh_copy.default,
-    aten.alias_copy.default,
-    aten.detach_copy.default,
-    aten.contiguous.default,
-)
-def alias(self, **_):
-    """The same value."""
-    return ge.Identity(self)
+def _is_dense(x) -> bool:
+    """Is this contiguous where FX has it? Then a clone is asked for to have another storage."""
+    return isinstance(x.meta, torch.Tensor) and x.meta.is_contiguous()
+
+
+rename({
+    aten.detach.default: ge.Identity,
+    aten.alias.default: ge.Identity,
+    aten.lift.default: ge.Identity,
+    aten.lift_fresh.default: ge.Identity,
+    aten.lift_fresh_copy.default: ge.TensorMove,
+    aten.alias_copy.default: ge.TensorMove,
+    aten.detach_copy.default: ge.TensorMove,
+})
 
 
 @converter(aten.view.dtype)
@@ -64,7 +65,7 @@ def copy(self, src, non_blocking=False):
     """`src` in the dtype and shape of `self`."""
     value = cast(src, self.dtype)
     if len(sizes(src)) == self.rank and all(map(same_size, sizes(src), sizes(self))):
-        return ge.Identity(value)
+        return ge.TensorMove(value) if value is src else value
     return ge.BroadcastTo(value, shape_of(self))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT32, cast, shape_of, torch_dtype
+from torchair.convert.operands import INT32, cast, promote, shape_of, torch_dtype
 from torchair.convert.registry import converter
 from torchair.ge.graph import Tensor
 
@@ -124,24 +124,18 @@ def arange_start(start, end, *, meta_outputs, **_):
 @converter(aten.arange.start_step)
 def arange_step(start, end, step=1, *, meta_outputs, **_):
     """From start in steps, without `end`, counted in a type that holds the three numbers."""
-    numbers = [_range_type(number) for number in (start, end, step)]
-    dtype = torch.int64
-    if torch.float32 in numbers or torch.float64 in numbers:
-        if not meta_outputs.torch_dtype.is_floating_point:
+    numbers = (start, end, step)
+    dtype = torch.int32 if meta_outputs.torch_dtype is torch.int32 else torch.int64
+    if not all(_is_integer(number) for number in numbers):
+        if any(isinstance(number, Tensor) for number in numbers) or not meta_outputs.torch_dtype.is_floating_point:
             raise NotImplementedError("an integer range with fractional bounds")
-        dtype = torch.float64 if torch.float64 in numbers else torch.float32
-    elif meta_outputs.torch_dtype in (torch.int32, torch.float32, torch.float64):
-        dtype = meta_outputs.torch_dtype
-    return cast(ge.Range(*(cast(number, dtype) for number in (start, end, step))), meta_outputs.dtype)
+        exact = all(float(torch.tensor(number, dtype=torch.float32)) == number for number in numbers)
+        dtype = torch.float32 if exact else torch.float64
+    return cast(ge.Range(*promote(*numbers, to=dtype)), meta_outputs.dtype)
 
 
-def _range_type(number) -> torch.dtype:
-    """The smallest of int64, float32 and float64 that holds a number exactly."""
-    if isinstance(number, Tensor):
-        return torch_dtype(number)
-    if isinstance(number, int):
-        return torch.int64
-    return torch.float32 if float(torch.tensor(number, dtype=torch.float32)) == number else torch.float64
+def _is_integer(number) -> bool:
+    return torch_dtype(number) is torch.int64 if isinstance(number, Tensor) else isinstance(number, int)
 
 
 @converter(aten.linspace.default)

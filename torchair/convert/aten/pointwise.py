@@ -53,7 +53,7 @@ def _rounding(op):
     """Integers are round already."""
 
     def run(self):
-        return op(self) if torch_dtype(self).is_floating_point else ge.Identity(self)
+        return op(self) if torch_dtype(self).is_floating_point else ge.TensorMove(self)
 
     return run
 
@@ -73,13 +73,13 @@ def abs_(self, *, meta_outputs):
     dtype = torch_dtype(self)
     if dtype.is_complex:
         return ge.ComplexAbs(self, Tout=meta_outputs.dtype)
-    return ge.Identity(self) if dtype in (torch.uint8, torch.bool) else ge.Abs(self)
+    return ge.TensorMove(self) if dtype in (torch.uint8, torch.bool) else ge.Abs(self)
 
 
 @converter(aten.sign.default, aten.sgn.default)
 def sign(self):
     """-1, 0 or 1; a complex number divided by its magnitude."""
-    return ge.Identity(self) if torch_dtype(self) is torch.bool else ge.Sign(self)
+    return ge.TensorMove(self) if torch_dtype(self) is torch.bool else ge.Sign(self)
 
 
 @converter(aten.add.Tensor, aten.add.Scalar)
@@ -182,7 +182,7 @@ def pow_scalar(self, exponent, *, meta_outputs):
     return ge.Pow(base, like(exponent, base))
 
 
-_POWERS = {0.5: ge.Sqrt, -0.5: ge.Rsqrt, -1: ge.Reciprocal, 1: ge.Identity}
+_POWERS = {0.5: ge.Sqrt, -0.5: ge.Rsqrt, -1: ge.Reciprocal, 1: ge.TensorMove}
 
 
 @converter(aten.frac.default)
@@ -258,7 +258,7 @@ def nan_to_num(self, nan=None, posinf=None, neginf=None):
     """Finite numbers for NaN and the infinities: 0 and the largest ones unless told otherwise."""
     dtype = torch_dtype(self)
     if not dtype.is_floating_point:
-        return ge.Identity(self)
+        return ge.TensorMove(self)
     if dtype is torch.float64:
         raise NotImplementedError("the attributes of NanToNum are 32-bit floats")
     limits = torch.finfo(dtype)
@@ -315,7 +315,7 @@ def angle(self, *, meta_outputs):
 @converter(aten.conj_physical.default, aten._conj_physical.default, aten._conj.default)
 def conj(self):
     """The conjugate."""
-    return ge.Conj(self) if torch_dtype(self).is_complex else ge.Identity(self)
+    return ge.Conj(self) if torch_dtype(self).is_complex else ge.TensorMove(self)
 
 
 @converter(aten.resolve_conj.default, aten.resolve_neg.default)

@@ -16,7 +16,7 @@ def native_dropout(input, p, train=None):
     """Without training nothing is dropped. With it the op is taken apart around the random numbers."""
     if train or train is None:
         raise NotImplementedError("it draws random numbers")
-    return ge.Identity(input), ge.Fill(shape_of(input), cast(True, BOOL))
+    return ge.TensorMove(input), ge.Fill(shape_of(input), cast(True, BOOL))
 
 
 @converter(aten.native_dropout_backward.default)
