@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False)
+# Bound to the stream of the start: a redirection around somebody's prints does not catch ours.
+console = Console(highlight=False, file=sys.stdout)
 
 
 @dataclass
