@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, size_of, sizes
+from torchair.convert.operands import cast, pack, size_of, sizes
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
-from torchair.ge.host import is_symbol
+from torchair.ge.host import Host, is_symbol
 
 aten = torch.ops.aten
 
@@ -47,12 +47,8 @@ def condition_of(mask):
     if mask.op.type != "SelectV2":
         return None
     condition, keep, hide = mask.op.inputs
-    if keep.op.type != "Const" or hide.op.type != "Const":
-        return None
-    constants = [tensor.op.attrs["value"].value for tensor in (keep, hide)]
-    if any(value.numel() != 1 for value in constants) or [float(v) for v in constants] != [0.0, -torch.inf]:
-        return None
-    return condition
+    numbers = [x.meta.value if isinstance(x.meta, Host) else None for x in (keep, hide)]
+    return condition if numbers == [0.0, -torch.inf] else None
 
 
 def four_dims(x):
@@ -82,14 +78,7 @@ def spread(mask, wanted):
     small = [
         dim for dim, size in enumerate(wanted) if size != -1 and not is_symbol(have[dim]) and have[dim] == 1 and size != 1
     ]
-    return ge.BroadcastTo(mask, pack_sizes([size if dim in small else -1 for dim, size in enumerate(wanted)])) if small else mask
-
-
-def pack_sizes(numbers):
-    """A size list of ints and rank-0 tensors."""
-    if all(isinstance(number, int) for number in numbers):
-        return numbers
-    return ge.Pack([cast(number, ge.DataType.DT_INT64) for number in numbers], axis=0, N=len(numbers))
+    return ge.BroadcastTo(mask, pack([size if dim in small else -1 for dim, size in enumerate(wanted)])) if small else mask
 
 
 def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_lse):
