@@ -252,7 +252,8 @@ def _decompose(
         result = decomposition(*inner_args, **inner_kwargs)
         if result is NotImplemented:
             raise NotImplementedError("it does not cover these arguments")
-        return result
+        # A named tuple would be traced as a call.
+        return tuple(result) if isinstance(result, tuple) else result
 
     mark = len(walk.graph.ops)
     try:

@@ -21,7 +21,7 @@ from torchair.core.torch_private import FakeTensorMode, expression_nodes, forget
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.layout import restride
-from torchair.engine.registry import as_host
+from torchair.engine.registry import as_host, is_pure_writer
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
 
@@ -76,15 +76,29 @@ def lower(
     # Numbers first: a symbol that is an argument itself need not be read from a tensor.
     for node in sorted(state.placeholders, key=lambda node: isinstance(node.meta["val"], torch.Tensor)):
         _bind_symbols(state, node)
+    needless = _needless_moves(graph)
     with torch.no_grad():
         for op in graph.ops:
-            _lower_op(state, graph, op)
+            if op in needless:
+                state.values[op.outputs[0]] = state.values[op.inputs[0]]
+            else:
+                _lower_op(state, graph, op)
         outputs = [_output(state, result) for result in graph.results]
     state.graph.output(tuple(outputs))
     gm = fx.GraphModule(state.root, state.graph, "Lowered")
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
+
+
+def _needless_moves(graph: Graph) -> set[Op]:
+    """Copies for ops that write in place on a device: read only by kernels that make a new tensor, they are not made.
+
+    A cache that is updated and assigned back is then written in place, without a copy of the whole.
+    """
+    uses = graph.consumers()
+    moves = [op for op in graph.ops if op.type == "TensorMove" and op.outputs[0] in uses]
+    return {op for op in moves if all(is_pure_writer(user.type) for user, _ in uses[op.outputs[0]])}
 
 
 def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:

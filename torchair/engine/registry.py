@@ -9,6 +9,7 @@ is; all others are torch tensors.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class Kernel:
     takes: tuple[str, ...]
     attrs: tuple[str, ...]
     wants_device: bool
+    # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs no copy.
+    is_pure: bool = False
 
 
 _PASSED_AS = {name: name.lower() for name in ("Ints", "Int", "Number", "Host", "Operand", "Value")}
@@ -53,13 +56,16 @@ _host_kernels: dict[str, Fn] = {}
 
 
 def kernel(
-    *ops: str, on: str | None = None, only: Callable[..., str | None] | None = None
+    *ops: str, on: str | None = None, only: Callable[..., str | None] | None = None, pure: bool = False
 ) -> Callable[[Fn], Fn]:
-    """Declare the meaning of one or several ops. `only` gives a reason to decline, for device rules."""
+    """Declare the meaning of one or several ops. `only` gives a reason to decline, for device rules.
+
+    `pure` is for an op that writes in place on a device: this kernel leaves its inputs alone and returns a new tensor.
+    """
 
     def declare(fn: Fn) -> Fn:
         for op in ops:
-            _add(_describe(op, fn, on, only))
+            _add(dataclasses.replace(_describe(op, fn, on, only), is_pure=pure))
         return fn
 
     return declare
@@ -110,6 +116,11 @@ def _add(row: Kernel) -> None:
 def has_kernel(op: str) -> bool:
     """Is there a definition of this op for every device?"""
     return (op, None) in _kernels
+
+
+def is_pure_writer(op: str) -> bool:
+    """Does the op write in place on a device, and make a new tensor here?"""
+    return (op, None) in _kernels and _kernels[op, None].is_pure
 
 
 def kernel_names() -> list[str]:

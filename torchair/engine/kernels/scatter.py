@@ -11,13 +11,13 @@ from torchair.engine.registry import Ints, Number, kernel
 aten = torch.ops.aten
 
 
-@kernel("IndexPutV2")
+@kernel("IndexPutV2", pure=True)
 def index_put(x, value, indexed_sizes: Ints, indexed_strides: Ints, indices, *, accumulate):
     """x[indices] = value, or += value. `indexed_sizes` has a 1 for every indexed dim; strides are a hint to the device."""
     return aten.index_put.default(x, placed(indices, indexed_sizes), value, accumulate)
 
 
-@kernel("StridedSliceAssign")
+@kernel("StridedSliceAssign", pure=True)
 def strided_slice_assign(var, begin: Ints, end: Ints, strides: Ints, input_value, *, begin_mask, end_mask):
     """var[begin:end:strides] = input_value. A bit of a mask says that the dim begins at its begin, or ends at its end."""
     windows = []
@@ -51,7 +51,7 @@ def scatter_elements(data, indices, updates, *, axis, reduction):
     return torch.scatter_reduce(data, axis, indices, updates, "prod")
 
 
-@kernel("InplaceIndexAdd")
+@kernel("InplaceIndexAdd", pure=True)
 def index_add(var, indices, updates, alpha: Number, *, axis):
     """var[.., indices, ..] += alpha * updates along one axis."""
     return torch.index_add(var, axis, indices, updates, alpha=1 if alpha is None else alpha)
