@@ -5,23 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 
+from torchair.core import dtypes
 from torchair.core.errors import BadConverter
 
 
 class Attr:
-    """One attribute value. `field` is its member of the wire message, `val_type` the list tag there."""
+    """One attribute value. `field` is its member of the wire message, `val_type` the list tag written there.
+
+    Two writers may tag a list differently; `stored_tag` is what this one had or will have. It is no part of the value.
+    """
 
     field: ClassVar[str]
     tag: ClassVar[str] = ""
     val_type: ClassVar[int] = 0
-    __slots__ = ("value",)
+    __slots__ = ("stored_tag", "value")
 
-    def __new__(cls, value: Any) -> Attr:
+    def __new__(cls, value: Any, *more: Any) -> Attr:
         if isinstance(value, cls):
             return value
         return super().__new__(cls)
@@ -35,6 +41,7 @@ class Attr:
                 next="leave the attribute out, or use the builder of the right kind",
             )
         self.value = self._clean(value)
+        self.stored_tag = self.val_type
 
     @staticmethod
     def _clean(value: Any) -> Any:
@@ -50,13 +57,14 @@ class Attr:
         return f"ge.attr.{type(self).__name__}({self.value!r})"
 
     def merge_to(self, proto_attr: Any) -> None:
-        """Write this value into a wire `AttrDef`."""
-        if self.field.startswith("list."):
-            member = self.field.removeprefix("list.")
-            proto_attr.list.val_type = self.val_type
-            getattr(proto_attr.list, member).extend(self._to_wire(item) for item in self.value)
+        """Write this value into a wire `AttrDef`, in place of what it held."""
+        proto_attr.Clear()
+        if not self.field.startswith("list."):
+            setattr(proto_attr, self.field, self._to_wire(self.value))
             return
-        setattr(proto_attr, self.field, self._to_wire(self.value))
+        proto_attr.list.SetInParent()
+        proto_attr.list.val_type = self.stored_tag
+        getattr(proto_attr.list, self.field.removeprefix("list.")).extend(map(self._to_wire, self.value))
 
     @classmethod
     def get(cls, proto_attr: Any) -> Any:
@@ -67,9 +75,8 @@ class Attr:
         if which != "list":
             return None
         member, stored = cls.field.removeprefix("list."), proto_attr.list
-        if stored.val_type not in (0, cls.val_type) or any(
-            len(getattr(stored, other)) for other in _LIST_MEMBERS if other != member
-        ):
+        others = (other for other in LIST_MEMBERS if other != member)
+        if stored.val_type not in (0, LIST_MEMBERS[member]) or any(len(getattr(stored, other)) for other in others):
             return None
         return [cls._from_wire(item) for item in getattr(stored, member)]
 
@@ -82,114 +89,204 @@ class Attr:
         return item
 
 
-_LIST_MEMBERS = ("s", "i", "f", "b", "bt", "td", "t", "g", "na", "dt")
+# Member of the wire list -> the tag that names its kind.
+LIST_MEMBERS = {"s": 1, "i": 2, "f": 3, "b": 4, "bt": 5, "td": 6, "t": 7, "g": 8, "na": 9, "dt": 10}
+
+
+def _text_to_wire(item: str) -> bytes:
+    return item.encode()
+
+
+def _text_from_wire(item: bytes) -> str:
+    return item.decode()
+
+
+def shortest(number: float) -> float:
+    """The wire holds 32-bit floats: 0.1 comes back as 0.10000000149; give the shortest decimal that means the same."""
+    return float(str(np.float32(number)))
+
+
+_WIRE_FORMS: dict[Callable[[Any], Any], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    str: (_text_to_wire, _text_from_wire),
+    float: (float, shortest),
+}
 
 
 def _kind(
-    name: str, tag: str, field: str, clean: Callable[[Any], Any], val_type: int = 0, text: bool = False
+    name: str, tag: str, field: str, item: Callable[[Any], Any], val_type: int = 0, many: bool = False
 ) -> type[Attr]:
-    """One row: a kind of attribute."""
+    """One row: a kind of attribute that holds an `item`, or a list of them."""
     body: dict[str, Any] = {
         "__slots__": (),
         "__doc__": f"`{name}(value)`: an attribute of kind {tag}.",
         "field": field,
         "tag": tag,
         "val_type": val_type,
-        "_clean": staticmethod(clean),
+        "_clean": staticmethod((lambda values: [item(value) for value in values]) if many else item),
     }
-    if text:
-        body["_to_wire"] = staticmethod(lambda item: item.encode())
-        body["_from_wire"] = staticmethod(lambda item: item.decode())
+    if item in _WIRE_FORMS:
+        to_wire, from_wire = _WIRE_FORMS[item]
+        body |= {"_to_wire": staticmethod(to_wire), "_from_wire": staticmethod(from_wire)}
     return type(name, (Attr,), body)
-
-
-def _list_of(clean: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    return lambda values: [clean(value) for value in values]
-
 
 
 Int = _kind("Int", "VT_INT", "i", int)
 Float = _kind("Float", "VT_FLOAT", "f", float)
 Bool = _kind("Bool", "VT_BOOL", "b", bool)
-Str = _kind("Str", "VT_STRING", "s", str, text=True)
+Str = _kind("Str", "VT_STRING", "s", str)
 DataType = _kind("DataType", "VT_DATA_TYPE", "dt", int)
-ListInt = _kind("ListInt", "VT_LIST_INT", "list.i", _list_of(int), 2)
-ListFloat = _kind("ListFloat", "VT_LIST_FLOAT", "list.f", _list_of(float), 3)
-ListBool = _kind("ListBool", "VT_LIST_BOOL", "list.b", _list_of(bool), 4)
+ListInt = _kind("ListInt", "VT_LIST_INT", "list.i", int, 2, many=True)
+ListFloat = _kind("ListFloat", "VT_LIST_FLOAT", "list.f", float, 3, many=True)
+ListBool = _kind("ListBool", "VT_LIST_BOOL", "list.b", bool, 4, many=True)
 # Written with the tag VT_LIST_NONE; readers accept VT_LIST_STRING too.
-ListStr = _kind("ListStr", "VT_LIST_STRING", "list.s", _list_of(str), 0, text=True)
-ListDataType = _kind("ListDataType", "VT_LIST_DATA_TYPE", "list.dt", _list_of(int), 10)
+ListStr = _kind("ListStr", "VT_LIST_STRING", "list.s", str, 0, many=True)
+ListDataType = _kind("ListDataType", "VT_LIST_DATA_TYPE", "list.dt", int, 10, many=True)
 
 
-class ListListInt(Attr):
+class _ListList(Attr):
+    """A list of lists: one wire message per row."""
+
+    item: ClassVar[Callable[[Any], Any]]
+    rows: ClassVar[str]
+    row: ClassVar[str]
+    __slots__ = ()
+
+    @classmethod
+    def _clean(cls, value: Any) -> list[list[Any]]:  # type: ignore[override]
+        return [[cls.item(item) for item in row] for row in value]
+
+    def merge_to(self, proto_attr: Any) -> None:
+        proto_attr.Clear()
+        stored = getattr(proto_attr, self.field)
+        stored.SetInParent()
+        for row in self.value:
+            getattr(getattr(stored, self.rows).add(), self.row).extend(row)
+
+    @classmethod
+    def get(cls, proto_attr: Any) -> Any:
+        if proto_attr.WhichOneof("value") != cls.field:
+            return None
+        stored = getattr(getattr(proto_attr, cls.field), cls.rows)
+        return [[cls._from_wire(item) for item in getattr(row, cls.row)] for row in stored]
+
+
+class ListListInt(_ListList):
     """`ListListInt([[1, 2], []])`: a list of lists of ints."""
 
-    field = "list_list_int"
-    tag = "VT_LIST_LIST_INT"
+    field, tag, rows, row, item = "list_list_int", "VT_LIST_LIST_INT", "list_list_i", "list_i", int
     __slots__ = ()
 
-    @staticmethod
-    def _clean(value: Any) -> list[list[int]]:
-        return [[int(item) for item in row] for row in value]
 
-    def merge_to(self, proto_attr: Any) -> None:
-        proto_attr.list_list_int.SetInParent()
-        for row in self.value:
-            proto_attr.list_list_int.list_list_i.add().list_i.extend(row)
-
-    @classmethod
-    def get(cls, proto_attr: Any) -> Any:
-        if proto_attr.WhichOneof("value") != cls.field:
-            return None
-        return [list(row.list_i) for row in proto_attr.list_list_int.list_list_i]
-
-
-class ListListFloat(Attr):
+class ListListFloat(_ListList):
     """`ListListFloat([[1.0], [2.0]])`: a list of lists of floats."""
 
-    field = "list_list_float"
-    tag = "VT_LIST_LIST_FLOAT"
+    field, tag, rows, row, item = "list_list_float", "VT_LIST_LIST_FLOAT", "list_list_f", "list_f", float
+    _from_wire = staticmethod(shortest)
     __slots__ = ()
 
-    @staticmethod
-    def _clean(value: Any) -> list[list[float]]:
-        return [[float(item) for item in row] for row in value]
 
-    def merge_to(self, proto_attr: Any) -> None:
-        proto_attr.list_list_float.SetInParent()
-        for row in self.value:
-            proto_attr.list_list_float.list_list_f.add().list_f.extend(row)
+@dataclass(frozen=True)
+class Form:
+    """What a wire tensor says that its torch value cannot: a GE data type that torch stores as bytes, its sizes (None:
+    it says none), its layout, and `rest`, the serialised further fields of its descriptor."""
 
-    @classmethod
-    def get(cls, proto_attr: Any) -> Any:
-        if proto_attr.WhichOneof("value") != cls.field:
-            return None
-        return [list(row.list_f) for row in proto_attr.list_list_float.list_list_f]
+    dtype: int
+    shape: tuple[int, ...] | None
+    layout: str = "ND"
+    rest: bytes = b""
 
 
 class Tensor(Attr):
-    """The value of a `Const`: a torch tensor on the CPU. Not for users' ops."""
+    """The value of a `Const`: a torch tensor on the CPU, and its `form` where that says more. Not for users' ops."""
 
     field = "t"
     tag = "VT_TENSOR"
-    __slots__ = ()
+    __slots__ = ("form",)
+
+    def __init__(self, value: Any, form: Form | None = None) -> None:
+        super().__init__(value)
+        if value is not self:
+            self.form = form
+
+    @classmethod
+    def of(cls, values: Sequence[Any], dtype: int, shape: Sequence[int]) -> Tensor:
+        """From flat values, a GE data type and sizes. Of a type that torch stores as bytes the values are those bytes."""
+        form = Form(dtype, tuple(shape))
+        if dtype in STORED_AS_BYTES:
+            return cast(Tensor, cls(torch.tensor(values, dtype=torch.uint8), form))
+        return cast(Tensor, cls(torch.tensor(values, dtype=dtypes.to_torch(dtype)).reshape(form.shape)))
+
+    @property
+    def dtype(self) -> int:
+        """The GE data type."""
+        return self.form.dtype if self.form is not None else dtypes.to_ge(self.value.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes in elements of that type."""
+        return (self.form.shape or ()) if self.form is not None else tuple(self.value.shape)
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not Tensor:
+        if not isinstance(other, Tensor):
             return False
-        a, b = self.value, other.value
-        same_form = a.dtype == b.dtype and a.shape == b.shape
-        return same_form and (a is b or torch.equal(as_bytes(a), as_bytes(b)))
+        same_form = self.dtype == other.dtype and self.shape == other.shape
+        return same_form and (self.value is other.value or raw(self.value) == raw(other.value))
 
-    __hash__ = Attr.__hash__
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape))
+
+    def merge_to(self, proto_attr: Any) -> None:
+        proto_attr.Clear()
+        self.describe_to(proto_attr.t.desc)
+        proto_attr.t.data = raw(self.value)
+
+    def describe_to(self, desc: Any) -> None:
+        """Write data type, sizes and layout into a wire descriptor."""
+        form = self.form or Form(self.dtype, self.shape)
+        desc.SetInParent()
+        desc.MergeFromString(form.rest)
+        if form.layout:
+            desc.layout = form.layout
+        if form.dtype != dtypes.UNDEFINED:
+            desc.dtype = dtypes.BY_RUNTIME[form.dtype].wire
+        if form.shape is not None:
+            desc.shape.SetInParent()
+            desc.shape.dim.extend(form.shape)
+
+    @classmethod
+    def get(cls, proto_attr: Any) -> Any:
+        if proto_attr.WhichOneof("value") != "t":
+            return None
+        desc = proto_attr.t.desc
+        dtype = dtypes.BY_WIRE[desc.dtype].runtime if desc.dtype in dtypes.BY_WIRE else dtypes.UNDEFINED
+        return from_raw(proto_attr.t.data, dtype, tuple(desc.shape.dim))
 
 
 class Layouts(Attr):
-    """Parallel lists (descriptor index, layout text) in one wire list: `input_layout_info` and its twin."""
+    """Pairs (descriptor number, layout) as parallel lists in one wire list: `input_layout_info` and its twin."""
 
     field = "list"
     tag = "VT_LAYOUTS"
     __slots__ = ()
+
+    @staticmethod
+    def _clean(value: Any) -> list[tuple[int, str]]:
+        return [(int(number), str(layout)) for number, layout in value]
+
+    def merge_to(self, proto_attr: Any) -> None:
+        proto_attr.Clear()
+        proto_attr.list.SetInParent()
+        proto_attr.list.val_type = self.stored_tag
+        proto_attr.list.i.extend(number for number, _ in self.value)
+        proto_attr.list.s.extend(layout.encode() for _, layout in self.value)
+
+    @classmethod
+    def get(cls, proto_attr: Any) -> Any:
+        stored = proto_attr.list if proto_attr.WhichOneof("value") == "list" else None
+        others = [member for member in LIST_MEMBERS if member not in ("s", "i")]
+        if stored is None or len(stored.i) != len(stored.s) or any(len(getattr(stored, other)) for other in others):
+            return None
+        return [(number, layout.decode()) for number, layout in zip(stored.i, stored.s, strict=True)]
 
 
 class Raw(Attr):
@@ -199,11 +296,42 @@ class Raw(Attr):
     tag = "VT_RAW"
     __slots__ = ()
 
+    def merge_to(self, proto_attr: Any) -> None:
+        proto_attr.Clear()
+        proto_attr.MergeFromString(self.value)
+
+    @classmethod
+    def get(cls, proto_attr: Any) -> Any:
+        return proto_attr.SerializeToString(deterministic=True)
+
+
+# GE data types whose values torch cannot hold, or only as quantised tensors: a `Tensor` of them holds raw bytes.
+STORED_AS_BYTES = frozenset(
+    row.runtime for row in dtypes.ROWS if row.torch is None or row.name in ("QINT8", "QINT32", "QUINT8", "INT4")
+)
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    """The little-endian bytes of a CPU tensor."""
+    return as_bytes(tensor).numpy().tobytes()
+
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The raw little-endian bytes of a CPU tensor as a 1-D uint8 tensor."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    plain = tensor.int_repr() if tensor.is_quantized else tensor
+    flat = plain.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def from_raw(data: bytes, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor of these bytes; the bytes themselves (1-D uint8) where torch cannot hold the type or the length is odd."""
+    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    if dtype in STORED_AS_BYTES:
+        return flat
+    wanted = dtypes.to_torch(dtype)
+    if any(size < 0 for size in shape) or int(np.prod(shape, dtype=np.int64)) * wanted.itemsize != flat.numel():
+        return flat
+    return flat.view(wanted).reshape(shape)
 
 
 PUBLIC = (
@@ -215,6 +343,24 @@ BY_PROTOTYPE: dict[str, type[Attr]] = {
     "Int": Int, "Float": Float, "Bool": Bool, "String": Str, "Type": DataType,
     "ListInt": ListInt, "ListFloat": ListFloat, "ListBool": ListBool, "ListString": ListStr,
     "ListType": ListDataType, "ListListInt": ListListInt, "ListListFloat": ListListFloat, "Tensor": Tensor,
+}  # fmt: skip
+
+# Attributes an op may carry though no prototype lists them. Any other name with a leading underscore is allowed too.
+KNOWN: dict[str, type[Attr]] = {
+    "_input_name_key": ListStr, "_input_name_value": ListInt, "_output_name_key": ListStr, "_output_name_value": ListInt,
+    "input_layout_info": Layouts, "output_layout_info": Layouts,
+    "_force_unknown_shape": Bool, "_inputs_all_sym": Bool, "_inference_rule": Str, "_readable_value": Str,
+    "_origin_data_name": Str, "_kernel": Str, "_force_skip_prune": Bool, "_host_tensor": Bool,
+    "_enable_storage_format_spread": Bool, "nn_module_stack": Str, "_parent_node_index": Int,
+    "update_node_from_fx_input_idx": Int,
+    # From scopes.
+    "_user_stream_label": Str, "_user_stream_priority": Str, "_enable_inner_parallel": Bool, "_super_kernel_scope": Str,
+    "_super_kernel_options": Str, "_op_aicore_num": Str, "_op_vectorcore_num": Str, "_op_exec_never_timeout": Bool,
+    "torchair_enable_data_dump": Str, "_deterministic": Str, "_deterministic_level": Str,
+    # On graphs and descriptors.
+    "_input_placements": ListInt, "_output_dtypes": ListInt, "_executor_type": Int, "_meta": Str, "_fx_tensor_name": Str,
+    "_is_unfed_optional": Int, "format_for_int": Int, "origin_format_for_int": Int, "origin_shape": ListInt,
+    "origin_shape_initialized": Bool, "origin_format_is_set": Bool,
 }  # fmt: skip
 
 __all__ = [kind.__name__ for kind in PUBLIC]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,12 +18,16 @@ from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
 from torchair.core.torch_private import without_modes
 from torchair.ge import attr as attrs_of
 from torchair.ge.attr import Attr
-from torchair.ge.graph import Desc, Graph, Op, Slot, Tensor, current_graph
+from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Slot, Tensor, current_graph
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue, prototype
 
 _FLOATS = ("BF16", "FLOAT16", "FLOAT", "DOUBLE")
 _INTS = ("INT8", "UINT8", "INT32", "UINT32", "INT64")
 _INDEX_TYPES = {"INT32", "INT64"}
+# A parameter whose IR name is a Python word, or the name of an input too, may be spelled with these endings.
+_IS_KEYWORD, _IS_INPUT_TOO = "_changed_as_is_python_key", "_changed_as_duplicate_with_input"
+# Elements per byte of types smaller than a byte.
+_PER_BYTE = {"INT4": 2, "FLOAT4_E2M1": 2, "FLOAT4_E1M2": 2, "INT2": 4, "UINT2": 4, "UINT1": 8}
 _LITERALS = (bool, int, float, list, tuple, torch.Tensor, np.ndarray, np.generic)
 
 
@@ -31,7 +35,7 @@ def build(
     op_type: str,
     *args: Any,
     outputs: int | Mapping[str, int] | None = None,
-    dependencies: Sequence[Tensor] = (),
+    dependencies: Sequence[Tensor | Op] = (),
     node_name: str | None = None,
     attrs: Mapping[str, Any] | None = None,
     **kwargs: Any,
@@ -43,8 +47,9 @@ def build(
     if len(extra) > len(proto.attrs):
         raise BadInput(f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes", near=str(proto))
     given = {row.name: value for row, value in zip(proto.attrs, extra, strict=False)} | dict(attrs or {})
-    for key, value in kwargs.items():
-        if key in proto.input_names and key not in named:
+    for spelled, value in kwargs.items():
+        key = spelled.removesuffix(_IS_KEYWORD).removesuffix(_IS_INPUT_TOO)
+        if not spelled.endswith(_IS_INPUT_TOO) and key in proto.input_names and key not in named:
             named[key] = value
         elif key in given:
             raise BadAttribute(f"{op_type} got attribute {key!r} twice")
@@ -65,21 +70,26 @@ def add_op(
     attrs: Mapping[str, Attr],
     outputs: Sequence[tuple[str, int | None]],
     *,
-    dependencies: Sequence[Tensor] = (),
+    dependencies: Sequence[Tensor | Op] = (),
     node_name: str | None = None,
     objects: Mapping[str, Any] | None = None,
+    subgraphs: Sequence[str] = (),
 ) -> Any:
-    """Append an op whose parts are already checked. An output count of None is a single output."""
+    """Append an op whose parts are already checked. An output count of None is a single output.
+
+    A dependency is a tensor or, where an op has none, the op: the new op runs after it.
+    """
     graph = current_graph()
     op = Op(_name(graph, op_type, node_name), op_type)
     for name, value in inputs.items():
         if isinstance(value, Tensor) or value is None:
-            op.slots.append(_slot(name, value))
+            op.slots.append(_slot(name, value, is_input=op_type in INPUT_TYPES))
         else:
             op.slots.extend(_slot(f"{name}{i}", tensor) for i, tensor in enumerate(value))
     op.attrs.update(attrs)
     op.objects.update(objects or {})
-    op.after.extend(dependency.op for dependency in dependencies)
+    op.subgraphs.extend(subgraphs)
+    op.after.extend(before if isinstance(before, Op) else before.op for before in dependencies)
     results: list[Any] = []
     for name, count in outputs:
         made = [
@@ -104,8 +114,8 @@ def _name(graph: Graph, op_type: str, node_name: str | None) -> str:
     return node_name
 
 
-def _slot(name: str, tensor: Tensor | None) -> Slot:
-    if tensor is None:
+def _slot(name: str, tensor: Tensor | None, is_input: bool = False) -> Slot:
+    if tensor is None and not is_input:
         return Slot(Desc(name, attrs={"_is_unfed_optional": attrs_of.Int(1)}), None)
     return Slot(Desc(name), tensor)
 
@@ -157,7 +167,8 @@ def _literal_dtype(proto: Prototype, param: Param, value: Any, named: Mapping[st
 def _attribute(proto: Prototype, name: str, value: Any) -> Attr:
     row = proto.attr_by_name.get(name)
     if row is None:
-        if name.startswith("_") and isinstance(value, Attr):
+        known = attrs_of.KNOWN.get(name)
+        if isinstance(value, known or Attr) and (known is not None or name.startswith("_")):
             return value
         have = ", ".join(proto.attr_by_name) or "none"
         raise BadAttribute(f"{proto.name} has no attribute {name!r}; it has {have}", near=str(proto))
@@ -171,6 +182,8 @@ def make_attr(op_type: str, row: AttrParam, value: Any) -> Attr:
         raise BadAttribute(f"{op_type}: attributes of type {row.type} ({row.name!r}) cannot be built from Python")
     if isinstance(value, torch.dtype):
         value = dtypes.to_ge(value)
+    if row.type == "ListType" and isinstance(value, list | tuple):
+        value = [dtypes.to_ge(item) if isinstance(item, torch.dtype) else item for item in value]
     if isinstance(value, Attr) and type(value) is not kind:
         raise BadAttribute(f"{op_type}: attribute {row.name!r} is {row.type}", got=repr(value))
     if not isinstance(value, Attr) and not _fits(row.type, value):
@@ -197,7 +210,10 @@ def _count(proto: Prototype, param: Param, outputs: int | Mapping[str, int] | No
     if isinstance(outputs, Mapping):
         outputs = outputs.get(param.name)
     if outputs is None:
-        raise BadInput(f"{proto.name}: how many tensors is output {param.name!r}?", next="give outputs=<number>")
+        raise BadInput(
+            f"{proto.name}: how many tensors is output {param.name!r}?",
+            next="give outputs=<number>, or use the keyword form of custom_op",
+        )
     return outputs
 
 
@@ -205,20 +221,43 @@ def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readab
     """A constant. Python floats are FLOAT, ints INT64, lists follow NumPy, an empty list is INT32."""
     if isinstance(v, Tensor):
         raise BadAttribute("Const wants a value, not a graph tensor", got=repr(v))
-    value = const_value(v, dtype)
+    stored = const_attr(v, dtype)
+    value = stored.value
     graph = current_graph()
-    small = node_name is None and readable and value.numel() <= 64
-    key = (f"{v!r}" if not isinstance(v, torch.Tensor) else repr(value.tolist()), dtypes.to_ge(value.dtype))
-    key = (f"{key[0]}{tuple(value.shape)}", key[1])
-    if small and not graph.scopes and key in graph.constants:
+    shared = node_name is None and readable and value.numel() <= SHARED_LIMIT and not graph.scopes
+    key = const_key(v, stored) if shared else ("", 0)
+    if shared and key in graph.constants:
         return graph.constants[key]
-    attrs: dict[str, Attr] = {"value": attrs_of.Tensor(value)}
+    attrs: dict[str, Attr] = {"value": stored}
     if readable:
         attrs["_readable_value"] = attrs_of.Str(repr(v))
     made: Tensor = add_op("Const", {}, attrs, [("", None)], node_name=node_name)
-    if small and not graph.scopes:
+    made.desc = Desc("", stored.dtype, stored.shape, "ND")
+    if shared:
         graph.constants[key] = made
     return made
+
+
+# Equal constants of up to so many elements are one op.
+SHARED_LIMIT = 64
+
+
+@without_modes
+def const_key(v: Any, stored: attrs_of.Tensor) -> tuple[str, int]:
+    """By what equal constants are recognised: text, sizes and data type."""
+    text = repr(stored.value.tolist()) if isinstance(v, torch.Tensor) and not v.is_quantized else repr(v)
+    return f"{text}{stored.shape}", stored.dtype
+
+
+def const_attr(v: Any, dtype: int | None = None) -> attrs_of.Tensor:
+    """The attribute a Const of `v` holds. Of a type that torch has no values for, `v` are its bytes."""
+    if dtype not in attrs_of.STORED_AS_BYTES:
+        return cast(attrs_of.Tensor, attrs_of.Tensor(const_value(v, dtype)))
+    value = const_value(v, dtypes.BY_NAME["UINT8"].runtime)
+    shape = list(value.shape)
+    if shape:
+        shape[-1] *= _PER_BYTE.get(dtypes.BY_RUNTIME[dtype].name, 1)
+    return cast(attrs_of.Tensor, attrs_of.Tensor(value, attrs_of.Form(dtype, tuple(shape))))
 
 
 @without_modes
@@ -238,9 +277,33 @@ def const_value(v: Any, dtype: int | None = None) -> torch.Tensor:
     return torch.tensor(v, dtype=wanted)
 
 
-def Cast(x: Any, *, dst_type: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def Cast(
+    x: Any,
+    *,
+    dst_type: int,
+    dependencies: Sequence[Tensor | Op] = (),
+    node_name: str | None = None,
+    attrs: Mapping[str, Attr] | None = None,
+) -> Tensor:
     """`x` converted to another data type."""
-    made: Tensor = build("Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name)
+    made: Tensor = build("Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name, attrs=attrs)
+    return made
+
+
+def _graph_input(
+    op_type: str,
+    index: int = 0,
+    dtype: int = dtypes.UNDEFINED,
+    shape: Sequence[int] | None = None,
+    placement: str = "NPU",
+    *,
+    dependencies: Sequence[Tensor | Op] = (),
+    node_name: str | None = None,
+    attrs: Mapping[str, Attr] | None = None,
+) -> Tensor:
+    """A graph input: `ge.Data(index=0, dtype=0, shape=[2, -1], placement="CPU")`. Without a shape its rank is unknown."""
+    made: Tensor = build(op_type, index=index, dependencies=dependencies, node_name=node_name, attrs=attrs)
+    made.desc = Desc("y", dtype, (-2,) if shape is None else tuple(shape), "ND", placement)
     return made
 
 
@@ -262,13 +325,14 @@ def custom_op(
     node_name: str | None = None,
 ) -> Any:
     """Add any IR op: positional (inputs then attributes of the registered prototype), or fully described by keyword."""
+    proto = prototype(op_type)
     if args:
-        return _custom_by_prototype(op_type, args, node_name)
+        return _custom_by_prototype(proto, args, node_name)
     return _custom_described(op_type, inputs, outputs, attrs, node_name)
 
 
-def _custom_by_prototype(op_type: str, args: Sequence[Any], node_name: str | None) -> Any:
-    proto = prototype(op_type)
+def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str | None) -> Any:
+    op_type = proto.name
     if len(args) != len(proto.inputs) + len(proto.attrs):
         raise IndexError(
             f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes, {len(args)} values were "
@@ -290,10 +354,9 @@ def _custom_by_prototype(op_type: str, args: Sequence[Any], node_name: str | Non
 
 def _check_custom_input(proto: Prototype, param: Param, value: Any) -> None:
     wants = {"required": Tensor, "optional": Tensor | None, "dynamic": list | tuple}
-    if not isinstance(value, wants[param.kind]):
-        raise BadInput(
-            f"{proto.name}: input {param.name!r} is {param.kind}", got=f"{type(value).__name__}", near=str(proto)
-        )
+    items = value if isinstance(value, list | tuple) else ()
+    if not isinstance(value, wants[param.kind]) or not all(isinstance(item, Tensor) for item in items):
+        raise BadInput(f"{proto.name}: input {param.name!r} is {param.kind}", got=repr(value), near=str(proto))
 
 
 def _custom_described(
@@ -331,7 +394,7 @@ def _custom_described(
 def builder(op_type: str) -> Callable[..., Any]:
     """The function behind `ge.<Op>`."""
     proto = prototype(op_type)
-    made = functools.partial(build, op_type)
+    made = functools.partial(_graph_input if op_type in INPUT_TYPES else build, op_type)
     made.__doc__ = str(proto)  # type: ignore[misc]
     return made
 

@@ -27,7 +27,11 @@ OUTPUT_TYPE = "NetOutput"
 
 @dataclass
 class Desc:
-    """What a wire descriptor says beyond the edge itself. `shape` None means not filled in."""
+    """What a wire descriptor says beyond the edge itself. `shape` None means not filled in.
+
+    The descriptor of an input begins as a copy of its producer's; the fields set here override that. Without `inherit` it
+    is no copy. `rest` holds serialised wire fields that the IR has no word for.
+    """
 
     name: str = ""
     dtype: int = dtypes.UNDEFINED
@@ -35,6 +39,8 @@ class Desc:
     layout: str = ""
     device: str = ""
     attrs: dict[str, Attr] = field(default_factory=dict[str, Attr])
+    inherit: bool = field(default=True, compare=False)
+    rest: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,13 @@ class Tensor:
     @property
     def dtype(self) -> int:
         """The GE data type (runtime number); `DT_UNDEFINED` while unknown."""
-        return self.desc.dtype if self.meta is None else dtypes.to_ge(self.meta.dtype)
+        if self.meta is None:
+            return self.desc.dtype
+        # torch may store a GE type under another name (INT4, HIFLOAT8): then the descriptor knows better.
+        stored = dtypes.BY_RUNTIME[self.desc.dtype].torch or torch.uint8
+        if self.desc.dtype != dtypes.UNDEFINED and stored == self.meta.dtype:
+            return self.desc.dtype
+        return dtypes.to_ge(self.meta.dtype)
 
     @property
     def rank(self) -> int:
@@ -114,7 +126,7 @@ class Slot:
 class Op:
     """A node of the IR. `after` are the ops it must run after without reading them (control edges)."""
 
-    __slots__ = ("after", "attrs", "name", "objects", "origin", "outputs", "slots", "subgraphs", "type")
+    __slots__ = ("after", "attrs", "name", "objects", "origin", "outputs", "rest", "slots", "subgraphs", "type")
 
     def __init__(self, name: str, type: str) -> None:
         self.name = name
@@ -123,10 +135,13 @@ class Op:
         self.attrs: dict[str, Attr] = {}
         self.outputs: list[Tensor] = []
         self.after: list[Op] = []
+        # Names of the graphs in its sub-graph slots, in slot order.
         self.subgraphs: list[str] = []
         # Python objects that the text of a TorchOp refers to (graph modules of higher-order ops).
         self.objects: dict[str, Any] = {}
         self.origin: Origin | None = None
+        # Serialised wire fields that the IR has no word for.
+        self.rest = b""
 
     @property
     def prototype(self) -> Prototype | None:
@@ -184,6 +199,11 @@ class Graph:
         self.feeds: dict[str, Feed] = {}
         # What each FX output is.
         self.results: list[Result] = []
+        # Graphs that ops of this graph, or of each other, have in their sub-graph slots. Only a main graph has them.
+        self.subgraphs: dict[str, Graph] = {}
+        # Serialised wire fields that the IR has no word for: of the graph, and of the model around it.
+        self.rest = b""
+        self.model_rest = b""
         self._counts: dict[str, int] = {}
         self._tokens: list[contextvars.Token[Graph | None]] = []
 
@@ -216,6 +236,13 @@ class Graph:
             self.infer(op)
         return op
 
+    def subgraph(self, name: str) -> Graph:
+        """A new, empty graph that ops may name in their sub-graph slots."""
+        if name in self.subgraphs:
+            raise BadConverter(f"{self.name} has a sub-graph {name!r} already", next="choose another name")
+        self.subgraphs[name] = Graph(name)
+        return self.subgraphs[name]
+
     def rollback(self, count: int) -> None:
         """Forget every op after the first `count`: what was built for a call that then failed."""
         self.remove(self.ops[count:])
@@ -246,7 +273,7 @@ class Graph:
         for op in self.ops:
             for slot in op.slots:
                 if slot.tensor is old and op is not new.op:
-                    slot.tensor = new
+                    slot.tensor, slot.desc = new, Desc(slot.name)
                     changed += 1
         return changed
 

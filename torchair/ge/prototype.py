@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchair.core import dtypes
-from torchair.core.errors import UnknownOp
+from torchair.core.errors import BadGraph, UnknownOp
 
 TABLES = ("ge_ops.json", "own.json")
 
@@ -43,7 +45,7 @@ class Prototype:
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
     attrs: tuple[AttrParam, ...]
-    graphs: tuple[str, ...] = ()
+    graphs: tuple[Param, ...] = ()
 
     @functools.cached_property
     def attr_by_name(self) -> dict[str, AttrParam]:
@@ -69,7 +71,7 @@ def _parse(name: str, row: dict[str, Any]) -> Prototype:
     attrs = tuple(
         AttrParam(a["name"], a["type"], a["required"], _default(a["type"], a.get("default"))) for a in row["attrs"]
     )
-    graphs = tuple(graph["name"] for graph in row.get("graphs", ()))
+    graphs = tuple(Param(graph["name"], graph["kind"]) for graph in row.get("graphs", ()))
     return Prototype(name, params("inputs"), params("outputs"), attrs, graphs)
 
 
@@ -104,11 +106,54 @@ class Catalogue(Mapping[str, Prototype]):
     def __contains__(self, name: object) -> bool:
         return name in self._rows
 
+    def add(self, proto: Prototype) -> None:
+        """Let users' ops in; an op of the catalogue cannot be replaced."""
+        if proto.name in self and (proto.name not in self._parsed or self._parsed[proto.name] != proto):
+            raise BadGraph(f"there is an IR op {proto.name!r} already", got=str(proto), near=str(self[proto.name]))
+        self._rows[proto.name] = {}
+        self._parsed[proto.name] = proto
+
 
 @functools.cache
 def catalogue() -> Catalogue:
     """The one catalogue of this process."""
     return Catalogue()
+
+
+_TEXT = re.compile(r"(\w+)\(([^;)]*)(?:;(.*))?\) -> (.+)", re.DOTALL)
+_ATTRIBUTE = re.compile(r"(\w+): (\w+)(?: = (.+))?", re.DOTALL)
+_MARKS = {"": "required", "?": "optional", "*": "dynamic"}
+
+
+def register_prototype(text: str) -> Prototype:
+    """Declare an op of your own: `SplitLike(x, ref*, mask?; k: Int, tag: String = 'demo') -> head, tail*`.
+
+    `?` is an optional input, `*` a list; attributes have a type of the catalogue and, unless required, a default.
+    """
+    parsed = _TEXT.fullmatch(text.strip())
+    if parsed is None:
+        raise BadGraph("this is no op prototype", got=text, near="Name(x, y?, z*; k: Int, f: Float = 1.0) -> out")
+    name, inputs, attrs, outputs = parsed.groups()
+    proto = Prototype(name, _params(inputs), _params("" if outputs == "nothing" else outputs), _attributes(attrs or ""))
+    catalogue().add(proto)
+    return proto
+
+
+def _params(text: str) -> tuple[Param, ...]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    return tuple(Param(name.rstrip("?*"), _MARKS[name[len(name.rstrip("?*")) :]]) for name in names)
+
+
+def _attributes(text: str) -> tuple[AttrParam, ...]:
+    """A comma also stands inside a default, so a new attribute begins at `, name: `."""
+    made: list[AttrParam] = []
+    for part in re.split(r",\s*(?=\w+: )", text.strip()) if text.strip() else ():
+        parsed = _ATTRIBUTE.fullmatch(part.strip())
+        if parsed is None:
+            raise BadGraph("this is no attribute of an op prototype", got=part, near="k: Int, f: Float = 1.0")
+        name, kind, default = parsed.groups()
+        made.append(AttrParam(name, kind, default is None, None if default is None else ast.literal_eval(default)))
+    return tuple(made)
 
 
 def prototype(name: str) -> Prototype:
@@ -119,6 +164,6 @@ def prototype(name: str) -> Prototype:
         raise UnknownOp(
             f"there is no IR op {name!r} in the catalogue of {len(ops)}",
             near=", ".join(near),
-            next="check the spelling, or describe the op with the keyword form of torchair.ge.custom_op",
+            next="check the spelling, or declare the op with torchair.ge.prototype.register_prototype",
         )
     return ops[name]

@@ -1,0 +1,1 @@
+"""The wire format of IR graphs: `schema` declares it, `write` and `read` translate between messages and `ge.Graph`."""
