@@ -54,7 +54,7 @@ def keep_output_strides(gm: fx.GraphModule) -> None:
 
 
 class FirstCall(Boxed):
-    """The first call goes through Inductor's bookkeeping, which ends its autotune cache; later ones skip it."""
+    """The first call goes through Inductor's bookkeeping (it ends the autotune cache); later ones do not."""
 
     __slots__ = ()
 

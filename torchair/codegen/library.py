@@ -1,9 +1,9 @@
 """AOTInductor libraries and the directory that keeps them.
 
 One entry is a directory named by the digest of everything that shaped the code: graph, symbols, options,
-torch, processor. It appears by one rename, so it is whole or absent; its manifest records the digest of the library,
-so a damaged one is made again. The directory belongs to the user and is closed to others, since what lies
-there is loaded as code.
+torch, processor. It appears by one rename, so it is whole or absent; its manifest records the digest of the
+library, so a damaged one is made again. The directory belongs to the user and is closed to others, since what
+lies there is loaded as code.
 """
 
 from __future__ import annotations

@@ -354,3 +354,11 @@ def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
 def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
     """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with a node that makes it."""
     fake_mode.epoch += 1
+
+
+# Functions of symbolic floats, by the name of the function of numbers
+SYM_MATH: dict[str, Callable[[Any], Any]] = {
+    name: getattr(torch, f"_sym_{name}")
+    for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
+    if hasattr(torch, f"_sym_{name}")
+}
