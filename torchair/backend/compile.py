@@ -88,10 +88,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
     """A copy of the graph whose nodes all have values of one fake mode."""
     gm = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    known = [node.meta.get("val") for node in gm.graph.nodes]
-    fake_mode = detect_fake_mode(list(inputs)) or detect_fake_mode([v for v in known if v is not None])
-    if fake_mode is None:
-        fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+    fake_mode = detect_fake_mode(list(inputs)) or FakeTensorMode(shape_env=ShapeEnv())
     fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]
     for node, value in zip(placeholders, fakes, strict=True):
         node.meta["val"] = value
@@ -102,12 +99,14 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
 
 
 def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:
+    if not isinstance(value, torch.Tensor) or _mode(value) is fake_mode:
+        return value
     known = node.meta.get("val")
-    if isinstance(known, torch.Tensor) and detect_fake_mode([known]) is fake_mode:
-        return known
-    if isinstance(value, torch.Tensor) and detect_fake_mode([value]) is not fake_mode:
-        return fake_mode.from_tensor(value, static_shapes=True)
-    return value
+    return known if _mode(known) is fake_mode else fake_mode.from_tensor(value, static_shapes=True)
+
+
+def _mode(value: Any) -> Any:
+    return getattr(value, "fake_mode", None)
 
 
 def _is_foreign(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> bool:
@@ -115,7 +114,7 @@ def _is_foreign(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> bool:
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         if node.op == "call_function" and isinstance(value, torch.Tensor):
-            return getattr(value, "fake_mode", None) is not fake_mode
+            return _mode(value) is not fake_mode
     return False
 
 

@@ -1,0 +1,269 @@
+"""The ways in: backend objects, names, direct calls, compilers; what they accept and what they refuse."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import torchair
+from torchair import npugraph_ex
+
+MODES = ("max-autotune", "npugraph_ex")
+
+
+class Net(nn.Module):
+    """Two layers and a size that is a number in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.second = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x))) * x.shape[0]
+
+
+def config(mode: str = "max-autotune", codegen: str = "eager") -> torchair.CompilerConfig:
+    made = torchair.CompilerConfig()
+    made.mode = mode
+    made.engine_config.codegen = codegen
+    return made
+
+
+def backend(mode: str = "max-autotune", codegen: str = "eager", **kwargs: Any) -> Any:
+    return torchair.get_npu_backend(compiler_config=config(mode, codegen), **kwargs)
+
+
+def test_the_backend_is_a_partial_that_shows_its_config() -> None:
+    cfg = config()
+    made = torchair.get_npu_backend(compiler_config=cfg)
+    assert isinstance(made, functools.partial)
+    assert made.keywords["compiler_config"] is cfg
+
+
+def test_positional_use_is_refused() -> None:
+    with pytest.raises(TypeError):
+        torchair.get_npu_backend(config())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_equal_to_eager_and_one_graph_for_all_sizes(mode: str, dynamic: bool) -> None:
+    net, calls = Net().eval(), 0
+    inner = backend(mode)
+
+    def counting(gm: Any, inputs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return inner(gm, inputs)
+
+    compiled = torch.compile(net, backend=counting, dynamic=dynamic, fullgraph=True)
+    with torch.no_grad():
+        for size in (3, 5, 7):
+            x = torch.randn(size, 8)
+            torch.testing.assert_close(compiled(x), net(x))
+    assert calls == (1 if dynamic else 3)
+
+
+@pytest.mark.parametrize("name", ["npu", "npugraph_ex"])
+def test_names_work_without_importing_torchair(name: str) -> None:
+    script = (
+        "import torch\n"
+        "f = lambda x: torch.relu(x) + 1\n"
+        f"y = torch.compile(f, backend={name!r}, options={{'codegen': 'eager'}})(torch.ones(3))\n"
+        "assert y.tolist() == [2, 2, 2], y\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_called_directly_as_engines_do(mode: str) -> None:
+    gm = make_fx(lambda x, y: (torch.relu(x) @ y,))(torch.randn(2, 3), torch.randn(3, 4))
+    x, y = torch.randn(2, 3), torch.randn(3, 4)
+    (result,) = backend(mode)(gm, [x, y])(x, y)
+    torch.testing.assert_close(result, torch.relu(x) @ y)
+
+
+@pytest.mark.parametrize("tracing", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("mode", MODES)
+def test_get_compiler_takes_a_graph_from_make_fx(tracing: str, mode: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> list[Any]:
+        return [torch.relu(x) @ y, x.t(), x.shape[0] * 2]
+
+    x, y = torch.randn(2, 3), torch.randn(3, 4)
+    gm = make_fx(fn, tracing_mode=tracing)(x, y)
+    inputs = [x, y] if tracing == "real" else [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
+    compiled = torchair.get_compiler(config(mode))(gm, inputs)
+    for rows in (2, 5) if tracing == "symbolic" else (2,):
+        x = torch.randn(rows, 3)
+        product, view, number = compiled(x, y)
+        torch.testing.assert_close(product, torch.relu(x) @ y)
+        assert view.data_ptr() == x.data_ptr()
+        assert view.shape == (3, rows)
+        assert number == 2 * rows
+        assert isinstance(number, int)
+
+
+def test_compile_fx_in_a_users_backend() -> None:
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    def inner(gm: Any, inputs: Any) -> Any:
+        return npugraph_ex.compile_fx(gm, inputs, {"clone_input": False, "codegen": "eager"})
+
+    def mine(gm: Any, inputs: Any) -> Any:
+        return aot_module_simplified(gm, inputs, fw_compiler=inner, keep_inference_input_mutations=True)
+
+    x = torch.randn(4)
+    torch.testing.assert_close(torch.compile(torch.sin, backend=mine)(x), torch.sin(x))
+
+
+def test_artifacts_are_source_that_runs() -> None:
+    gm = make_fx(lambda x: [x + 1], tracing_mode="fake")(torch.ones(2))
+    compiled = torchair.get_compiler(config())(gm, [torch.ones(2)])
+    artifacts = compiled.dump_artifacts()
+    assert artifacts.version == "0.1"
+    kernel = type(compiled).load_artifacts(artifacts)
+    assert kernel(torch.ones(2))[0].tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="version"):
+        type(compiled).load_artifacts(type(artifacts)("9.9", artifacts.py_code))
+
+
+def test_options_stay_in_their_compilation() -> None:
+    cfg = config()
+    made = torchair.get_npu_backend(compiler_config=cfg)
+    torch.compile(torch.sin, backend=made, options={"remove_noop_ops": False})(torch.ones(2))
+    assert cfg == config()
+
+
+def test_an_unknown_option_names_the_valid_ones() -> None:
+    compiled = torch.compile(torch.sin, backend=backend(), options={"no_such": 1})
+    with pytest.raises(Exception, match="(?s)no_such.*capture_limit"):
+        compiled(torch.ones(2))
+
+
+def test_custom_decompositions_win() -> None:
+    seen = []
+
+    def sin(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape)
+        return torch.cos(x - torch.pi / 2)
+
+    made = backend(custom_decompositions={torch.ops.aten.sin.default: sin})
+    x = torch.randn(5)
+    torch.testing.assert_close(torch.compile(torch.sin, backend=made)(x), torch.sin(x))
+    assert seen
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_gives_eagers_gradients(mode: str) -> None:
+    torch.manual_seed(0)
+    net, twin = Net(), Net()
+    twin.load_state_dict(net.state_dict())
+    x = torch.randn(6, 8)
+    compiled = torch.compile(net, backend=backend(mode), fullgraph=True)
+    for _ in range(2):
+        compiled(x).square().mean().backward()
+        twin(x).square().mean().backward()
+    for mine, theirs in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_grad_and_inference_mode(mode: str) -> None:
+    net, x = Net(), torch.randn(2, 8)
+    compiled = torch.compile(net, backend=backend(mode))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x))
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(x), net(x))
+    assert compiled(x).requires_grad
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_graph_breaks_keep_the_result(mode: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x)
+        torch._dynamo.graph_break()
+        return y * 2 + x
+
+    x = torch.randn(4)
+    torch.testing.assert_close(torch.compile(fn, backend=backend(mode))(x), fn(x))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_threads_on_one_model(mode: str) -> None:
+    net = Net().eval()
+    compiled = torch.compile(net, backend=backend(mode), dynamic=True)
+    inputs = [torch.randn(2 + n % 3, 8) for n in range(40)]
+    with torch.no_grad():
+        expected = [net(x) for x in inputs]
+        compiled(inputs[0])
+    wrong: list[int] = []
+
+    def work(start: int) -> None:
+        with torch.no_grad():
+            for n in range(start, len(inputs), 4):
+                if not torch.allclose(compiled(inputs[n]), expected[n], atol=1e-6):
+                    wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_input_is_updated_in_place(mode: str) -> None:
+    def fn(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache[1] = x
+        cache.add_(1)
+        return cache.sum()
+
+    for cache in (torch.zeros(3, 4), torch.zeros(4, 3).t()):
+        mine, theirs = cache, cache.clone()
+        address = mine.data_ptr()
+        compiled = torch.compile(fn, backend=backend(mode), fullgraph=True)
+        torch.testing.assert_close(compiled(mine, torch.ones(4)), fn(theirs, torch.ones(4)))
+        torch.testing.assert_close(mine, theirs)
+        assert mine.data_ptr() == address
+
+
+def test_a_mode_mismatch_is_said_once_with_path_and_value() -> None:
+    cfg = torchair.CompilerConfig()
+    cfg.debug.aclgraph.clone_input = False
+    with pytest.warns(UserWarning, match="config.debug.aclgraph.clone_input:False"):
+        torchair.get_npu_backend(compiler_config=cfg)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torchair.get_npu_backend()
+
+
+def test_run_eagerly_gives_the_same_numbers() -> None:
+    cfg = config()
+    cfg.debug.run_eagerly = True
+    x = torch.randn(3, 8)
+    net = Net().eval()
+    compiled = torch.compile(net, backend=torchair.get_npu_backend(compiler_config=cfg))
+    torch.testing.assert_close(compiled(x), net(x))
+
+
+@pytest.mark.parametrize("codegen", ["reference", "inductor"])
+def test_other_code_generators(codegen: str) -> None:
+    x = torch.randn(3, 8)
+    net = Net().eval()
+    compiled = torch.compile(net, backend=backend(codegen=codegen), dynamic=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x))
+        torch.testing.assert_close(compiled(x[:2]), net(x[:2]))

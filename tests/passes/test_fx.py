@@ -1,0 +1,159 @@
+"""FX passes: a small graph in, a small graph out; and a case each where the pass must not fire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchair.passes import PassContext
+from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
+from torchair.passes.fx.optimize_sym_input import optimize_sym_input
+from torchair.passes.fx.recover_view_inplace import TWINS, recover_view_inplace
+from torchair.passes.fx.remove_noop_ops import remove_noop_ops
+from torchair.passes.fx.view_to_reshape import view_to_reshape
+from torchair.passes.patterns.table import apply_pattern_passes, register_replacement
+
+aten = torch.ops.aten
+
+
+def traced(fn: Any, *args: Any, tracing: str = "fake") -> tuple[fx.GraphModule, PassContext]:
+    gm = make_fx(fn, tracing_mode=tracing)(*args)
+    inputs = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+    return gm, PassContext(inputs=inputs)
+
+
+def calls(gm: fx.GraphModule) -> list[str]:
+    """The graph as text: its calls in order."""
+    return [str(node.target) for node in gm.graph.nodes if node.op == "call_function"]
+
+
+def test_remove_noop_ops() -> None:
+    gm, ctx = traced(lambda x: torch.relu(x[:].clone() + 1), torch.ones(3))
+    assert remove_noop_ops(gm, ctx) >= 1
+    assert calls(gm) == ["aten.add.Tensor", "aten.relu.default"]
+
+
+def test_a_clone_that_is_returned_stays() -> None:
+    gm, ctx = traced(lambda x: x.clone(), torch.ones(3))
+    assert remove_noop_ops(gm, ctx) == 0
+    assert calls(gm) == ["aten.clone.default"]
+
+
+def test_view_to_reshape() -> None:
+    gm, ctx = traced(lambda x: x.view(4).view(torch.int32), torch.ones(2, 2))
+    assert view_to_reshape(gm, ctx) == 1
+    assert calls(gm)[0] == "aten.reshape.default"
+    assert "aten.view.dtype" in calls(gm)
+
+
+def sized() -> fx.GraphModule:
+    """f(s0, x[s0]) with `s0` used as a number."""
+    gm, _ = traced(lambda x: x * x.shape[0], torch.ones(3), tracing="symbolic")
+    size = next(iter(gm.graph.find_nodes(op="call_function", target=aten.sym_size.int)))
+    with gm.graph.inserting_before(next(iter(gm.graph.nodes))):
+        number = gm.graph.placeholder("s0")
+    number.meta["val"] = size.meta["val"]
+    size.replace_all_uses_with(number)
+    gm.graph.erase_node(size)
+    return gm
+
+
+def test_optimize_sym_input() -> None:
+    gm = sized()
+    assert optimize_sym_input(gm, PassContext()) == 1
+    assert calls(gm)[0] == "aten.sym_size.int"
+    number = next(iter(gm.graph.nodes))
+    assert number.op == "placeholder"
+    assert not number.users
+
+
+def test_a_number_that_no_tensor_has_stays() -> None:
+    gm = sized()
+    tensor = [node for node in gm.graph.nodes if node.op == "placeholder"][1]
+    tensor.meta["val"] = torch.empty(7)
+    assert optimize_sym_input(gm, PassContext()) == 0
+
+
+def test_eliminate_dead_code_keeps_writes() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch.sin(x)
+        x.copy_(torch.cos(x))
+        return x + 1
+
+    gm, ctx = traced(fn, torch.ones(2))
+    eliminate_dead_code(gm, ctx)
+    assert calls(gm) == ["aten.cos.default", "aten.copy_.default", "aten.add.Tensor"]
+
+
+def cache_update(extra_reader: bool) -> fx.GraphModule:
+    """cache.view(-1) scattered into, viewed back and copied into cache, as AOTAutograd spells it."""
+    scatter = torch.library.custom_op("airtest::scatter_update", mutates_args=())(lambda_scatter)
+    scatter_ = torch.library.custom_op("airtest::scatter_update_", mutates_args=("x",))(lambda_scatter_)
+    scatter.register_fake(lambda x, u: torch.empty_like(x))
+    scatter_.register_fake(lambda x, u: None)
+
+    def fn(cache: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        flat = cache.view(-1)
+        cache.copy_(scatter(flat, update).view(2, 3))
+        return cache + 1 if extra_reader else update + 1
+
+    gm, _ = traced(fn, torch.zeros(2, 3), torch.ones(6))
+    return gm
+
+
+def lambda_scatter(x: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return x + u
+
+
+def lambda_scatter_(x: torch.Tensor, u: torch.Tensor) -> None:
+    x.add_(u)
+
+
+def test_recover_view_inplace(monkeypatch: Any) -> None:
+    monkeypatch.setitem(TWINS, "airtest.scatter_update.default", "airtest.scatter_update_.default")
+    gm = cache_update(extra_reader=False)
+    assert recover_view_inplace(gm, PassContext()) == 1
+    assert "aten.copy_.default" not in calls(gm)
+    assert "airtest.scatter_update_.default" in calls(gm)
+
+
+def test_recover_view_inplace_not_with_other_readers(monkeypatch: Any) -> None:
+    monkeypatch.setitem(TWINS, "airtest.scatter_update.default", "airtest.scatter_update_.default")
+    gm, ctx = cache_update(extra_reader=True), PassContext()
+    copied = next(iter(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)))
+    with gm.graph.inserting_before(copied):
+        gm.graph.call_function(aten.neg.default, (copied.args[0],))
+    assert recover_view_inplace(gm, ctx) == 0
+    assert "aten.copy_.default" in calls(gm)
+    assert ctx.skips[0].reason == "the input has other readers"
+
+
+def test_register_replacement_fires_and_can_be_vetoed() -> None:
+    allowed = True
+
+    def search(x: torch.Tensor) -> torch.Tensor:
+        return torch.asinh(torch.sinh(x))
+
+    def replace(x: torch.Tensor) -> torch.Tensor:
+        return torch.tan(x)
+
+    register_replacement(search, replace, [torch.ones(2)], extra_check=lambda match: allowed)
+    gm, ctx = traced(lambda x: torch.asinh(torch.sinh(x)) + 1, torch.ones(3))
+    assert apply_pattern_passes(gm, ctx) == 1
+    assert calls(gm) == ["aten.tan.default", "aten.add.Tensor"]
+    allowed = False
+    gm, ctx = traced(lambda x: torch.asinh(torch.sinh(x)) + 1, torch.ones(3))
+    assert apply_pattern_passes(gm, ctx) == 0
+    assert calls(gm)[:2] == ["aten.sinh.default", "aten.asinh.default"]
+
+
+def test_a_replacement_does_not_cross_streams() -> None:
+    register_replacement(
+        lambda x: torch.acosh(torch.cosh(x)), lambda x: torch.tan(x), [torch.ones(2)]
+    )
+    gm, ctx = traced(lambda x: torch.acosh(torch.cosh(x)), torch.ones(3))
+    next(iter(gm.graph.find_nodes(op="call_function", target=aten.cosh.default))).meta["stream_label"] = "side"
+    assert apply_pattern_passes(gm, ctx) == 0
