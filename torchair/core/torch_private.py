@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
+import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from torch._inductor.compile_fx import (
     compile_fx_inner,
     get_cpp_wrapper_config,
 )
+from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.decomposition import select_decomp_table
@@ -179,8 +183,8 @@ def build_facts() -> list[str]:
     """What shapes Inductor's code besides the graph: its sources and options, the processor, the GPU."""
     options = inductor_config.save_config_portable()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
-    threads = str(torch.get_num_threads())
-    return [torch_key().hex(), str(sorted(options.items())), str(pick_vec_isa()), str(gpu), threads]
+    machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
+    return [torch_key().hex(), str(sorted(options.items())), machine]
 
 
 def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
@@ -242,6 +246,45 @@ def is_profiling() -> bool:
 # Symbols: sizes as nodes of a graph
 
 
+# Functions of symbolic floats, by the name of the function of numbers
+SYM_MATH: dict[str, Callable[[Any], Any]] = {
+    name: getattr(torch, f"_sym_{name}")
+    for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
+    if hasattr(torch, f"_sym_{name}")
+}
+
+
+def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function of numbers that is recorded when it meets a proxy; a dtype that sympy names is not needed."""
+
+    def run(x: Any, dtype: Any = None) -> Any:
+        return x.tracer.create_proxy("call_function", fn, (x,), {}) if isinstance(x, fx.Proxy) else fn(x)
+
+    return run
+
+
+class _Recorded(PythonReferenceAnalysis):
+    """Torch's reading of size expressions, with Python's own functions recorded where it would call them."""
+
+    floor_to_int = staticmethod(_applied(math.floor))
+    ceil_to_int = staticmethod(_applied(math.ceil))
+    trunc_to_int = staticmethod(_applied(math.trunc))
+    round_to_int = staticmethod(_applied(round))
+    abs = staticmethod(_applied(operator.abs))
+
+    @classmethod
+    def floor(cls, x: Any) -> Any:
+        return torch.sym_float(cls.floor_to_int(x))
+
+    @classmethod
+    def ceil(cls, x: Any) -> Any:
+        return torch.sym_float(cls.ceil_to_int(x))
+
+
+for _name, _function in SYM_MATH.items():
+    setattr(_Recorded, _name, staticmethod(_applied(_function)))
+
+
 def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) -> Any:
     """The node that computes a symbolic number, appended to `graph`; `symbols` has a node for each bare symbol.
 
@@ -252,14 +295,14 @@ def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) 
         return symbols[expr]
     if expr.is_number:
         return type(number.node.hint)(expr) if number.node.has_hint() else int(expr)
-    before = set(graph.nodes)
+    before = len(graph.nodes)
     tracer = fx.proxy.GraphAppendingTracer(graph)
     env = {symbol: fx.Proxy(symbols[symbol], tracer) for symbol in expr.free_symbols}
-    made = sympy_interp(PythonReferenceAnalysis, env, expr).node
-    for node in graph.nodes:
-        if node not in before:
-            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
-            node.meta["val"] = node.target(*args, **kwargs)
+    made = sympy_interp(_Recorded, env, expr).node
+    new = list(itertools.islice(reversed(graph.nodes), len(graph.nodes) - before))
+    for node in reversed(new):
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+        node.meta["val"] = node.target(*args, **kwargs)
     symbols[expr] = made
     return made
 
@@ -354,11 +397,3 @@ def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
 def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
     """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with a node that makes it."""
     fake_mode.epoch += 1
-
-
-# Functions of symbolic floats, by the name of the function of numbers
-SYM_MATH: dict[str, Callable[[Any], Any]] = {
-    name: getattr(torch, f"_sym_{name}")
-    for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
-    if hasattr(torch, f"_sym_{name}")
-}

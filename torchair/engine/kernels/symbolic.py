@@ -4,28 +4,55 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torchair.core import dtypes
+from torchair.core.torch_private import SYM_MATH
 from torchair.engine.registry import host_kernels
-from torchair.ge.host import Host
+from torchair.ge.host import Host, is_symbol
 
 
-def _elementwise(fn: Callable[..., Any], result: torch.dtype | None = None) -> Callable[..., Host]:
+# Host arithmetic is exact only for these; everything else is computed as data.
+_NUMBER_DTYPES = (torch.int64, torch.int32, torch.float32, torch.float64, torch.bool)
+_INT64 = torch.iinfo(torch.int64)
+
+
+def _elementwise(fn: Callable[..., Any], result: torch.dtype | None = None) -> Callable[..., Host | None]:
     """A host kernel from a function of numbers, with broadcasting between rank 0 and 1."""
 
-    def run(*operands: Host, **attrs: Any) -> Host:
-        dtype = result or operands[0].dtype
+    def run(*operands: Host, **attrs: Any) -> Host | None:
+        dtype = result or operands[-1].dtype
+        if not _is_size_arithmetic(operands):
+            return None
         length = max((len(operand.items) for operand in operands if operand.ndim), default=None)
-        if length is None:
-            return Host(fn(*(operand.value for operand in operands)), dtype)
-        columns = [operand.items * length if len(operand.items) == 1 else operand.items for operand in operands]
-        return Host(tuple(fn(*row) for row in zip(*columns, strict=True)), dtype)
+        columns = [operand.items * (length or 1) if len(operand.items) == 1 else operand.items for operand in operands]
+        try:
+            items = tuple(fn(*row) for row in zip(*columns, strict=True))
+        except (ArithmeticError, ValueError):
+            return None
+        if not all(_fits(item, dtype) for item in items):
+            return None
+        return Host(items[0] if length is None else items, dtype)
 
     return run
+
+
+def _is_size_arithmetic(operands: Sequence[Host]) -> bool:
+    """Integers and bools always; floats where a symbol takes part: float constants are data, with the rounding of data."""
+    if any(operand.dtype not in _NUMBER_DTYPES for operand in operands):
+        return False
+    has_symbol = any(is_symbol(item) for operand in operands for item in operand.items)
+    return has_symbol or not any(operand.dtype.is_floating_point for operand in operands)
+
+
+def _fits(number: Any, dtype: torch.dtype) -> bool:
+    """Python's integers have no bound, and a negative power of one is a float."""
+    if is_symbol(number) or dtype.is_floating_point:
+        return True
+    return isinstance(number, int) and _INT64.min <= number <= _INT64.max
 
 
 def _truncating(a: Any, b: Any) -> Any:
@@ -41,6 +68,19 @@ def _minimum(a: Any, b: Any) -> Any:
     return torch.sym_min(a, b)
 
 
+def _choose(condition: Any, then: Any, otherwise: Any) -> Any:
+    return torch.sym_ite(condition, then, otherwise) if is_symbol(condition) else (then if condition else otherwise)
+
+
+def _functions() -> dict[str, Callable[..., Host | None]]:
+    """Functions of symbolic floats under their IR names."""
+    return {name.capitalize(): _elementwise(fn) for name, fn in SYM_MATH.items() if name != "log2"}
+
+
+def _log(x: Host, *, base: float, scale: float, shift: float) -> Host | None:
+    return _elementwise(SYM_MATH["log2"])(x) if (base, scale, shift) == (2, 1, 0) and "log2" in SYM_MATH else None
+
+
 def _cast(x: Host, *, dst_type: int, **_: Any) -> Host | None:
     """Casts between the number types sizes use; others are left to the kernel on data."""
     dtype = dtypes.to_torch(dst_type)
@@ -50,7 +90,10 @@ def _cast(x: Host, *, dst_type: int, **_: Any) -> Host | None:
         convert = torch.sym_int
     else:
         return None
-    items = tuple(convert(item) for item in x.items)
+    try:
+        items = tuple(convert(item) for item in x.items)
+    except (ArithmeticError, ValueError):
+        return None
     return Host(items if x.ndim else items[0], dtype)
 
 
@@ -115,7 +158,15 @@ host_kernels({
     "FloorDiv": _elementwise(operator.floordiv), "Mod": _elementwise(operator.mod), "FloorMod": _elementwise(operator.mod),
     "Div": _elementwise(_truncating), "RealDiv": _elementwise(operator.truediv), "Neg": _elementwise(operator.neg),
     "Maximum": _elementwise(_maximum), "Minimum": _elementwise(_minimum), "Pow": _elementwise(operator.pow),
-    "Floor": _elementwise(math.floor), "Ceil": _elementwise(math.ceil), "Cast": _cast,
+    "LeftShift": _elementwise(operator.lshift), "RightShift": _elementwise(operator.rshift), "Abs": _elementwise(abs),
+    "Floor": _elementwise(math.floor), "Ceil": _elementwise(math.ceil), "Trunc": _elementwise(math.trunc),
+    "Round": _elementwise(round), "Cast": _cast, "Log": _log, **_functions(),
+    "Equal": _elementwise(operator.eq, torch.bool), "NotEqual": _elementwise(operator.ne, torch.bool),
+    "Less": _elementwise(operator.lt, torch.bool), "LessEqual": _elementwise(operator.le, torch.bool),
+    "Greater": _elementwise(operator.gt, torch.bool), "GreaterEqual": _elementwise(operator.ge, torch.bool),
+    "LogicalAnd": _elementwise(operator.and_), "LogicalOr": _elementwise(operator.or_), "LogicalNot": _elementwise(torch.sym_not),
+    "BitwiseAnd": _elementwise(operator.and_), "BitwiseOr": _elementwise(operator.or_),
+    "BitwiseXor": _elementwise(operator.xor), "SelectV2": _elementwise(_choose),
     "Gather": _gather, "GatherV2": _gather, "Pack": _pack, "ConcatV2": _concat, "Unpack": _unpack,
     "ReduceProdD": _product, "ReduceSum": _total, "StridedSliceV2": _slice,
     "Identity": _identity, "TensorMove": _identity, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
