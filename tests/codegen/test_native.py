@@ -70,6 +70,15 @@ def test_a_damaged_library_is_no_library(tmp_path: Path) -> None:
     assert found.path == tmp_path / "lib.so"
 
 
+def test_a_library_with_its_own_runtime_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(b"\x7fELF libtorch.so libstdc++.so.6")
+    library.check_loadable(path)
+    path.write_bytes(b"\x7fELF libtorch.so")
+    with pytest.raises(NotPossible, match="CXX"):
+        library.check_loadable(path)
+
+
 def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     (tmp_path / "torchair_native").mkdir(mode=0o755)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ def _make(parts: Split, mode: Any, entry: Path, *, backward: bool, inference: bo
     try:
         with private.inductor_config.patch({"aot_inductor.output_path": str(place)}):
             path = _compile(parts, mode, backward=backward, inference=inference)
+        check_loadable(path)
         _finish(place, path)
         return _publish(place, entry)
     finally:
@@ -119,6 +121,16 @@ def _compile(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Pat
             next="use codegen inductor for this graph",
         ) from error
     return Path(private.library_path(result))
+
+
+def check_loadable(path: Path) -> None:
+    """Refuse a library with a C++ runtime of its own: two of them in one process end in a crash, not an error."""
+    if sys.platform != "linux" or any(name in path.read_bytes() for name in (b"libstdc++.so", b"libc++.so")):
+        return
+    raise NotPossible(
+        f"the C++ compiler {private.get_cpp_compiler()} links its runtime into the library, and torch has another",
+        next="set CXX to a compiler that links libstdc++ dynamically",
+    )
 
 
 def _finish(place: Path, path: Path) -> None:

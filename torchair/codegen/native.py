@@ -2,8 +2,8 @@
 
 Addresses may change (`p.data = other`). A container's bindings never do: each set of addresses has a
 container of its own, so calls in several threads need no lock. Bindings borrow memory, they do not own it:
-what was replaced can be freed. (torch never frees the handle of a user-managed constant, so an owning one would
-keep replaced weights forever.)
+what was replaced can be freed. (torch never frees the handle of a user-managed constant, so an owning one
+would keep replaced weights forever.)
 """
 
 from __future__ import annotations

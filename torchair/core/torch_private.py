@@ -78,6 +78,7 @@ __all__ = [
     "forget_data_sizes",
     "free_symbols",
     "generated_source",
+    "get_cpp_compiler",
     "inductor_cache_dir",
     "inductor_config",
     "is_profiling",
