@@ -3,11 +3,11 @@
 from typing import Any
 
 from torchair.ge import attr
-from torchair.ge.build import Cast, Clone, Const, builder, custom_op, is_op
+from torchair.ge.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
 from torchair.ge.graph import Tensor
 from torchair.ge.types import DataType, Format, TensorSpec
 
-__all__ = ["Cast", "Clone", "Const", "DataType", "Format", "Tensor", "TensorSpec", "attr", "custom_op"]
+__all__ = ["Cast", "Clone", "Const", "DataType", "Format", "Tensor", "TensorSpec", "add_op", "attr", "custom_op"]
 
 
 def __getattr__(name: str) -> Any:

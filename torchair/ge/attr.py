@@ -14,6 +14,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter
+from torchair.core.torch_private import without_modes
 
 
 class Attr:
@@ -209,12 +210,14 @@ class Tensor(Attr):
             self.form = form
 
     @classmethod
-    def of(cls, values: Sequence[Any], dtype: int, shape: Sequence[int]) -> Tensor:
-        """From flat values, a GE data type and sizes. Of a type that torch stores as bytes the values are those bytes."""
-        form = Form(dtype, tuple(shape))
-        if dtype in STORED_AS_BYTES:
-            return cast(Tensor, cls(torch.tensor(values, dtype=torch.uint8), form))
-        return cast(Tensor, cls(torch.tensor(values, dtype=dtypes.to_torch(dtype)).reshape(form.shape)))
+    def from_bytes(
+        cls, data: bytes, dtype: int, shape: Sequence[int] | None, layout: str = "ND", rest: bytes = b""
+    ) -> Tensor:
+        """From its bytes on the wire and the descriptor there."""
+        form = Form(dtype, None if shape is None else tuple(shape), layout, rest)
+        value = from_raw(data, dtype, form.shape or ())
+        plain = dtype not in STORED_AS_BYTES and dtypes.to_ge(value.dtype) == dtype and tuple(value.shape) == form.shape
+        return cast(Tensor, cls(value, None if plain and form == Form(dtype, form.shape) else form))
 
     @property
     def dtype(self) -> int:
@@ -311,6 +314,7 @@ STORED_AS_BYTES = frozenset(
 )
 
 
+@without_modes
 def raw(tensor: torch.Tensor) -> bytes:
     """The little-endian bytes of a CPU tensor."""
     return as_bytes(tensor).numpy().tobytes()
@@ -323,6 +327,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
 
 
+@without_modes
 def from_raw(data: bytes, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
     """The tensor of these bytes; the bytes themselves (1-D uint8) where torch cannot hold the type or the length is odd."""
     flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

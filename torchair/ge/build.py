@@ -296,6 +296,7 @@ def _graph_input(
     dtype: int = dtypes.UNDEFINED,
     shape: Sequence[int] | None = None,
     placement: str = "NPU",
+    format: str = "ND",
     *,
     dependencies: Sequence[Tensor | Op] = (),
     node_name: str | None = None,
@@ -303,7 +304,7 @@ def _graph_input(
 ) -> Tensor:
     """A graph input: `ge.Data(index=0, dtype=0, shape=[2, -1], placement="CPU")`. Without a shape its rank is unknown."""
     made: Tensor = build(op_type, index=index, dependencies=dependencies, node_name=node_name, attrs=attrs)
-    made.desc = Desc("y", dtype, (-2,) if shape is None else tuple(shape), "ND", placement)
+    made.desc = Desc("y", dtype, (-2,) if shape is None else tuple(shape), format, placement)
     return made
 
 

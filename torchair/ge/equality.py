@@ -9,6 +9,7 @@ from torchair.ge.attr import Attr, Bool, Int, Str
 from torchair.ge.descriptor import input_desc, output_desc
 from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Result
 from torchair.ge.proto import schema
+from torchair.ge.runtime import result_kind
 
 _PLAIN = (Str, Int, Bool)
 
@@ -104,7 +105,8 @@ def _edges(op: Op) -> list[tuple[str, str]]:
 
 
 def _fact(result: Result) -> tuple[Any, ...]:
-    return (result.kind, "" if result.tensor is None else result.tensor.tensor, result.value, result.arg)
+    kind = result_kind(result)
+    return (kind, "" if result.tensor is None else result.tensor.tensor, result.value, result.arg if kind == "alias" else -1)
 
 
 def _first(facts: Sequence[tuple[str, Any, Any]]) -> str | None:

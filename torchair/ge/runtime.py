@@ -56,7 +56,7 @@ def _obvious_results(graph: Graph) -> list[Result]:
 
 
 def _write(graph: Graph, number: int, result: Result) -> dict[str, Any]:
-    row: dict[str, Any] = {"kind": result.kind}
+    row: dict[str, Any] = {"kind": result_kind(result)}
     if result.kind == "constant":
         if not isinstance(result.value, bool | int | float | str | None):
             raise NotPossible(
@@ -68,13 +68,18 @@ def _write(graph: Graph, number: int, result: Result) -> dict[str, Any]:
         row["tensor"] = result.tensor.tensor
     if isinstance(result.meta, torch.Tensor):
         row["meta"] = _layout(result.meta)
-    if result.kind == "alias":
-        # A view whose sizes vary is read from the tensor, like any other result.
-        if _varies(result.meta):
-            row["kind"] = "tensor"
-        else:
-            row["arg"] = result.arg
+    if row["kind"] == "alias":
+        row["arg"] = result.arg
     return row
+
+
+def result_kind(result: Result) -> str:
+    """A view whose sizes vary is read from its tensor, like any other result."""
+    if result.kind != "alias":
+        return result.kind
+    meta = result.meta
+    parts = (*meta.shape, *meta.stride(), meta.storage_offset())
+    return "tensor" if any(is_symbol(part) for part in parts) else "alias"
 
 
 def _read(graph: Graph, row: dict[str, Any]) -> Result:
@@ -89,10 +94,6 @@ def _find(graph: Graph, edge: str) -> Tensor:
     if op is None or not 0 <= int(index) < len(op.outputs):
         raise BadGraph(f"{graph.name} returns {edge!r}, which is none of its tensors")
     return op.outputs[int(index)]
-
-
-def _varies(meta: torch.Tensor) -> bool:
-    return any(is_symbol(part) for part in (*meta.shape, *meta.stride(), meta.storage_offset()))
 
 
 def _layout(meta: torch.Tensor) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError, Message
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import (
-    BY_PROTOTYPE, KNOWN, STORED_AS_BYTES, Attr, Bool, DataType, Float, Form, Int, Layouts, ListBool, ListDataType,
-    ListFloat, ListInt, ListListFloat, ListListInt, ListStr, Raw, Str, Tensor, from_raw,
+    BY_PROTOTYPE, KNOWN, Attr, Bool, DataType, Float, Int, Layouts, ListBool, ListDataType, ListFloat, ListInt,
+    ListListFloat, ListListInt, ListStr, Raw, Str, Tensor,
 )  # fmt: skip
 from torchair.ge.descriptor import input_desc
 from torchair.ge.equality import same_attr
@@ -210,10 +210,7 @@ def _tensor(message: Any) -> Attr:
     shape = tuple(desc.shape.dim) if desc.HasField("shape") else None
     layout = desc.layout
     _clear(desc, *(("dtype",) if known else ()), "shape", "layout")
-    value = from_raw(whole.data, dtype, shape or ())
-    form = Form(dtype, shape, layout, _rest(desc))
-    plain = dtype not in STORED_AS_BYTES and tuple(value.shape) == shape and dtypes.to_ge(value.dtype) == dtype
-    made = Tensor(value, None if plain and form == Form(dtype, shape) else form)
+    made = Tensor.from_bytes(whole.data, dtype, shape, layout, _rest(desc))
     again = schema.message("TensorDescriptor")
     made.describe_to(again)
     usual = whole.HasField("desc") and again == whole.desc and _only(message, "t") and _only(whole, "desc", "data")
