@@ -182,3 +182,7 @@ def test_numbers_become_arguments_not_tensors():
 def test_half_products_use_muls():
     graph, _, _, _ = converted(lambda x: x * 0.1, [make(f16, 3)])
     assert [op.type for op in graph.ops] == ["Data", "Muls", "NetOutput"]
+
+
+def test_the_same_operand_twice_after_two_operands():
+    check(lambda a, b: (a * b, a * a, b * b), make(f32, 3), make(f32, 3) + 1)

@@ -54,7 +54,10 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
     # An ATen call gets the strides FX promised, whatever the tensor has here.
     promised = tuple(spec_key(tensor.meta, strides) for tensor in op.inputs) if op.type == "TorchOp" else ()
     where = op.outputs[0].meta.device if op.outputs and isinstance(op.outputs[0].meta, torch.Tensor) else None
-    return op.type, attrs, inputs, promised, where, len(op.outputs)
+    # The same tensor twice is one input of a trace: x * x is not an instance of x * y.
+    order = list(dict.fromkeys(op.inputs))
+    repeats = tuple(order.index(tensor) for tensor in op.inputs)
+    return op.type, attrs, inputs, repeats, promised, where, len(op.outputs)
 
 
 def spec_key(value: Any, strides: bool = False) -> Hashable:

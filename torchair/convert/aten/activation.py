@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, like, promote, sizes, static_sizes, working_dtype
+from torchair.convert.operands import like, static_sizes
 from torchair.convert.registry import converter, rename
 
 aten = torch.ops.aten
@@ -90,7 +90,7 @@ def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
 def prelu_kernel(self, weight):
     """x, or weight * x below zero; ATen has shaped `weight` for broadcasting already."""
     shape = static_sizes(weight)
-    if shape is None or any(size != 1 for dim, size in enumerate(shape) if dim != 1) or len(sizes(self)) < len(shape):
+    if shape is None or any(size != 1 for dim, size in enumerate(shape) if dim != 1) or self.rank < max(len(shape), 1):
         raise NotImplementedError("PRelu has one weight, or one per channel")
     return ge.PRelu(self, ge.Reshape(weight, [-1]))
 
