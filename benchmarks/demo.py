@@ -1,7 +1,7 @@
 """`python -m benchmarks.demo`: three models in both modes, static and dynamic, in one table.
 
-For each: equal to eager, graph breaks, fall-backs, time to ready, speed against eager and `torch.compile`. Ends with 0
-only if every result is equal.
+For each: equal to eager, graph breaks, fall-backs, time to ready, speed against eager and `torch.compile`.
+Ends with 0 only if every result is equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.columns import BY_NAME as COLUMN_BY_NAME
 from benchmarks.columns import own_copy
 from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, Inputs, Model
-from benchmarks.report import console, duration, machine, times
+from benchmarks.report import console, duration, machine, ratio, times
 from benchmarks.timing import Thunk, measure
 
 MODELS = ("llama-prefill", "bert", "cnn")
@@ -73,8 +73,10 @@ def demonstrate(model: Model, device: str, step: Callable[[str], None]) -> list[
     lines = []
     for shapes in ("static", "dynamic"):
         step(f"{model.name}: torch.compile, {shapes}")
-        stock, _, _ = prepare("stock", subject, shapes)
-        calls = {"eager": partial(subject.module, **subject.feeds[0]), "stock": stock}
+        calls: dict[str, Thunk] = {"eager": partial(subject.module, **subject.feeds[0])}
+        stock, _, trouble = prepare("stock", subject, shapes)
+        if trouble is None:
+            calls["stock"] = stock
         made = []
         for mode in MODES:
             step(f"{model.name}: {mode} mode, {shapes}")
@@ -88,7 +90,7 @@ def demonstrate(model: Model, device: str, step: Callable[[str], None]) -> list[
 
 
 def explained(subject: Subject) -> tuple[str, str]:
-    """How many graph breaks, and which ops graph mode carries through as they are. `explain` also prints: not here."""
+    """How many graph breaks, and which ops graph mode carries through. What `explain` prints is dropped."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             report = torchair.explain(own_copy(subject.module), **subject.feeds[0])
@@ -99,18 +101,18 @@ def explained(subject: Subject) -> tuple[str, str]:
 
 
 def prepare(column: str, subject: Subject, shapes: str) -> tuple[Thunk, float, str | None]:
-    """The compiled call, seconds to its first result, and what differs from eager; dynamic means at both shapes."""
+    """The compiled call, seconds to its first result, and what differs from eager; dynamic: at both shapes."""
+    (feed, other), (want, want_other) = subject.feeds, subject.wants
+    tolerance = subject.model.tolerance
     start = time.perf_counter()
     call = COLUMN_BY_NAME[column].make(subject.module, shapes == "dynamic")
-    thunk = partial(call, **subject.feeds[0])
+    thunk = partial(call, **feed)
     try:
         got = snapshot(thunk())
         seconds = time.perf_counter() - start
-        problem = why_unequal(got, subject.wants[0], subject.model.tolerance)
+        problem = why_unequal(got, want, tolerance)
         if problem is None and shapes == "dynamic":
-            problem = why_unequal(
-                snapshot(call(**subject.feeds[1])), subject.wants[1], subject.model.tolerance
-            )
+            problem = why_unequal(snapshot(call(**other)), want_other, tolerance)
     except Exception as error:
         return thunk, time.perf_counter() - start, f"{type(error).__name__}: {error}"
     return thunk, seconds, problem
@@ -123,17 +125,18 @@ def fill_speeds(lines: list[Line], calls: dict[str, Thunk], device: str) -> None
     seconds = measure(calls, device, ROUNDS, sample_seconds=0.03)
     for line in lines:
         if line.mode in seconds:
-            line.against_eager = seconds["eager"] / seconds[line.mode]
-            line.against_stock = seconds["stock"] / seconds[line.mode]
+            line.against_eager = ratio(seconds, "eager", line.mode)
+            line.against_stock = ratio(seconds, "stock", line.mode)
 
 
 def table_of(lines: list[Line], device: str) -> Table:
     facts = ", ".join(f"{name} {value}" for name, value in machine(device).items())
-    table = Table(title=f"torchair on {device}", caption=facts)
-    for title in ("model", "mode", "shapes", "equal", "graph breaks", "fall-backs", "time to ready"):
-        table.add_column(title)
-    table.add_column("against eager", justify="right")
-    table.add_column("against torch.compile", justify="right")
+    legend = "× eager, × stock: how many times as fast as eager and as torch.compile"
+    table = Table(title=f"torchair on {device}", caption=f"{legend}\n{facts}")
+    for title in ("model", "mode", "shapes", "equal"):
+        table.add_column(title, no_wrap=True)
+    for title in ("breaks", "fall-backs", "ready in", "× eager", "× stock"):
+        table.add_column(title, justify="right")
     for line in lines:
         equal = "[green]yes[/green]" if line.problem is None else "[red]NO[/red]"
         table.add_row(
