@@ -11,6 +11,7 @@ from torchair.convert.aten import (
     loss,
     matmul,
     norm,
+    pad,
     pointwise,
     pool,
     random,
@@ -18,6 +19,7 @@ from torchair.convert.aten import (
     scatter,
     shape,
     sort,
+    stride,
 )
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "loss",
     "matmul",
     "norm",
+    "pad",
     "pointwise",
     "pool",
     "random",
@@ -38,4 +41,5 @@ __all__ = [
     "scatter",
     "shape",
     "sort",
+    "stride",
 ]

@@ -24,10 +24,11 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
     values = cast(values, self.dtype)
     if not accumulate and _is_single(values) and [is_mask(entry) for entry in indices if entry is not None] == [True]:
         return _fill_mask(self, indices, values)
-    return _index_put(self, without_masks(indices), values, accumulate)
+    return write_at(self, without_masks(indices), values, accumulate)
 
 
-def _index_put(self, indices, values, accumulate=False):
+def write_at(self, indices, values, accumulate=False):
+    """self[indices] = values (or += values), with a tensor or None for each dim."""
     given = [cast(entry, INT64) for entry in indices if entry is not None]
     mask = index_mask(indices)
     return ge.IndexPutV2(ge.TensorMove(self), values, mask, mask, given, accumulate=accumulate)
@@ -53,7 +54,7 @@ def index_copy(self, dim, index, source):
     """The listed entries of a dim replaced by those of `source`."""
     if not self.rank or not source.rank:
         raise NotImplementedError("a tensor without dims")
-    return _index_put(self, _in_dim(self, dim, index), source)
+    return write_at(self, _in_dim(self, dim, index), source)
 
 
 @converter(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
@@ -61,7 +62,7 @@ def index_fill(self, dim, index, value):
     """The listed entries of a dim replaced by one number."""
     if not self.rank:
         raise NotImplementedError("a tensor without dims")
-    return _index_put(self, _in_dim(self, dim, index), like(value, self))
+    return write_at(self, _in_dim(self, dim, index), like(value, self))
 
 
 def _in_dim(self, dim, index):

@@ -11,12 +11,14 @@ from torchair.engine.kernels import (
     loss,
     matmul,
     norm,
+    pad,
     pointwise,
     pool,
     reduce,
     scatter,
     shape,
     sort,
+    stride,
     symbolic,
 )
 
@@ -31,11 +33,13 @@ __all__ = [
     "loss",
     "matmul",
     "norm",
+    "pad",
     "pointwise",
     "pool",
     "reduce",
     "scatter",
     "shape",
     "sort",
+    "stride",
     "symbolic",
 ]

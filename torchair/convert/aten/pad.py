@@ -1,0 +1,50 @@
+"""ATen padding. ATen lists begin and end from the last dim outwards, GE from the first dim inwards."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import like, sizes
+from torchair.convert.registry import converter
+
+aten = torch.ops.aten
+
+
+@converter(aten.constant_pad_nd.default)
+def constant_pad_nd(self, pad, value=0):
+    """A number around the tensor; negative padding cuts off."""
+    if not self.rank:
+        return ge.Identity(self)
+    return ge.PadV3(self, _paddings(pad, self.rank), like(value, self), mode="constant")
+
+
+def _mirrored(mode):
+    def run(self, padding):
+        return ge.PadV3(self, _paddings(padding, self.rank), mode=mode)
+
+    return run
+
+
+def _mirrored_backward(mode):
+    def run(grad_output, self, padding):
+        return ge.PadV3Grad(grad_output, _paddings(padding, self.rank), mode=mode)
+
+    return run
+
+
+for _name, _mode in {"reflection": "reflect", "replication": "edge"}.items():
+    for _dims in (1, 2, 3):
+        converter(getattr(aten, f"{_name}_pad{_dims}d").default)(_mirrored(_mode))
+        converter(getattr(aten, f"{_name}_pad{_dims}d_backward").default)(_mirrored_backward(_mode))
+
+
+def _paddings(pad, rank):
+    """Begin and end for each dim from the first on: a list of ints, or an INT64 vector when there is a symbol."""
+    count = sizes(pad)[0] if isinstance(pad, ge.Tensor) else len(pad)
+    order = [2 * pair + side for pair in reversed(range(count // 2)) for side in (0, 1)]
+    untouched = [0] * (2 * rank - count)
+    if isinstance(pad, ge.Tensor):
+        inner = ge.GatherV2(pad, order, [0])
+        return ge.ConcatV2([untouched, inner], 0, N=2) if untouched else inner
+    return untouched + [pad[place] for place in order]

@@ -1,0 +1,35 @@
+"""Strided windows, diagonals. A tensor counts as a contiguous array of its own."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.engine.registry import Int, Ints, kernel
+
+
+@kernel("AsStrided")
+def as_strided(x, size: Ints, stride: Ints, storage_offset: Int):
+    """A window with any strides, of the elements in order."""
+    return torch.as_strided(_array(x), size, stride, storage_offset)
+
+
+@kernel("ViewCopy", pure=True)
+def view_copy(
+    dst, dst_size: Ints, dst_stride: Ints, dst_storage_offset: Int,
+    src, src_size: Ints, src_stride: Ints, src_storage_offset: Int,
+):  # fmt: skip
+    """The window of `src` written into the window of `dst`."""
+    window = torch.as_strided(_array(src), src_size, src_stride, src_storage_offset)
+    return torch.as_strided_scatter(_array(dst), window, dst_size, dst_stride, dst_storage_offset)
+
+
+def _array(x):
+    """The elements in order, from the start of their memory."""
+    x = x.contiguous()
+    return x.clone() if x.storage_offset() else x
+
+
+@kernel("MatrixDiagPart")
+def matrix_diag_part(x):
+    """The main diagonal of the last two dims."""
+    return torch.diagonal(x, 0, -2, -1)
