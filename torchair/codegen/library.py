@@ -124,11 +124,11 @@ def _compile(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Pat
 
 
 def check_loadable(path: Path) -> None:
-    """Refuse a library with a C++ runtime of its own: two of them in one process end in a crash, not an error."""
+    """Refuse a library with a C++ runtime of its own: with two of them the process crashes."""
     if sys.platform != "linux" or any(name in path.read_bytes() for name in (b"libstdc++.so", b"libc++.so")):
         return
     raise NotPossible(
-        f"the C++ compiler {private.get_cpp_compiler()} links its runtime into the library, and torch has another",
+        f"{private.get_cpp_compiler()} links a C++ runtime into the library, and torch has another",
         next="set CXX to a compiler that links libstdc++ dynamically",
     )
 
