@@ -101,7 +101,7 @@ def explained(subject: Subject) -> tuple[str, str]:
 
 
 def prepare(column: str, subject: Subject, shapes: str) -> tuple[Thunk, float, str | None]:
-    """The compiled call, seconds to its first result, and what differs from eager; dynamic: at both shapes."""
+    """The compiled call, seconds to a first result, and what differs from eager (dynamic: at both shapes)."""
     (feed, other), (want, want_other) = subject.feeds, subject.wants
     tolerance = subject.model.tolerance
     start = time.perf_counter()
@@ -135,7 +135,7 @@ def table_of(lines: list[Line], device: str) -> Table:
     table = Table(title=f"torchair on {device}", caption=f"{legend}\n{facts}")
     for title in ("model", "mode", "shapes", "equal"):
         table.add_column(title, no_wrap=True)
-    for title in ("breaks", "fall-backs", "ready in", "× eager", "× stock"):
+    for title in ("breaks", "fall-backs", "ready", "× eager", "× stock"):
         table.add_column(title, justify="right")
     for line in lines:
         equal = "[green]yes[/green]" if line.problem is None else "[red]NO[/red]"
