@@ -25,6 +25,7 @@ from torchair.core.source import source_of
 from torchair.core.torch_private import (
     OpOverload,
     decomposition_of,
+    faking,
     is_alias,
     is_unbacked,
     make_fx,
@@ -236,7 +237,7 @@ def _decompose(
     decomposition = decomposition_of(node.target)
     if decomposition is None:
         return None
-    real_args, real_kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+    real_args, real_kwargs = _mutable(fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"]))
     flat, structure = tree_flatten((real_args, real_kwargs))
     values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
     varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
@@ -257,7 +258,7 @@ def _decompose(
 
     mark = len(walk.graph.ops)
     try:
-        with walk.fake_mode, torch.no_grad():
+        with faking(walk.fake_mode), torch.no_grad():
             gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*(flat[i] for i in varying))
         for inner in gm.graph.nodes:
             name = _target_name(inner.target)
@@ -269,6 +270,15 @@ def _decompose(
         walk.graph.rollback(mark)
         reasons.append(f"its decomposition failed: {error}")
         return None
+
+
+def _mutable(arguments: Any) -> Any:
+    """Plain lists for FX's immutable ones: some decompositions write into their arguments."""
+    if isinstance(arguments, list):
+        return [_mutable(item) for item in arguments]
+    if isinstance(arguments, tuple) and not isinstance(arguments, torch.Size):
+        return tuple(_mutable(item) for item in arguments)
+    return dict(arguments) if isinstance(arguments, dict) else arguments
 
 
 def _inline(walk: Walk, gm: fx.GraphModule, inputs: Sequence[Any], outer: fx.Node) -> Any:

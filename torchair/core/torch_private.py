@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._decomp import decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import reset as reset_dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
@@ -245,6 +246,15 @@ def is_profiling() -> bool:
 
 
 # Symbols: sizes as nodes of a graph
+
+
+@contextlib.contextmanager
+def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Run under a fake mode. Symbolic sizes need torch's Python dispatcher too: some composite ops in C++ refuse them."""
+    symbolic = fake_mode.shape_env is not None
+    with fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+        yield
+
 
 
 # Functions of symbolic floats, by the name of the function of numbers

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private import FakeTensorMode, unclaimed_symbols
+from torchair.core.torch_private import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
 from torchair.ge.host import Host, is_symbol
@@ -29,7 +29,7 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
         found = seen.get(key) if key is not None else None
         if found is None:
             metas: dict[Tensor, Any] = {tensor: tensor.meta for tensor in op.inputs}
-            with fake_mode, torch.no_grad(), unclaimed_symbols(fake_mode):
+            with faking(fake_mode), torch.no_grad(), unclaimed_symbols(fake_mode):
                 found = evaluate(op, metas, device)
             assert len(found) == len(op.outputs), f"the kernel of {op.type} returned {len(found)} of {len(op.outputs)}"
             if key is not None and not makes_symbols(op, found):

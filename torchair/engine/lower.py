@@ -17,7 +17,14 @@ import torch
 from torch import fx
 
 from torchair.core.errors import AirError, BadGraph
-from torchair.core.torch_private import FakeTensorMode, expression_nodes, forget_data_sizes, make_fx, unclaimed_symbols
+from torchair.core.torch_private import (
+    FakeTensorMode,
+    expression_nodes,
+    faking,
+    forget_data_sizes,
+    make_fx,
+    unclaimed_symbols,
+)
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.layout import restride
@@ -156,7 +163,7 @@ def _trace(state: Lowering, op: Op) -> Traced:
         return [result for result in results if not isinstance(result, Host)] or [None]
 
     flat = [fake for fake in fakes if not isinstance(fake, Host)] + numbers
-    with state.fake_mode:
+    with faking(state.fake_mode):
         gm = make_fx(
             run, decomposition_table=dict(state.decompositions), tracing_mode="real", _allow_non_fake_inputs=True
         )(*flat)
@@ -200,7 +207,7 @@ def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op,
         made.meta["stack_trace"] = op.origin.source
     if not first_time:
         args, kwargs = fx.node.map_arg((made.args, made.kwargs), lambda inner: inner.meta["val"])
-        with state.fake_mode, unclaimed_symbols(state.fake_mode):
+        with faking(state.fake_mode), unclaimed_symbols(state.fake_mode):
             made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
     _bind_symbols(state, made)
     return made
@@ -254,7 +261,7 @@ def _call(state: Lowering, fn: Callable[..., Any], x: fx.Node | None, numbers: l
     def run(*flat: Any) -> Any:
         return fn(*flat[: len(inputs)])
 
-    with state.fake_mode:
+    with faking(state.fake_mode):
         gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs, *numbers)
     feeds = iter([*([] if x is None else [x]), *(number_node(state, number) for number in numbers)])
     mapped: dict[fx.Node, Any] = {}
