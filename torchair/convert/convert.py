@@ -185,7 +185,8 @@ def _try(
 
 def _used(node: fx.Node, meta: Any) -> list[bool]:
     """Which of several results anybody reads; a converter may return None for the others."""
-    read = {user.args[1] if user.target is operator.getitem else None for user in node.users}
+    users = [user for user in node.users if user.users or user.target is not operator.getitem]
+    read = {user.args[1] if user.target is operator.getitem else None for user in users}
     return [None in read or index in read for index in range(len(meta))]
 
 

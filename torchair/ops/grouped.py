@@ -1,4 +1,4 @@
-"""`torchair::grouped_mm`: one matrix product per group of consecutive rows, for the dtypes torch's own op does not take."""
+"""`torchair::grouped_mm`: one matrix product per group of rows, for dtypes torch's own op does not take."""
 
 from __future__ import annotations
 

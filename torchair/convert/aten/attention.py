@@ -1,8 +1,8 @@
 """ATen's fused attention: GE's attention ops on [batch, heads, sequence, dim].
 
-The statistics that training needs travel as log-sum-exp: `P = exp(score - lse)`, so GE's gradient gets `softmax_max = lse`
-and `softmax_sum = 1`. ATen's CUDA forms return statistics and random states in the form of one kernel each; these are
-converted only where nobody reads them.
+The statistics that training needs travel as log-sum-exp: `P = exp(score - lse)`, so GE's gradient gets
+`softmax_max = lse` and `softmax_sum = 1`. ATen's CUDA forms return statistics and random states in a form of
+their own; these are converted only where nobody reads them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def four_dims(x):
 
 
 def masks(query, key, attn_mask, is_causal):
-    """(pse_shift, atten_mask, sparse_mode): an additive mask, or a boolean one that is true where a position is hidden."""
+    """(pse_shift, atten_mask, sparse_mode): an additive mask, or a boolean one, true at hidden places."""
     if attn_mask is None:
         triangle = ge.Triu(ge.Fill([_TRIANGLE, _TRIANGLE], ge.Const(True)), diagonal=1) if is_causal else None
         return None, triangle, _CAUSAL if is_causal else 0
@@ -76,21 +76,34 @@ def spread(mask, wanted):
     """GE wants whole masks: dims of size 1 repeated, -1 keeps a dim."""
     have = sizes(mask)
     small = [
-        dim for dim, size in enumerate(wanted) if size != -1 and not is_symbol(have[dim]) and have[dim] == 1 and size != 1
+        dim
+        for dim, size in enumerate(wanted)
+        if size != -1 and not is_symbol(have[dim]) and have[dim] == 1 and size != 1
     ]
-    return ge.BroadcastTo(mask, pack([size if dim in small else -1 for dim, size in enumerate(wanted)])) if small else mask
+    return (
+        ge.BroadcastTo(mask, pack([size if dim in small else -1 for dim, size in enumerate(wanted)]))
+        if small
+        else mask
+    )
 
 
 def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_lse):
-    """(result, log-sum-exp or None). GE has no float32 in FusedInferAttentionScore, only in PromptFlashAttention."""
+    """(result, log-sum-exp or None). GE takes float32 in PromptFlashAttention only."""
     reason = why_not(query, key, value, dropout_p, scale)
     if reason is not None:
         raise NotImplementedError(reason)
     scale = sizes(query)[3] ** -0.5 if scale is None else scale
     pse, mask, mode = masks(query, key, attn_mask, is_causal)
-    attrs = {"num_heads": sizes(query)[1], "num_key_value_heads": sizes(key)[1], "input_layout": "BNSD", "sparse_mode": mode}
+    attrs = {
+        "num_heads": sizes(query)[1],
+        "num_key_value_heads": sizes(key)[1],
+        "input_layout": "BNSD",
+        "sparse_mode": mode,
+    }
     if dtypes.to_torch(query.dtype) not in _HALVES and not wants_lse:
-        return ge.PromptFlashAttention(query, key, value, pse, mask, **attrs, scale_value=scale, inner_precise=2), None
+        return ge.PromptFlashAttention(
+            query, key, value, pse, mask, **attrs, scale_value=scale, inner_precise=2
+        ), None
     # inner_precise 2: high precision, and rows whose every position is hidden are 0.
     out, lse = ge.FusedInferAttentionScore(
         query, [key], [value], pse, mask, **attrs, scale=scale, inner_precise=2, softmax_lse_flag=wants_lse
@@ -150,8 +163,8 @@ def efficient_attention(
 
 @converter(aten._scaled_dot_product_cudnn_attention.default)
 def cudnn_attention(
-    query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False, *,
-    scale=None, used,
+    query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, return_debug_mask=False,
+    *, scale=None, used,
 ):  # fmt: skip
     """As for the CPU."""
     return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)
@@ -159,7 +172,16 @@ def cudnn_attention(
 
 @converter(aten._scaled_dot_product_fused_attention_overrideable.default)
 def overrideable_attention(
-    query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, used
+    query,
+    key,
+    value,
+    attn_bias=None,
+    dropout_p=0.0,
+    is_causal=False,
+    return_debug_mask=False,
+    *,
+    scale=None,
+    used,
 ):
     """As for the CPU."""
     return result_only(query, key, value, attn_bias, dropout_p, is_causal, scale, used)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, pack, promote, shape_of, size_of, sizes
+from torchair.convert.operands import cast, pack, promote, shape_of, size_of
 from torchair.convert.registry import converter
 from torchair.ge.graph import Tensor
-from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten
 
@@ -40,7 +39,7 @@ class Window:
 
     @property
     def attrs(self):
-        """GE's attributes: pads on both sides of each dim, strides and dilations for batch and channels too."""
+        """GE's attributes: pads on both sides of a dim; strides and dilations have batch and channels too."""
         return {
             "strides": [1, 1, *self.stride],
             "pads": [pad for pad in self.padding for _ in range(2)],
@@ -58,19 +57,27 @@ class Window:
         return ge.Squeeze(x, axis=[2]) if self.is_flat else x
 
     def transposed_size(self, x, weight):
-        """The whole shape that a transposed convolution makes: (i - 1) * s - 2p + d * (k - 1) + output padding + 1."""
-        if any(is_symbol(size) for size in sizes(weight)):
-            raise NotImplementedError("the shape of the weight is a symbol")
-        made = [size_of(x, 0), sizes(weight)[1] * self.groups]
-        for dim in range(self.spatial):
-            rest = self.dilation[dim] * (sizes(weight)[dim + 2] - 1) + self.output_padding[dim] + 1
-            made.append(linear(size_of(x, dim + 2), self.stride[dim], rest - self.stride[dim] - 2 * self.padding[dim]))
+        """The shape of the result when transposed: (i - 1) * s - 2p + d * (k - 1) + output padding + 1."""
+        made = [size_of(x, 0), times(size_of(weight, 1), self.groups)]
+        for dim, step in enumerate(self.stride):
+            spread = plus(
+                times(size_of(x, dim + 2), step), times(size_of(weight, dim + 2), self.dilation[dim])
+            )
+            shift = self.output_padding[dim] + 1 - step - self.dilation[dim] - 2 * self.padding[dim]
+            made.append(plus(spread, shift))
         return pack(made)
 
 
-def linear(size, factor, shift):
-    """size * factor + shift of an int or a size in the graph."""
-    return size * factor + shift if isinstance(size, int) else ge.Add(ge.Mul(size, factor), shift)
+def times(size, factor):
+    """size * factor, of an int or a size in the graph."""
+    return size * factor if isinstance(size, int) else ge.Mul(size, factor)
+
+
+def plus(a, b):
+    """The sum of two sizes, ints or sizes in the graph."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return ge.Add(b, a) if isinstance(a, int) else ge.Add(a, b)
 
 
 @converter(aten.convolution.default)
@@ -91,10 +98,10 @@ def convolution(
 
 @converter(aten.convolution_backward.default)
 def convolution_backward(
-    grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask,
-    *, used,
+    grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
+    output_mask, *, used,
 ):  # fmt: skip
-    """The gradients of input, weight and bias; a transposed convolution swaps the parts of input and gradient."""
+    """The gradients of input, weight and bias; when transposed, data and gradient swap their parts."""
     window = Window(input, weight, stride, padding, dilation, output_padding, groups)
     grad, input, weight = (window.widen(x) for x in (grad_output, input, weight))
     wanted = [a and b for a, b in zip(used, output_mask, strict=True)]

@@ -35,13 +35,19 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index, *, meta_outp
         raise NotImplementedError(reason)
     weight = None if weight is None else cast(weight, wide(self))
     made = ge.NLLLoss(
-        cast(self, wide(self)), cast(target, INT32), weight, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index
+        cast(self, wide(self)),
+        cast(target, INT32),
+        weight,
+        reduction=_REDUCTIONS[reduction],
+        ignore_index=ignore_index,
     )
     return [cast(result, spec.dtype) for result, spec in zip(made, meta_outputs, strict=True)]
 
 
 @converter(aten.nll_loss_backward.default)
-def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight, *, meta_outputs):
+def nll_loss_backward(
+    grad_output, self, target, weight, reduction, ignore_index, total_weight, *, meta_outputs
+):
     """The gradient of the log-probabilities; GE wants a weight."""
     reason = why_not(self, ignore_index)
     if reason is not None:
@@ -52,7 +58,13 @@ def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index
         weight = ge.Fill(shape, cast(1.0, wide(self)))
     x, grad, weight, total = promote(self, grad_output, weight, total_weight, to=wide(self))
     made = ge.NLLLossGrad(
-        x, grad, cast(target, INT32), weight, total, reduction=_REDUCTIONS[reduction], ignore_index=ignore_index
+        x,
+        grad,
+        cast(target, INT32),
+        weight,
+        total,
+        reduction=_REDUCTIONS[reduction],
+        ignore_index=ignore_index,
     )
     return cast(made, meta_outputs.dtype)
 

@@ -12,10 +12,12 @@ from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
 
-rename({
-    aten.mm.default: ge.MatMul,
-    aten.bmm.default: ge.BatchMatMul,
-})
+rename(
+    {
+        aten.mm.default: ge.MatMul,
+        aten.bmm.default: ge.BatchMatMul,
+    }
+)
 
 
 def scaled(x, factor):
@@ -37,7 +39,12 @@ def plus(product, self, beta):
 @converter(aten.addmm.default)
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """beta * self + alpha * (mat1 @ mat2); a vector that is only added is the bias of the product."""
-    if self.rank == 1 and not isinstance(alpha, Tensor) and not isinstance(beta, Tensor) and alpha == beta == 1:
+    if (
+        self.rank == 1
+        and not isinstance(alpha, Tensor)
+        and not isinstance(beta, Tensor)
+        and alpha == beta == 1
+    ):
         return ge.MatMulV2(mat1, mat2, self)
     return plus(scaled(ge.MatMulV2(mat1, mat2), alpha), self, beta)
 
@@ -94,10 +101,17 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, meta_outputs
     if offs is None and bias is None and self.dtype == meta_outputs.dtype:
         return ge.BatchMatMul(self, mat2)
     ranks = (self.rank, mat2.rank)
-    if offs is None or bias is not None or ranks not in ((2, 3), (2, 2)) or meta_outputs.torch_dtype not in _GROUPED_DTYPES:
+    if (
+        offs is None
+        or bias is not None
+        or ranks not in ((2, 3), (2, 2))
+        or meta_outputs.torch_dtype not in _GROUPED_DTYPES
+    ):
         raise NotImplementedError("GroupedMatmul splits rows or the inner dim of 2-D data, without bias here")
+    group_type = _SPLIT_ROWS if mat2.rank == 3 else _SPLIT_INNER
+    dtype = _GROUPED_DTYPES[meta_outputs.torch_dtype]
     (product,) = ge.GroupedMatmul(
-        [self], [mat2], [], [], [], [], [], cast(offs, INT64), split_item=3, dtype=_GROUPED_DTYPES[meta_outputs.torch_dtype],
-        group_type=_SPLIT_ROWS if ranks == (2, 3) else _SPLIT_INNER, outputs=1,
+        [self], [mat2], [], [], [], [], [], cast(offs, INT64),
+        group_type=group_type, split_item=3, dtype=dtype, outputs=1,
     )  # fmt: skip
     return product

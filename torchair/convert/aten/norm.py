@@ -1,4 +1,4 @@
-"""ATen softmax and normalisation. `_safe_softmax`, the synchronised and the weight norms are taken apart by torch itself."""
+"""ATen softmax and normalisation. `_safe_softmax` and the weight norm are taken apart by torch itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def log_softmax_backward(grad_output, output, dim, input_dtype):
 def filled(value, like, channels):
     """A vector with one entry per channel."""
     dtype = like if isinstance(like, int) else like.dtype
-    return ge.Fill([channels] if isinstance(channels, int) else ge.Unsqueeze(channels, axes=[0]), cast(value, dtype))
+    return ge.Fill(
+        [channels] if isinstance(channels, int) else ge.Unsqueeze(channels, axes=[0]), cast(value, dtype)
+    )
 
 
 def statistics_dtype(x):
@@ -52,7 +54,8 @@ def statistics_dtype(x):
 def as_promised(results, specs, used):
     """Results in the dtypes FX wants; None for those nobody reads."""
     return [
-        cast(result, spec.dtype) if wanted else None for result, spec, wanted in zip(results, specs, used, strict=True)
+        cast(result, spec.dtype) if wanted else None
+        for result, spec, wanted in zip(results, specs, used, strict=True)
     ]
 
 
@@ -104,7 +107,9 @@ def fused_rms_norm(input, normalized_shape, weight, eps, *, meta_outputs, used):
 
 
 @converter(aten._fused_rms_norm_backward.default)
-def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask, *, meta_outputs, used):
+def fused_rms_norm_backward(
+    grad_out, input, normalized_shape, rstd, weight, output_mask, *, meta_outputs, used
+):
     """The gradients of input and weight."""
     weight = ge.Fill(normalized_shape, cast(1.0, input.dtype)) if weight is None else weight
     made = ge.RmsNormGrad(grad_out, input, cast(rstd, statistics_dtype(input)), weight)
@@ -112,7 +117,7 @@ def fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, out
 
 
 def affine(input, weight, bias, running):
-    """Weight and bias per channel, in the dtype of the running statistics or of the input, when they are missing."""
+    """Weight and bias per channel; missing ones are made in the dtype of the statistics."""
     dtype = running.dtype if running is not None else statistics_dtype(input)
     channels = size_of(input, 1)
     weight = filled(1.0, dtype, channels) if weight is None else weight
@@ -148,7 +153,9 @@ def batch_norm_functional(
     """(y, batch mean, batch rstd, new running mean, new running variance)."""
     if not training:
         raise NotImplementedError("inference is another overload")
-    y, mean, var, save_mean, save_rstd = batch_norm(input, weight, bias, running_mean, running_var, momentum, eps)
+    y, mean, var, save_mean, save_rstd = batch_norm(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )
     return as_promised([y, save_mean, save_rstd, mean, var], meta_outputs, used)
 
 
@@ -162,9 +169,13 @@ def batch_norm_no_stats(input, weight, bias, training, momentum, eps, *, meta_ou
 
 
 @converter(aten._batch_norm_with_update_functional.default)
-def batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps, *, meta_outputs, used):
+def batch_norm_with_update(
+    input, weight, bias, running_mean, running_var, momentum, eps, *, meta_outputs, used
+):
     """As the functional form; the reserve is empty."""
-    y, mean, var, save_mean, save_rstd = batch_norm(input, weight, bias, running_mean, running_var, momentum, eps)
+    y, mean, var, save_mean, save_rstd = batch_norm(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )
     made = [y, save_mean, save_rstd, empty(meta_outputs[3]), mean, var]
     return as_promised(made, meta_outputs, used)
 
@@ -197,8 +208,8 @@ def native_batch_norm_backward(
 
 @converter(aten.batch_norm_backward.default)
 def batch_norm_backward(
-    grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask, reserve, *,
-    meta_outputs, used,
+    grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask,
+    reserve, *, meta_outputs, used,
 ):  # fmt: skip
     """The same under its newer name."""
     return native_batch_norm_backward(

@@ -87,7 +87,9 @@ def avg_pool2d(
     self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
 ):
     """Means of windows of a plane."""
-    return average(ge.AvgPoolV2, 2, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return average(
+        ge.AvgPoolV2, 2, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
 
 
 @converter(aten.avg_pool3d.default)
@@ -95,7 +97,9 @@ def avg_pool3d(
     self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
 ):
     """Means of windows of a volume."""
-    return average(ge.AvgPool3D, 3, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return average(
+        ge.AvgPool3D, 3, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )
 
 
 def average(make, spatial, x, *window):
@@ -164,7 +168,9 @@ def check_scales(x, output_size, scales):
         if scale is None:
             continue
         size = sizes(x)[dim + 2]
-        is_exact = not is_symbol(size) and not isinstance(output_size, Tensor) and size * scale == output_size[dim]
+        is_exact = (
+            not is_symbol(size) and not isinstance(output_size, Tensor) and size * scale == output_size[dim]
+        )
         if not is_exact and (isinstance(scale, Tensor) or scale != int(scale)):
             raise NotImplementedError("its scale is not the ratio of the sizes")
 
@@ -197,10 +203,10 @@ def upsample_nearest2d_backward(grad_output, output_size, input_size, scales_h=N
 def upsample_bilinear2d(self, output_size, align_corners, scales_h=None, scales_w=None):
     """Linear interpolation between the four neighbours."""
     check_scales(self, output_size, (scales_h, scales_w))
+    x, size = in_float(self), cast(output_size, INT32)
     made = ge.ResizeBilinearV2(
-        in_float(self), cast(output_size, INT32), align_corners=align_corners, half_pixel_centers=not align_corners,
-        dtype=in_float(self).dtype,
-    )  # fmt: skip
+        x, size, align_corners=align_corners, half_pixel_centers=not align_corners, dtype=x.dtype
+    )
     return cast(made, self.dtype)
 
 
@@ -233,4 +239,6 @@ def grid_sampler_backward(
     make = ge.GridSampler2DGrad if input.rank == 4 else ge.GridSampler3DGrad
     operands = [in_float(x) for x in (grad_output, input, grid)]
     dx, dgrid = make(*operands, **sampling(interpolation_mode, padding_mode, align_corners))
-    return cast(dx, input.dtype) if output_mask[0] else None, cast(dgrid, grid.dtype) if output_mask[1] else None
+    return cast(dx, input.dtype) if output_mask[0] else None, cast(dgrid, grid.dtype) if output_mask[
+        1
+    ] else None

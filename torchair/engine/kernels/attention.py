@@ -1,11 +1,12 @@
 """Attention: out = softmax(scale * q @ k.T + shift, hidden positions left out) @ v.
 
-Everything ends in `scaled_dot_product_attention`, so that the device's own fused kernel runs. Rows whose every position is
-hidden are 0.
+Everything ends in `scaled_dot_product_attention`, so that the device's own fused kernel runs. Rows whose
+every position is hidden are 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ _FAR = 2147483647
 
 @dataclass(frozen=True)
 class Heads:
-    """Queries, keys and values as [batch, heads, sequence, dim], with what is added to or hidden from the scores."""
+    """Queries, keys and values as [batch, heads, sequence, dim], and what is done to their scores."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -61,8 +62,8 @@ class Heads:
 def attend(heads: Heads) -> torch.Tensor:
     """The result of attention."""
     return F.scaled_dot_product_attention(
-        heads.query, heads.key, heads.value, attn_mask=heads.mask, is_causal=heads.is_causal, scale=heads.scale,
-        enable_gqa=heads.is_grouped,
+        heads.query, heads.key, heads.value,
+        attn_mask=heads.mask, is_causal=heads.is_causal, scale=heads.scale, enable_gqa=heads.is_grouped,
     )  # fmt: skip
 
 
@@ -81,7 +82,11 @@ def scores(heads: Heads) -> torch.Tensor:
     """scale * q @ k.T + shift in float32, hidden positions -inf."""
     made = heads.scale * (heads.query.float() @ heads.key.float().mT)
     made = made if heads.shift is None else made + heads.shift
-    return made.masked_fill(~causal(made.shape[2], made.shape[3], 0, made.device), -torch.inf) if heads.is_causal else made
+    return (
+        made.masked_fill(~causal(made.shape[2], made.shape[3], 0, made.device), -torch.inf)
+        if heads.is_causal
+        else made
+    )
 
 
 def causal(rows: Any, columns: Any, offset: Any, device: torch.device) -> torch.Tensor:
@@ -89,7 +94,9 @@ def causal(rows: Any, columns: Any, offset: Any, device: torch.device) -> torch.
     return torch.arange(columns, device=device) <= torch.arange(rows, device=device)[:, None] + offset
 
 
-def band(rows: Any, columns: Any, offset: Any, before: int, after: int, device: torch.device) -> torch.Tensor | None:
+def band(
+    rows: Any, columns: Any, offset: Any, before: int, after: int, device: torch.device
+) -> torch.Tensor | None:
     """True where -before <= column - row - offset <= after; None when that is everywhere."""
     if before >= _FAR and after >= _FAR:
         return None
@@ -120,7 +127,9 @@ def masked(query, key, value, shift, mask, lengths, scale, pre_tokens, next_toke
         sparse_mode = 0 if sparse_mode == 2 else sparse_mode
     if sparse_mode == 2 and shift is not None:
         seen, sparse_mode = causal(rows, columns, 0, device), 0
-    return Heads(query, key, value, None if shift is None else four_dims(shift), seen, sparse_mode == 2, scale)
+    return Heads(
+        query, key, value, None if shift is None else four_dims(shift), seen, sparse_mode == 2, scale
+    )
 
 
 def four_dims(mask: torch.Tensor) -> torch.Tensor:
@@ -148,23 +157,21 @@ def from_heads(x: torch.Tensor, layout: str) -> torch.Tensor:
     return x.transpose(1, 2) if layout == "BSND" else x.transpose(1, 2).flatten(2)
 
 
-def refuse(op: str, **inputs: Any) -> None:
+def refuse(op: str, inputs: Sequence[Any]) -> None:
     """Inputs that change the result and have no definition here."""
-    given = [name for name, value in inputs.items() if value is not None]
-    if given:
-        raise UnsupportedOp(f"the kernel of {op} does not know {', '.join(given)}")
+    if any(value is not None for value in inputs):
+        raise UnsupportedOp(f"{op} with quantised, paged, prefixed, padded or rotary inputs has no kernel")
 
 
-def inference(
-    query, key, value, shift, mask, rows, lengths, *, heads, kv_heads, layout, scale, sparse_mode, pre, after, lse
-):
-    """(result, log-sum-exp [B, N, S, 1] or an empty tensor) of an inference op of any layout."""
+def inference(query, key, value, shift, mask, rows, lengths, *, heads, layout, scale, sparse, lse):
+    """(result, log-sum-exp [B, N, S, 1] or an empty tensor) of an inference op.
+
+    `heads` are those of query and key, `sparse` is (pre_tokens, next_tokens, sparse_mode).
+    """
     entry, _, leaving = layout.partition("_")
-    kv_heads = kv_heads or heads
-    made = masked(
-        to_heads(query, entry, heads), to_heads(key, entry, kv_heads), to_heads(value, entry, kv_heads), shift, mask,
-        lengths, scale, pre, after, sparse_mode,
-    )  # fmt: skip
+    query = to_heads(query, entry, heads[0])
+    key, value = (to_heads(x, entry, heads[1] or heads[0]) for x in (key, value))
+    made = masked(query, key, value, shift, mask, lengths, scale, *sparse)
     out, statistic = attend_with_lse(made) if lse else (attend(made), query.new_empty(0, dtype=torch.float32))
     if rows is not None:
         valid = torch.arange(out.shape[2], device=out.device)[:, None] < rows.reshape(-1, 1, 1, 1)
@@ -174,78 +181,82 @@ def inference(
 
 @kernel("FusedInferAttentionScore")
 def fused_infer_attention_score(
-    query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, dequant_scale1, quant_scale1,
-    dequant_scale2, quant_scale2, quant_offset2, antiquant_scale, antiquant_offset, block_table, query_padding_size,
-    kv_padding_size, key_antiquant_scale, key_antiquant_offset, value_antiquant_scale, value_antiquant_offset,
-    key_shared_prefix, value_shared_prefix, actual_shared_prefix_len, query_rope, key_rope, key_rope_antiquant_scale,
-    dequant_scale_query, learnable_sink, q_start_idx, kv_start_idx, *,
+    query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, dequant_scale1,
+    quant_scale1, dequant_scale2, quant_scale2, quant_offset2, antiquant_scale, antiquant_offset, block_table,
+    query_padding_size, kv_padding_size, key_antiquant_scale, key_antiquant_offset, value_antiquant_scale,
+    value_antiquant_offset, key_shared_prefix, value_shared_prefix, actual_shared_prefix_len, query_rope,
+    key_rope, key_rope_antiquant_scale, dequant_scale_query, learnable_sink, q_start_idx, kv_start_idx, *,
     num_heads, scale, pre_tokens, next_tokens, input_layout, num_key_value_heads, sparse_mode, inner_precise,
     softmax_lse_flag,
 ):  # fmt: skip
     """Attention with an optional log-sum-exp; quantised, paged and prefixed keys have no definition here."""
-    refuse(
-        "FusedInferAttentionScore", dequant_scale1=dequant_scale1, quant_scale1=quant_scale1,
-        dequant_scale2=dequant_scale2, quant_scale2=quant_scale2, quant_offset2=quant_offset2,
-        antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset, block_table=block_table,
-        query_padding_size=query_padding_size, kv_padding_size=kv_padding_size,
-        key_antiquant_scale=key_antiquant_scale, key_antiquant_offset=key_antiquant_offset,
-        value_antiquant_scale=value_antiquant_scale, value_antiquant_offset=value_antiquant_offset,
-        key_shared_prefix=key_shared_prefix, value_shared_prefix=value_shared_prefix,
-        actual_shared_prefix_len=actual_shared_prefix_len, query_rope=query_rope, key_rope=key_rope,
-        key_rope_antiquant_scale=key_rope_antiquant_scale, dequant_scale_query=dequant_scale_query,
-        learnable_sink=learnable_sink, q_start_idx=q_start_idx, kv_start_idx=kv_start_idx,
-    )  # fmt: skip
+    refuse("FusedInferAttentionScore", [
+        dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2, antiquant_scale,
+        antiquant_offset, block_table, query_padding_size, kv_padding_size, key_antiquant_scale,
+        key_antiquant_offset, value_antiquant_scale, value_antiquant_offset, key_shared_prefix,
+        value_shared_prefix, actual_shared_prefix_len, query_rope, key_rope, key_rope_antiquant_scale,
+        dequant_scale_query, learnable_sink, q_start_idx, kv_start_idx,
+    ])  # fmt: skip
     (key,), (value,) = key, value
     return inference(
-        query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, heads=num_heads,
-        kv_heads=num_key_value_heads, layout=input_layout, scale=scale, sparse_mode=sparse_mode, pre=pre_tokens,
-        after=next_tokens, lse=softmax_lse_flag,
+        query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv,
+        heads=(num_heads, num_key_value_heads), layout=input_layout, scale=scale,
+        sparse=(pre_tokens, next_tokens, sparse_mode), lse=softmax_lse_flag,
     )  # fmt: skip
 
 
 @kernel("PromptFlashAttention")
 def prompt_flash_attention(
-    query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, deq_scale1, quant_scale1,
-    deq_scale2, quant_scale2, quant_offset2, *,
-    num_heads, scale_value, pre_tokens, next_tokens, input_layout, num_key_value_heads, sparse_mode, inner_precise,
+    query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, deq_scale1,
+    quant_scale1, deq_scale2, quant_scale2, quant_offset2, *, num_heads, scale_value, pre_tokens, next_tokens,
+    input_layout, num_key_value_heads, sparse_mode, inner_precise,
 ):  # fmt: skip
     """Attention over whole prompts."""
-    refuse(
-        "PromptFlashAttention", deq_scale1=deq_scale1, quant_scale1=quant_scale1, deq_scale2=deq_scale2,
-        quant_scale2=quant_scale2, quant_offset2=quant_offset2,
-    )  # fmt: skip
+    refuse("PromptFlashAttention", [deq_scale1, quant_scale1, deq_scale2, quant_scale2, quant_offset2])
     out, _ = inference(
-        query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, heads=num_heads,
-        kv_heads=num_key_value_heads, layout=input_layout, scale=scale_value, sparse_mode=sparse_mode, pre=pre_tokens,
-        after=next_tokens, lse=False,
+        query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv,
+        heads=(num_heads, num_key_value_heads), layout=input_layout, scale=scale_value,
+        sparse=(pre_tokens, next_tokens, sparse_mode), lse=False,
     )  # fmt: skip
     return out
 
 
 @kernel("FlashAttentionScoreGrad")
 def flash_attention_score_grad(
-    query, key, value, dy, pse_shift, drop_mask, padding_mask, atten_mask, softmax_max, softmax_sum, softmax_in,
-    attention_in, prefix, actual_seq_qlen, actual_seq_kvlen, q_start_idx, kv_start_idx, *,
+    query, key, value, dy, pse_shift, drop_mask, padding_mask, atten_mask, softmax_max, softmax_sum,
+    softmax_in, attention_in, prefix, actual_seq_qlen, actual_seq_kvlen, q_start_idx, kv_start_idx, *,
     scale_value, keep_prob, pre_tockens, next_tockens, head_num, input_layout, inner_precise, sparse_mode,
 ):  # fmt: skip
     """(dq, dk, dv, dpse) from the statistics of the forward pass: P = exp(score - max) / sum."""
-    refuse(
-        "FlashAttentionScoreGrad", drop_mask=drop_mask, padding_mask=padding_mask, softmax_in=softmax_in, prefix=prefix,
-        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, q_start_idx=q_start_idx,
-        kv_start_idx=kv_start_idx, keep_prob=keep_prob if keep_prob != 1 else None,
-    )  # fmt: skip
+    refuse("FlashAttentionScoreGrad", [
+        drop_mask, padding_mask, softmax_in, prefix, actual_seq_qlen, actual_seq_kvlen, q_start_idx,
+        kv_start_idx,
+    ])  # fmt: skip
+    assert keep_prob == 1, "dropout has no definition here"
     assert input_layout == "BNSD", "gradients are emitted for [batch, heads, sequence, dim]"
-    heads = masked(query, key, value, pse_shift, atten_mask, None, scale_value, pre_tockens, next_tockens, sparse_mode)
-    lse = softmax_max[..., 0] + torch.log(softmax_sum[..., 0])
-    written_out = gradients_of(heads, dy, attention_in, lse)
-    dpse = query.new_empty(0) if pse_shift is None else written_out[3].sum_to_size(pse_shift.shape).to(pse_shift.dtype)
-    if query.device.type != "cpu" or heads.is_grouped:
-        return *written_out[:3], dpse
-    full = heads.whole
-    gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        dy, full.query, full.key, full.value, attention_in, lse, 0.0, full.is_causal, attn_mask=full.shift, scale=full.scale
+    heads = masked(
+        query, key, value, pse_shift, atten_mask, None, scale_value, pre_tockens, next_tockens, sparse_mode
     )
-    return *gradients, dpse
+    lse = softmax_max[..., 0] + torch.log(softmax_sum[..., 0])
+    is_fused = query.device.type == "cpu" and not heads.is_grouped
+    if is_fused and pse_shift is None:
+        return *fused_gradients(heads, dy, attention_in, lse), query.new_empty(0)
+    *gradients, ds = gradients_of(heads, dy, attention_in, lse)
+    gradients = fused_gradients(heads, dy, attention_in, lse) if is_fused else gradients
+    return *gradients, query.new_empty(0) if pse_shift is None else ds.sum_to_size(pse_shift.shape).to(
+        pse_shift.dtype
+    )
+
+
+def fused_gradients(
+    heads: Heads, dy: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
+) -> list[torch.Tensor]:
+    """(dq, dk, dv) by the CPU's fused kernel."""
+    q, k, v, mask = heads.query, heads.key, heads.value, heads.whole.shift
+    causal_only, scale = heads.is_causal, heads.scale
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        dy, q, k, v, out, lse, 0.0, causal_only, attn_mask=mask, scale=scale
+    )
 
 
 def gradients_of(heads: Heads, dy: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> list[torch.Tensor]:

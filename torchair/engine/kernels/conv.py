@@ -1,4 +1,4 @@
-"""Convolutions. GE's pads may differ on the two sides of a dim, torch's may not: such data is padded or cropped apart."""
+"""Convolutions. GE's pads may differ on the two sides of a dim; torch's may not: data is padded first."""
 
 from __future__ import annotations
 
@@ -48,9 +48,20 @@ def conv(x, filter, bias, offset_w, *, strides, pads, dilations, groups, data_fo
 
 @kernel("Conv2DTranspose", "Conv3DTranspose")
 def conv_transpose(
-    input_size: Ints, x, filter, bias, offset_w, *, strides, pads, dilations, groups, data_format, output_padding
+    input_size: Ints,
+    x,
+    filter,
+    bias,
+    offset_w,
+    *,
+    strides,
+    pads,
+    dilations,
+    groups,
+    data_format,
+    output_padding,
 ):
-    """A transposed convolution with filters [in, out / groups, ...]; `input_size` is the shape of the result."""
+    """A transposed convolution with filters [in, out / groups, ...]; `input_size` is the result's shape."""
     assert offset_w is None, "offset_w is for quantised weights"
     strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
     extra = _spatial(output_padding, data_format)
@@ -64,7 +75,9 @@ def _gradient(dy, x, filter, mask, strides, pads, dilations, groups, data_format
     assert _is_even(pads), "gradients are emitted with even pads"
     strides, dilations = _spatial(strides, data_format), _spatial(dilations, data_format)
     none = [0] * len(strides)
-    return aten.convolution_backward(dy, x, filter, None, strides, pads[::2], dilations, False, none, groups, mask)
+    return aten.convolution_backward(
+        dy, x, filter, None, strides, pads[::2], dilations, False, none, groups, mask
+    )
 
 
 @kernel("Conv2DBackpropInput", "Conv3DBackpropInput")

@@ -59,8 +59,17 @@ def grouped_matmul(
     x, weight, bias, scale, offset, antiquant_scale, antiquant_offset, group_list, per_token_scale, *,
     split_item, dtype, transpose_weight, transpose_x, group_type, group_list_type, act_type,
 ):  # fmt: skip
-    """y_g = x_g @ w_g + b_g: lists of pairs (group_type -1), or one x split by `group_list` along rows (0) or the inner dim (2)."""
-    quantised = [*scale, *offset, *antiquant_scale, *antiquant_offset, *([] if per_token_scale is None else [per_token_scale])]
+    """y_g = x_g @ w_g + b_g for lists of pairs (group_type -1), or for one x that `group_list` splits.
+
+    Group type 0 splits rows, 2 the inner dim. Rows past the last group are 0.
+    """
+    quantised = [
+        *scale,
+        *offset,
+        *antiquant_scale,
+        *antiquant_offset,
+        *([] if per_token_scale is None else [per_token_scale]),
+    ]
     assert not quantised, "quantised operands have no definition here"
     assert group_list_type in (0, 1), "pairs of group and count have no definition here"
     left = [part.mT for part in x] if transpose_x else list(x)
@@ -69,7 +78,8 @@ def grouped_matmul(
         made = [torch.mm(a, b) for a, b in zip(left, right, strict=True)]
         made = [y + b for y, b in zip(made, bias, strict=True)] if bias else made
     else:
-        assert len(left) == 1 and split_item in (2, 3), "one x and one result"
+        assert len(left) == 1, "a group list splits one x"
+        assert split_item in (2, 3), "the groups make one result"
         ends = group_list if group_list_type == 0 else group_list.cumsum(0)
         made = [(_split_rows if group_type == 0 else _split_inner)(left[0], right, ends)]
         made = [made[0] + _of_rows(bias, ends, left[0])] if bias else made

@@ -79,14 +79,14 @@ def group_norm_grad(
 ):
     """The gradients of x, gamma and beta."""
     sizes = _group_sizes(x, data_format)
-    assert dx_is_require and dgamma_is_require and dbeta_is_require, "unread results cost nothing here"
+    assert all((dx_is_require, dgamma_is_require, dbeta_is_require)), "unread results cost nothing here"
     mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
     return aten.native_group_norm_backward(dy, x, mean, rstd, gamma, *sizes, num_groups, [True, True, True])
 
 
 @kernel("RmsNorm")
 def rms_norm(x, gamma, *, epsilon):
-    """(x * rstd * gamma, rstd) with rstd = 1 / sqrt(mean(x²) + eps) over the dims of gamma, computed in float32."""
+    """(x * rstd * gamma, rstd), rstd = 1 / sqrt(mean(x²) + eps) over the dims of gamma; all in float32."""
     wide = _statistic(x)
     dims = list(range(x.ndim - gamma.ndim, x.ndim))
     rstd = torch.rsqrt(wide.pow(2).mean(dims, keepdim=True) + epsilon)
@@ -126,5 +126,14 @@ def batch_norm(x, weight, bias, running_mean, running_var, *, epsilon, momentum,
 def batch_norm_grad(dy, x, weight, running_mean, running_var, save_mean, save_rstd, *, is_training, epsilon):
     """The gradients of x, weight and bias, by batch statistics (training) or by running ones."""
     return aten.native_batch_norm_backward(
-        dy, x, weight, running_mean, running_var, save_mean, save_rstd, is_training, epsilon, [True, True, True]
+        dy,
+        x,
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_rstd,
+        is_training,
+        epsilon,
+        [True, True, True],
     )

@@ -26,7 +26,9 @@ def max_pool_2d(x, *, ksize, strides, pads, dtype, dilation, ceil_mode, data_for
 def max_pool_2d_grad(x, grad, argmax, *, ksize, strides, pads, dtype, dilation, ceil_mode, data_format):
     """The gradient goes to the maxima."""
     _in_order(data_format)
-    return aten.max_pool2d_with_indices_backward(grad, x, ksize, strides, pads, dilation, ceil_mode, argmax.long())
+    return aten.max_pool2d_with_indices_backward(
+        grad, x, ksize, strides, pads, dilation, ceil_mode, argmax.long()
+    )
 
 
 @kernel("MaxPool3DWithArgmaxV2")
@@ -46,10 +48,20 @@ def _average_window(ksize, strides, pads, ceil_mode, include_pad, divisor_overri
 
 @kernel("AvgPoolV2")
 def avg_pool_2d(
-    x, *, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, exclusive, divisor_override
+    x,
+    *,
+    ksize,
+    strides,
+    padding_mode,
+    pads,
+    data_format,
+    global_pooling,
+    ceil_mode,
+    exclusive,
+    divisor_override,
 ):
     """Means of windows; exclusive: padding is not counted. A divisor of 0 means the number of elements."""
-    assert padding_mode == "CALCULATED" and not global_pooling, "windows are emitted with explicit pads"
+    assert (padding_mode, global_pooling) == ("CALCULATED", False), "windows are emitted with explicit pads"
     window = _average_window(ksize, strides, pads, ceil_mode, not exclusive, divisor_override, data_format)
     return aten.avg_pool2d(x, *window)
 
@@ -60,7 +72,7 @@ def avg_pool_2d_grad(
     ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, exclusive, divisor_override,
 ):  # fmt: skip
     """Each window's gradient spread over its elements."""
-    assert padding_mode == "CALCULATED" and not global_pooling, "windows are emitted with explicit pads"
+    assert (padding_mode, global_pooling) == ("CALCULATED", False), "windows are emitted with explicit pads"
     window = _average_window(ksize, strides, pads, ceil_mode, not exclusive, divisor_override, data_format)
     return aten.avg_pool2d_backward(input_grad, _shaped(input_grad, orig_input_shape), *window)
 
@@ -75,10 +87,21 @@ def avg_pool_3d(x, *, ksize, strides, pads, ceil_mode, count_include_pad, diviso
 
 @kernel("AvgPool3DGrad")
 def avg_pool_3d_grad(
-    orig_input_shape: Ints, grads, *, ksize, strides, pads, ceil_mode, count_include_pad, divisor_override, data_format
+    orig_input_shape: Ints,
+    grads,
+    *,
+    ksize,
+    strides,
+    pads,
+    ceil_mode,
+    count_include_pad,
+    divisor_override,
+    data_format,
 ):
     """Each window's gradient spread over its elements."""
-    window = _average_window(ksize, strides, pads, ceil_mode, count_include_pad, divisor_override, data_format)
+    window = _average_window(
+        ksize, strides, pads, ceil_mode, count_include_pad, divisor_override, data_format
+    )
     return aten.avg_pool3d_backward(grads, _shaped(grads, orig_input_shape), *window)
 
 
@@ -117,7 +140,7 @@ def resize_nearest(x, size: Ints, *, align_corners, half_pixel_centers):
 @kernel("ResizeNearestNeighborV2Grad")
 def resize_nearest_grad(grads, size: Ints, *, align_corners, half_pixel_centers):
     """Gradients of the results that came from an element, summed; `size` is that of the data."""
-    assert not align_corners and not half_pixel_centers, "only the plain form is emitted"
+    assert (align_corners, half_pixel_centers) == (False, False), "only the plain form is emitted"
     whole = [grads.shape[0], grads.shape[1], *size]
     return aten.upsample_nearest2d_backward(grads, list(grads.shape[2:]), whole, None, None)
 
@@ -136,14 +159,18 @@ _PADDING = {"zeros": 0, "border": 1, "reflection": 2}
 @kernel("GridSampler2D")
 def grid_sampler_2d(x, grid, *, interpolation_mode, padding_mode, align_corners):
     """Values of the plane at the places of the grid."""
-    return aten.grid_sampler_2d(x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners)
+    return aten.grid_sampler_2d(
+        x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners
+    )
 
 
 @kernel("GridSampler3D")
 def grid_sampler_3d(x, grid, *, interpolation_mode, padding_mode, data_format, align_corners):
     """Values of the volume at the places of the grid."""
     _in_order(data_format)
-    return aten.grid_sampler_3d(x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners)
+    return aten.grid_sampler_3d(
+        x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners
+    )
 
 
 @kernel("GridSampler2DGrad")
