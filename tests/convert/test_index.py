@@ -42,6 +42,12 @@ ROWS = {
     "masked_select_broadcast": (lambda x, m: x.masked_select(m[:, None, None]), X, MASK),
     "nonzero": (lambda x: (x > 0).nonzero(), X),
     "nonzero_columns": (lambda x: torch.where(x > 0), X),
+    "embedding_bag": (
+        lambda w, i, o: torch.nn.functional.embedding_bag(i, w, o, mode="mean"), torch.randn(7, 4), I, torch.tensor([0, 2])),
+    "unique": (lambda x: torch.unique(x.long()), X),
+    "unique_all": (lambda x: torch.unique(x.long(), return_inverse=True, return_counts=True), X),
+    "unique_runs": (lambda x: torch.unique_consecutive(x.long().flatten(), return_counts=True), X),
+    "gather_scalar": (lambda x, i: (x[0, 0, 0].gather(0, i), x[0, 0].gather(0, i + 1)), X, torch.tensor(0)),
 }  # fmt: skip
 
 

@@ -63,6 +63,13 @@ ROWS = {
     "scatter_value_add": (lambda x, i: x.scatter(1, i, 3.0, reduce="add"), X, torch.randint(0, 6, (5, 2, 3))),
     "scatter_sum": (lambda x, i, v: x.scatter_reduce(1, i, v, "sum"), X, torch.randint(0, 6, (5, 6, 3)), X),
     "scatter_prod": (lambda x, i, v: x.scatter_reduce(1, i, v, "prod"), X, torch.randint(0, 6, (5, 6, 3)), X),
+    "scatter_sum_alone": (lambda x, i: x.scatter_reduce(1, i, x, "sum", include_self=False), X, torch.randint(0, 6, (5, 6, 3))),
+    "scatter_prod_alone": (lambda x, i: x.scatter_reduce(1, i, x, "prod", include_self=False), X, torch.zeros(5, 6, 3).long()),
+    "scatter_scalar": (lambda x, i: x.scatter(0, i, 2.0), torch.tensor(1.0), torch.tensor(0)),
+    "put_flat": (lambda x, i: (x.put(i, i.float()), x.put(i, i.float(), accumulate=True)), X, I),
+    "masked_scatter": (lambda x, v: x.masked_scatter(x > 0, v), X, torch.randn(90)),
+    "masked_scatter_broadcast": (lambda x, m, v: x.masked_scatter(m[:, None, None], v), X, MASK, torch.randn(90)),
+    "diagonal_scatter": (lambda x, v: x.diagonal_scatter(v, 1, 0, 1), X, torch.randn(3, 5)),
     "zero_size": (lambda x, i, v: x.index_put((i,), v), X, I[:0], torch.randn(0, 6, 3)),
 }  # fmt: skip
 
@@ -85,7 +92,7 @@ def test_other_reductions_are_carried_through() -> None:
     index = torch.randint(0, 6, (5, 6, 3))
     allow = ["aten.scatter_reduce.two"]
     check(lambda x, i: x.scatter_reduce(1, i, x, "amax"), X, index, allow=allow)
-    check(lambda x, i: x.scatter_reduce(1, i, x, "sum", include_self=False), X, index, allow=allow)
+    check(lambda x, i: x.scatter_reduce(1, i, x, "mean"), X, index, allow=allow)
 
 
 CACHE = torch.zeros(2, 3, 16, 4)

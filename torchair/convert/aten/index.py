@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, INT64, cast, dim_of
+from torchair.convert.operands import BOOL, INT64, cast, dim_of, shape_of
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -64,8 +64,10 @@ def index_select(self, dim, index):
 @converter(aten.gather.default)
 def gather(self, dim, index, *, sparse_grad=False):
     """For every place of `index`, the element of `self` with that place's index in `dim`."""
-    if not self.rank or not index.rank:
-        raise NotImplementedError("a tensor without dims")
+    if not self.rank:
+        return ge.BroadcastTo(self, shape_of(index)) if index.rank else ge.Identity(self)
+    if not index.rank:
+        return ge.GatherV2(self, index, [0], negative_index_support=True)
     return ge.GatherElements(self, cast(index, INT64), dim=dim_of(dim, self.rank))
 
 
@@ -95,3 +97,43 @@ def masked_select(self, mask):
 def nonzero(self):
     """Coordinates of what is not zero, one row each."""
     return ge.NonZero(self)
+
+
+# The numbers ATen gives to the modes of an embedding bag.
+_MODES = ("sum", "mean", "max")
+
+
+@converter(aten._embedding_bag.default)
+def embedding_bag(
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
+    include_last_offset=False, padding_idx=-1,
+):  # fmt: skip
+    """Rows of a table, reduced by bags that begin at the offsets."""
+    return ge.EmbeddingBag(
+        weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=_MODES[mode],
+        scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
+        padding_idx=padding_idx,
+    )  # fmt: skip
+
+
+def _why_not_forward_only(*args, **_):
+    return "the sizes of bags include the last offset" if len(args) > 7 and args[7] else None
+
+
+converter(aten._embedding_bag_forward_only.default, only=_why_not_forward_only)(embedding_bag)
+
+
+@converter(aten._unique2.default)
+def unique(self, sorted=True, return_inverse=False, return_counts=False):
+    """The distinct elements; where each element went, and how often each is there."""
+    return ge.UniqueWithCountsAndSorting(
+        self, return_inverse=return_inverse, return_counts=return_counts, sorted=sorted
+    )
+
+
+@converter(aten.unique_consecutive.default)
+def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
+    """The first of every run of equals; where each element went, and the lengths of the runs."""
+    if dim is not None:
+        raise NotImplementedError("runs of slices: their number is not inferred")
+    return ge.UniqueConsecutive(self, return_idx=return_inverse, return_counts=return_counts)

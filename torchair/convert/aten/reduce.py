@@ -94,9 +94,14 @@ def min_dim(self, dim, keepdim=False):
     return _with_index(ge.ArgMinWithValue, self, dim, keepdim)
 
 
+def alone(x):
+    """The one element of a tensor without dims, and where it is."""
+    return ge.Identity(x), cast(0, INT64)
+
+
 def _with_index(op, x, dim, keepdim):
     if not x.rank:
-        raise NotImplementedError("a tensor without dims")
+        return alone(x)
     index, value = op(x, dimension=dim_of(dim, x.rank), keep_dims=keepdim)
     return value, cast(index, INT64)
 
@@ -115,7 +120,7 @@ def argmin(self, dim=None, keepdim=False):
 
 def _arg(op, x, dim, keepdim):
     if not x.rank:
-        raise NotImplementedError("a tensor without dims")
+        return cast(0, INT64)
     if dim is not None:
         axis = dim_of(dim, x.rank)
         found = op(x, axis, dtype=INT64)
@@ -220,7 +225,7 @@ def _scan(op, x, dim, spec):
 def cummax(self, dim):
     """Running maximum and where it was."""
     if not self.rank:
-        raise NotImplementedError("a tensor without dims")
+        return alone(self)
     value, index = ge.Cummax(self, dim=dim_of(dim, self.rank))
     return value, cast(index, INT64)
 
@@ -229,7 +234,7 @@ def cummax(self, dim):
 def cummin(self, dim):
     """Running minimum and where it was."""
     if not self.rank:
-        raise NotImplementedError("a tensor without dims")
+        return alone(self)
     value, index = ge.Cummin(self, axis=dim_of(dim, self.rank))
     return value, cast(index, INT64)
 

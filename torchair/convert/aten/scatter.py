@@ -67,8 +67,7 @@ def index_fill(self, dim, index, value):
 
 def _in_dim(self, dim, index):
     """An index list with one entry, a vector."""
-    vector = index if index.rank else ge.Unsqueeze(index, axes=[0])
-    return [None] * dim_of(dim, self.rank) + [vector]
+    return [None] * dim_of(dim, self.rank) + [_lifted(index)]
 
 
 @converter(aten.index_add.default)
@@ -76,9 +75,10 @@ def index_add(self, dim, index, source, *, alpha=1):
     """alpha * source added to the listed entries of a dim."""
     if not self.rank or not source.rank:
         raise NotImplementedError("a tensor without dims")
-    vector = index if index.rank else ge.Unsqueeze(index, axes=[0])
     factor = None if alpha == 1 else like(alpha, self)
-    return ge.InplaceIndexAdd(ge.TensorMove(self), vector, cast(source, self.dtype), factor, axis=dim_of(dim, self.rank))
+    return ge.InplaceIndexAdd(
+        ge.TensorMove(self), _lifted(index), cast(source, self.dtype), factor, axis=dim_of(dim, self.rank)
+    )
 
 
 @converter(aten.slice_scatter.default)
@@ -150,9 +150,12 @@ def scatter_value_reduce(self, dim, index, value, *, reduce):
 
 @converter(aten.scatter_reduce.two)
 def scatter_reduce_two(self, dim, index, src, reduce, *, include_self=True):
-    """Sums and products into what is there; GE has no other scatter."""
-    if reduce not in _REDUCTIONS or not include_self:
-        raise NotImplementedError(f"scatter_reduce with {reduce!r}, include_self={include_self}")
+    """Sums and products into what is there; without it, the places written to start from 0 or 1. GE has no other scatter."""
+    if reduce not in _REDUCTIONS:
+        raise NotImplementedError(f"scatter_reduce with {reduce!r}")
+    if not include_self:
+        start = like(1 if reduce == "prod" else 0, self)
+        self = _scatter(self, dim, index, _filled(index, start), "none")
     return _scatter(self, dim, index, src, _REDUCTIONS[reduce])
 
 
@@ -161,11 +164,16 @@ def _filled(index, value):
 
 
 def _scatter(self, dim, index, src, reduction):
-    if not self.rank or not index.rank or not src.rank:
-        raise NotImplementedError("a tensor without dims")
-    index = cast(index, INT64)
+    if not self.rank:
+        return ge.Squeeze(_scatter(_lifted(self), 0, _lifted(index), _lifted(src), reduction), axis=[0])
+    index, src = _lifted(cast(index, INT64)), _lifted(src)
     src = _cut(cast(src, self.dtype), index)
     return ge.ScatterElements(self, index, src, axis=dim_of(dim, self.rank), reduction=reduction)
+
+
+def _lifted(x):
+    """At least one dim."""
+    return x if x.rank else ge.Unsqueeze(x, axes=[0])
 
 
 def _cut(src, index):
@@ -175,3 +183,22 @@ def _cut(src, index):
         return src
     ends = pack([size_of(index, dim) for dim in larger])
     return ge.StridedSliceV2(src, [0] * len(larger), ends, larger, [1] * len(larger))
+
+
+@converter(aten.put.default)
+def put(self, index, source, accumulate=False):
+    """Elements of the flat tensor replaced, or added to."""
+    line = write_at(ge.Reshape(self, [-1]), [_lifted(index)], _lifted(cast(source, self.dtype)), accumulate)
+    return ge.Reshape(line, shape_of(self))
+
+
+@converter(aten.masked_scatter.default)
+def masked_scatter(self, mask, source, *, meta_outputs):
+    """The true places of a mask replaced by the elements of `source`, in order."""
+    same = len(sizes(self)) == meta_outputs.rank and all(map(same_size, sizes(self), meta_outputs.symsize))
+    if not same:
+        raise NotImplementedError("the mask is larger than the tensor")
+    mask = cast(mask, ge.DataType.DT_BOOL)
+    if sizes(mask) != sizes(self):
+        mask = ge.BroadcastTo(mask, shape_of(self))
+    return ge.MaskedScatter(self, mask, cast(source, self.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
+from torchair.convert.aten.reduce import alone
 from torchair.convert.operands import INT32, INT64, cast, dim_of, result_type
 from torchair.convert.registry import converter
 
@@ -26,7 +27,7 @@ def sort_stable(self, *, stable, dim=-1, descending=False):
 def _sort(self, dim, descending, stable):
     """GE sorts the last axis only: another one is swapped with it."""
     if not self.rank:
-        raise NotImplementedError("a tensor without dims")
+        return alone(self)
     dim, last = dim_of(dim, self.rank), self.rank - 1
     swap = list(range(self.rank))
     swap[dim], swap[last] = last, dim
@@ -40,7 +41,7 @@ def _sort(self, dim, descending, stable):
 def topk(self, k, dim=-1, largest=True, sorted=True):
     """The k largest or smallest of a dim, and where they stood."""
     if not self.rank:
-        raise NotImplementedError("a tensor without dims")
+        return alone(self)
     values, indices = ge.TopKV2(self, cast(k, INT32), sorted=sorted, dim=dim_of(dim, self.rank), largest=largest)
     return values, cast(indices, INT64)
 

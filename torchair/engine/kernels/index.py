@@ -69,3 +69,32 @@ def masked_select(x, mask):
 def embedding_dense_grad(grad, indices, *, num_weights, padding_idx, scale_grad_by_freq):
     """The rows of `grad` added up by index."""
     return torch.ops.aten.embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+# The numbers ATen gives to the modes of an embedding bag.
+_MODES = {"sum": 0, "mean": 1, "max": 2}
+
+
+@kernel("EmbeddingBag")
+def embedding_bag(
+    weight, indices, offsets, per_sample_weights, *,
+    mode, scale_grad_by_freq, sparse, include_last_offset, padding_idx,
+):  # fmt: skip
+    """Rows reduced by bags: the result, the bag of every index, the sizes of the bags, where the maxima were."""
+    return torch.ops.aten._embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, _MODES[mode], sparse, per_sample_weights, include_last_offset,
+        padding_idx,
+    )  # fmt: skip
+
+
+@kernel("UniqueWithCountsAndSorting")
+def unique(x, *, return_inverse, return_counts, sorted):
+    """The distinct elements, where each element went, and how often each is there; empty where not asked for."""
+    return torch.ops.aten._unique2(x, sorted, return_inverse, return_counts)
+
+
+@kernel("UniqueConsecutive")
+def unique_consecutive(x, *, return_idx, return_counts, axis):
+    """The first of every run of equals, where each element went, and the lengths of the runs."""
+    # 1000 is how GE writes "no axis".
+    return torch.ops.aten.unique_consecutive(x, return_idx, return_counts, None if axis == 1000 else axis)

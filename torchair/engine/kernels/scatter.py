@@ -55,3 +55,9 @@ def scatter_elements(data, indices, updates, *, axis, reduction):
 def index_add(var, indices, updates, alpha: Number, *, axis):
     """var[.., indices, ..] += alpha * updates along one axis."""
     return torch.index_add(var, axis, indices, updates, alpha=1 if alpha is None else alpha)
+
+
+@kernel("MaskedScatter")
+def masked_scatter(x, mask, updates):
+    """The true places of the mask replaced by `updates`, in order."""
+    return torch.masked_scatter(x, mask, updates)
