@@ -12,6 +12,7 @@ from torchair.passes import PassContext
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
 from torchair.passes.fx.recover_view_inplace import TWINS, recover_view_inplace
+from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
 from torchair.passes.fx.view_to_reshape import view_to_reshape
 from torchair.passes.patterns.table import apply_pattern_passes, register_replacement
@@ -157,3 +158,44 @@ def test_a_replacement_does_not_cross_streams() -> None:
     gm, ctx = traced(lambda x: torch.acosh(torch.cosh(x)), torch.ones(3))
     next(iter(gm.graph.find_nodes(op="call_function", target=aten.cosh.default))).meta["stream_label"] = "side"
     assert apply_pattern_passes(gm, ctx) == 0
+
+
+def write_row(cache: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    new = torch.index_copy(cache, 0, index, row)
+    result = new.sum()
+    cache.copy_(new)
+    return result
+
+
+ROW = (torch.zeros(4, 2), torch.tensor([1]), torch.ones(1, 2))
+
+
+def test_reinplace_input_mutated_ops() -> None:
+    gm, ctx = traced(write_row, *ROW)
+    assert reinplace_input_mutated_ops(gm, ctx) == 1
+    assert calls(gm) == ["aten.index_copy_.default", "aten.sum.default"]
+    cache = ROW[0].clone()
+    assert gm(cache, *ROW[1:]).item() == 2
+    assert cache.tolist() == [[0, 0], [1, 1], [0, 0], [0, 0]]
+
+
+def test_an_old_value_that_is_still_read_is_not_overwritten() -> None:
+    def fn(cache: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        view = cache.view(-1)
+        new = torch.index_copy(cache, 0, index, row)
+        result = view + 1
+        cache.copy_(new)
+        return result
+
+    gm, ctx = traced(fn, *ROW)
+    assert reinplace_input_mutated_ops(gm, ctx) == 0
+    assert "still reads the old value" in ctx.skips[0].reason
+
+
+def test_an_op_that_reads_the_input_twice_stays() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.copy_(torch.add(x, x.t()))
+        return x.sum()
+
+    gm, ctx = traced(fn, torch.ones(2, 2))
+    assert reinplace_input_mutated_ops(gm, ctx) == 0

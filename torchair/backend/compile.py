@@ -129,7 +129,7 @@ def pass_context(stage: Stage) -> PassContext:
     """What passes get to see."""
     settings = stage.settings
     return PassContext(
-        switches=settings.switches(),
+        switches=settings.switches(codegen_kind(stage)),
         inputs=stage.inputs,
         user_pre_pass=settings.user_pre_pass,
         user_post_pass=settings.user_post_pass,
@@ -162,6 +162,15 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     return lower(graph, placeholders, stage.fake_mode, stage.device, select_decomp_table())
 
 
+def codegen_kind(stage: Stage) -> str:
+    """The code generator to start with."""
+    settings = stage.settings
+    if settings.run_eagerly:
+        return "eager"
+    auto = AUTO.get((stage.device.type, settings.captures), "inductor")
+    return auto if settings.codegen == "auto" else settings.codegen
+
+
 def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage) -> Program:
     """FX' -> Program, by the code generator that was asked for."""
     settings = stage.settings
@@ -170,8 +179,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
         return build("eager", gm, stage.inputs)
     if settings.codegen == "reference":
         return Reference(stage)
-    wanted = settings.codegen
-    kind = AUTO.get((stage.device.type, settings.captures), "inductor") if wanted == "auto" else wanted
+    wanted, kind = settings.codegen, codegen_kind(stage)
     assert lowered is not None, "only the reference program needs no lowered graph"
 
     def make(kind: str) -> Program:

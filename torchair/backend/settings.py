@@ -27,6 +27,7 @@ PATHS = {
     "fold_views": "experimental_config.enable_view_optimize",
     "keep_mutations": "experimental_config.keep_inference_input_mutations",
     "frozen_parameter": "experimental_config.frozen_parameter",
+    "no_input_inplace": "debug.aclgraph.disable_reinplace_input_mutated_ops_pass",
     "capture_limit": "debug.aclgraph.static_capture_size_limit",
     "clone_input": "debug.aclgraph.clone_input",
     "clone_output": "debug.aclgraph.enable_output_clone",
@@ -54,6 +55,7 @@ class Settings:
     fold_views: bool = True
     keep_mutations: bool = True
     frozen_parameter: bool = False
+    no_input_inplace: bool = False
     capture_limit: int = 64
     clone_input: bool = True
     clone_output: bool = False
@@ -90,10 +92,11 @@ class Settings:
             backward=backward,
         )
 
-    def switches(self) -> dict[str, bool]:
-        """What the lists of passes ask for."""
+    def switches(self, kind: str) -> dict[str, bool]:
+        """What the lists of passes ask for; `kind` is the code generator. Inductor updates inputs in place by itself."""
         return {
             "captures": self.captures,
+            "input_inplace_pass": kind == "eager" and not self.no_input_inplace,
             "remove_noop_ops": self.remove_noop_ops,
             "pattern_fusion_pass": self.pattern_fusion_pass,
         }

@@ -3,6 +3,7 @@
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
 from torchair.passes.fx.recover_view_inplace import recover_view_inplace
+from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
 from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
 from torchair.passes.fx.view_to_reshape import view_to_reshape
@@ -29,7 +30,10 @@ FX_PASSES = steps(
 )
 
 CAPTURE_PASSES = steps(
+    # What nobody reads must not stand in the way of the passes below.
     Step(eliminate_dead_code),
+    # Memory. From here on nobody creates, moves or drops nodes.
+    Step(reinplace_input_mutated_ops, on="input_inplace_pass"),
 )
 
 GE_PASSES = steps(
