@@ -5,24 +5,58 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
+from torchair.convert.aten import compare, pointwise  # noqa: F401 - their rows are referred to
 from torchair.convert.operands import cast, promote
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import candidates, converter, rename
+from torchair.ge.graph import Tensor
 
-prims = torch.ops.prims
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def same_as(rows):
+    """Prims that are converted like an ATen op."""
+    for target, model in rows.items():
+        (row,) = candidates(model)
+        converter(target)(row.fn)
+
 
 rename({
-    prims.add.default: ge.Add, prims.sub.default: ge.Sub, prims.mul.default: ge.Mul, prims.maximum.default: ge.Maximum,
-    prims.minimum.default: ge.Minimum, prims.pow.default: ge.Pow, prims.neg.default: ge.Neg, prims.exp.default: ge.Exp,
-    prims.log.default: ge.Log, prims.sqrt.default: ge.Sqrt, prims.rsqrt.default: ge.Rsqrt, prims.sin.default: ge.Sin,
-    prims.cos.default: ge.Cos, prims.tanh.default: ge.Tanh, prims.erf.default: ge.Erf, prims.floor.default: ge.Floor,
-    prims.ceil.default: ge.Ceil, prims.trunc.default: ge.Trunc, prims.round.default: ge.Round,
-    prims.reciprocal.default: ge.Reciprocal,
+    prims.abs.default: ge.Abs, prims.acos.default: ge.Acos, prims.acosh.default: ge.Acosh, prims.add.default: ge.Add,
+    prims.asin.default: ge.Asin, prims.asinh.default: ge.Asinh, prims.atan.default: ge.Atan, prims.atan2.default: ge.Atan2,
+    prims.atanh.default: ge.Atanh, prims.ceil.default: ge.Ceil, prims.cos.default: ge.Cos, prims.cosh.default: ge.Cosh,
+    prims.erf.default: ge.Erf, prims.erf_inv.default: ge.Erfinv, prims.erfc.default: ge.Erfc, prims.exp.default: ge.Exp,
+    prims.expm1.default: ge.Expm1, prims.floor.default: ge.Floor, prims.fmod.default: ge.TruncateMod,
+    prims.igamma.default: ge.Igamma, prims.igammac.default: ge.Igammac, prims.log.default: ge.Log,
+    prims.log1p.default: ge.Log1p, prims.maximum.default: ge.Maximum, prims.minimum.default: ge.Minimum,
+    prims.mul.default: ge.Mul, prims.ndtri.default: ge.Ndtri, prims.neg.default: ge.Neg,
+    prims.nextafter.default: ge.NextAfter, prims.pow.default: ge.Pow, prims.reciprocal.default: ge.Reciprocal,
+    prims.remainder.default: ge.FloorMod, prims.round.default: ge.Round, prims.rsqrt.default: ge.Rsqrt,
+    prims.shift_left.default: ge.LeftShift, prims.shift_right_arithmetic.default: ge.RightShift,
+    prims.sign.default: ge.Sign, prims.sin.default: ge.Sin, prims.sinh.default: ge.Sinh, prims.sqrt.default: ge.Sqrt,
+    prims.sub.default: ge.Sub, prims.tan.default: ge.Tan, prims.tanh.default: ge.Tanh, prims.trunc.default: ge.Trunc,
 }, promoted=True)  # fmt: skip
 rename({
     prims.lt.default: ge.Less, prims.le.default: ge.LessEqual, prims.gt.default: ge.Greater,
     prims.ge.default: ge.GreaterEqual, prims.eq.default: ge.Equal, prims.ne.default: ge.NotEqual,
-    prims.where.default: ge.SelectV2,
+    prims.where.default: ge.SelectV2, prims.isfinite.default: ge.IsFinite, prims.view_of.default: ge.Identity,
+    prims.clone.default: ge.TensorMove,
 })  # fmt: skip
+# These differ for bools or complex numbers the way the ATen ops do.
+same_as({
+    prims.bitwise_and.default: aten.bitwise_and.Tensor,
+    prims.bitwise_or.default: aten.bitwise_or.Tensor,
+    prims.bitwise_xor.default: aten.bitwise_xor.Tensor,
+    prims.bitwise_not.default: aten.bitwise_not.default,
+    prims.conj_physical.default: aten.conj_physical.default,
+    prims.exp2.default: aten.exp2.default,
+    prims.fmax.default: aten.fmax.default,
+    prims.fmin.default: aten.fmin.default,
+    prims.hypot.default: aten.hypot.default,
+    prims.imag.default: aten.imag.default,
+    prims.log10.default: aten.log10.default,
+    prims.log2.default: aten.log2.default,
+    prims.real.default: aten.real.default,
+})
 
 
 @converter(prims.convert_element_type.default)
@@ -44,3 +78,29 @@ def iota(length, *, start, step, dtype, device, requires_grad, meta_outputs):
     first, stride = cast(start, torch.int64), cast(step, torch.int64)
     limit = ge.Add(first, ge.Mul(cast(length, torch.int64), stride))
     return cast(ge.Range(first, limit, stride), meta_outputs.dtype)
+
+
+@converter(prims.broadcast_in_dim.default)
+def broadcast_in_dim(a, shape, broadcast_dimensions):
+    """The dims of `a` go to the places given; all others are new."""
+    rank = shape.meta.shape[0] if isinstance(shape, Tensor) else len(shape)
+    new = [dim for dim in range(rank) if dim not in broadcast_dimensions]
+    return ge.BroadcastTo(ge.Unsqueeze(a, axes=new) if new else a, shape)
+
+
+@converter(prims.squeeze.default)
+def squeeze(a, dimensions):
+    """Without these dims of size 1."""
+    return ge.Squeeze(a, axis=list(dimensions)) if dimensions else ge.Identity(a)
+
+
+@converter(prims.transpose.default)
+def transpose(a, permutation):
+    """The dims in another order."""
+    return ge.Transpose(a, list(permutation))
+
+
+@converter(prims.reshape.default)
+def reshape(a, shape):
+    """Other sizes, same elements."""
+    return ge.Reshape(a, shape)

@@ -1,0 +1,82 @@
+"""Ops on lists of tensors: every overload is one GE op, and mixed lists fall back instead of being wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.convert.harness import check, converted
+from tests.convert.test_pointwise import bf16, f32, i32, make
+
+aten = torch.ops.aten
+UNARY = "abs acos asin atan cos cosh erf erfc exp expm1 log log10 log1p log2 neg reciprocal sigmoid sin sinh sqrt tan tanh"
+ROUNDING = "floor ceil round trunc frac"
+
+
+def two(dtype, low=-4):
+    """Two tensors of different shapes."""
+    return make(dtype, 3, 4, low=low), make(dtype, 5, low=low)
+
+
+@pytest.mark.parametrize("name", [*UNARY.split(), *ROUNDING.split()])
+def test_unary(name):
+    check(lambda a, b: getattr(torch, f"_foreach_{name}")([a, b]), *two(f32))
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, i32])
+@pytest.mark.parametrize("name", "add sub mul maximum minimum clamp_min clamp_max".split())
+def test_binary(name, dtype):
+    packet = getattr(aten, f"_foreach_{name}")
+    check(lambda a, b: packet.Scalar([a, b], 2), *two(dtype))
+    check(lambda a, b: packet.ScalarList([a, b], [2, 3]), *two(dtype))
+    check(lambda a, b: packet.List([a, b], [b.sum() + a, b + b]), *two(dtype))
+
+
+@pytest.mark.parametrize("name", ["div", "pow"])
+def test_division_and_powers(name):
+    packet = getattr(aten, f"_foreach_{name}")
+    check(lambda a, b: packet.Scalar([a, b], 2.5), *two(f32, low=1))
+    check(lambda a, b: packet.ScalarList([a, b], [2.0, 0.5]), *two(f32, low=1))
+    check(lambda a, b: packet.List([a, b], [a + 1, b + 2]), *two(f32, low=1))
+    check(lambda a, b: aten._foreach_pow.ScalarAndTensor(2.0, [a, b]), *two(f32))
+
+
+def test_alpha():
+    check(lambda a, b: torch._foreach_add([a, b], [a, b], alpha=3), *two(f32))
+    check(lambda a, b: torch._foreach_sub([a, b], [a, b], alpha=0.5), *two(bf16))
+
+
+@pytest.mark.parametrize("name", ["addcmul", "addcdiv"])
+def test_accumulation(name):
+    packet = getattr(aten, f"_foreach_{name}")
+    check(lambda a, b: packet.Scalar([a, b], [a, b], [a, b], 0.5), *two(f32, low=1))
+    check(lambda a, b: packet.ScalarList([a, b], [a, b], [a, b], [0.5, 2.0]), *two(f32, low=1))
+
+
+def test_lerp_and_norm():
+    check(lambda a, b: torch._foreach_lerp([a, b], [b.sum() + a, b * 2], 0.3), *two(f32))
+    check(lambda a, b: torch._foreach_lerp([a, b], [a * 2, b * 2], [a, b]), *two(f32))
+    check(lambda a, b: torch._foreach_norm([a, b]), *two(f32))
+    check(lambda a, b: torch._foreach_norm([a, b], 1), *two(f32))
+
+
+def test_symbolic_sizes():
+    check(lambda a, b: torch._foreach_mul(torch._foreach_add([a, b], 1.5), [a, b]), *two(f32), dynamic=True)
+
+
+def test_one_op_for_the_list():
+    graph, _, _, _ = converted(lambda a, b: torch._foreach_add([a, b], 1), two(f32))
+    assert [op.type for op in graph.ops if op.type not in ("Data", "Const", "NetOutput")] == ["ForeachAddScalar"]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda a, b: torch._foreach_add([a, b.long()], 1),
+        lambda a, b: torch._foreach_mul([a, b], [a[0], b]),
+        lambda a, b: torch._foreach_mul([a.half(), b.half()], 0.1),
+    ],
+)
+def test_lists_that_do_not_fit_fall_back(fn):
+    report = check(fn, *two(f32), allow=["aten._foreach_add.Scalar", "aten._foreach_mul.List", "aten._foreach_mul.Scalar"])
+    assert report.fallbacks
