@@ -65,14 +65,42 @@ INFIX: dict[Any, str] = {
 CONSTANT_CALLS = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.arange.default)
 
 
+# Constants with more elements are not written as text.
+LITERAL_LIMIT = 4096
+
+
 def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     """Generate the Python function and load it."""
     gm = graph.copy_graph(gm)
     if any(graph.mutated_args(node) for node in gm.graph.nodes):
         private.reinplace(gm, graph.fake_mode_of(gm, inputs))
         gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
-    source, names = Writer(gm).write()
-    return Boxed("eager", source, load(source, names))
+    writer = Writer(gm)
+    source, names = writer.write()
+    return Boxed("eager", source, load(source, names), standalone(source, names, writer.spelled))
+
+
+def standalone(source: str, names: dict[str, Any], spelled: dict[str, str]) -> str | None:
+    """The program as a module of its own with `kernel(*args)`; None when a constant has no text."""
+    lines = ["import torch", ""]
+    for name, value in names.items():
+        text = spelled.get(name) or _literal(value)
+        if name != "torch" and text is None:
+            return None
+        if name != "torch":
+            lines.append(f"{name} = {text}")
+    return "\n".join([*lines, "", "", source, "", "def kernel(*args):", "    return program(list(args))", ""])
+
+
+def _literal(value: Any) -> str | None:
+    """Python text of a constant: numbers, torch's own kinds, small tensors."""
+    if isinstance(value, float):
+        return f"float({str(value)!r})"
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, torch.Tensor) and value.numel() <= LITERAL_LIMIT and not value.is_quantized:
+        return f"torch.tensor({value.tolist()!r}, dtype={value.dtype}, device={str(value.device)!r})"
+    return None
 
 
 def load(source: str, names: dict[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -90,6 +118,8 @@ class Writer:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
         self.names: dict[str, Any] = {"torch": torch}
+        # How a stand-alone module spells the functions among the names.
+        self.spelled: dict[str, str] = {}
         self.local: dict[fx.Node, str] = {}
         self.taken: set[str] = set()
         self.lines: list[str] = []
@@ -149,10 +179,16 @@ class Writer:
         if isinstance(target, private.OpOverload):
             name = target._schema.name.removeprefix("aten::")
             if target.namespace == "aten" and f"{name}.{target._overloadname}" in TORCH_FUNCTIONS:
-                return self.hoist(f"torch_{name}", getattr(torch, name))
+                return self.spell(self.hoist(f"torch_{name}", getattr(torch, name)), f"torch.{name}")
             # The bound C++ function: one Python frame less than the overload object.
-            return self.hoist(str(target).replace(".", "_").replace("::", "_"), target._op)
+            hoisted = self.hoist(str(target).replace(".", "_").replace("::", "_"), target._op)
+            return self.spell(hoisted, f"torch.ops.{target}")
         return self.hoist(getattr(target, "__name__", "function"), target)
+
+    def spell(self, name: str, text: str) -> str:
+        """Remember how a module of its own would write what `name` stands for."""
+        self.spelled[name] = text
+        return name
 
     def text(self, value: Any) -> str:
         """An argument as Python text; what has no literal is hoisted."""

@@ -23,12 +23,18 @@ class Program(Protocol):
 class Boxed:
     """A Program around one function of a list, run without gradients: these are AOTAutograd's business."""
 
-    __slots__ = ("kind", "run", "source")
+    __slots__ = ("kind", "run", "source", "standalone")
+    # What AOTAutograd asks for: the arguments come as one list.
+    _boxed_call = True
 
-    def __init__(self, kind: str, source: str, run: Callable[[list[Any]], Sequence[Any]]) -> None:
+    def __init__(
+        self, kind: str, source: str, run: Callable[[list[Any]], Sequence[Any]], standalone: str | None = None
+    ) -> None:
         self.kind = kind
         self.source = source
         self.run = run
+        # The program as a module of its own, where it can be written as one.
+        self.standalone = standalone
 
     def __call__(self, args: list[Any]) -> list[Any]:
         # Entering `no_grad` costs more than asking, and AOTAutograd has mostly entered it already.
