@@ -20,7 +20,8 @@ from torchair.core.torch_private import without_modes
 class Attr:
     """One attribute value. `field` is its member of the wire message, `val_type` the list tag written there.
 
-    Two writers may tag a list differently; `stored_tag` is what this one had or will have. It is no part of the value.
+    Two writers may tag a list differently; `stored_tag` is what this one had or will have. It is no part of
+    the value.
     """
 
     field: ClassVar[str]
@@ -28,7 +29,7 @@ class Attr:
     val_type: ClassVar[int] = 0
     __slots__ = ("stored_tag", "value")
 
-    def __new__(cls, value: Any, *more: Any) -> Attr:
+    def __new__(cls, value: Any, *more: Any) -> Attr:  # pyright: ignore[reportInconsistentConstructor]
         if isinstance(value, cls):
             return value
         return super().__new__(cls)
@@ -77,7 +78,9 @@ class Attr:
             return None
         member, stored = cls.field.removeprefix("list."), proto_attr.list
         others = (other for other in LIST_MEMBERS if other != member)
-        if stored.val_type not in (0, LIST_MEMBERS[member]) or any(len(getattr(stored, other)) for other in others):
+        if stored.val_type not in (0, LIST_MEMBERS[member]) or any(
+            len(getattr(stored, other)) for other in others
+        ):
             return None
         return [cls._from_wire(item) for item in getattr(stored, member)]
 
@@ -102,9 +105,11 @@ def _text_from_wire(item: bytes) -> str:
     return item.decode()
 
 
-def shortest(number: float) -> float:
-    """The wire holds 32-bit floats: 0.1 comes back as 0.10000000149; give the shortest decimal that means the same."""
-    return float(str(np.float32(number)))
+def shortest(item: float) -> float:
+    """The wire holds 32-bit floats: 0.1 comes back as 0.10000000149; give the shortest decimal that means the
+    same.
+    """
+    return float(str(np.float32(item)))
 
 
 _WIRE_FORMS: dict[Callable[[Any], Any], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -188,8 +193,8 @@ class ListListFloat(_ListList):
 
 @dataclass(frozen=True)
 class Form:
-    """What a wire tensor says that its torch value cannot: a GE data type that torch stores as bytes, its sizes (None:
-    it says none), its layout, and `rest`, the serialised further fields of its descriptor."""
+    """What a wire tensor says that its torch value cannot: a GE data type that torch stores as bytes, its
+    sizes (None: it says none), its layout, and `rest`, the serialised further fields of its descriptor."""
 
     dtype: int
     shape: tuple[int, ...] | None
@@ -198,13 +203,15 @@ class Form:
 
 
 class Tensor(Attr):
-    """The value of a `Const`: a torch tensor on the CPU, and its `form` where that says more. Not for users' ops."""
+    """The value of a `Const`: a torch tensor on the CPU, and its `form` where that says more. Not for users'
+    ops.
+    """
 
     field = "t"
     tag = "VT_TENSOR"
     __slots__ = ("form",)
 
-    def __init__(self, value: Any, form: Form | None = None) -> None:
+    def __init__(self, value: Any, form: Form | None = None) -> None:  # pyright: ignore[reportInconsistentConstructor]
         super().__init__(value)
         if value is not self:
             self.form = form
@@ -216,7 +223,11 @@ class Tensor(Attr):
         """From its bytes on the wire and the descriptor there."""
         form = Form(dtype, None if shape is None else tuple(shape), layout, rest)
         value = from_raw(data, dtype, form.shape or ())
-        plain = dtype not in STORED_AS_BYTES and dtypes.to_ge(value.dtype) == dtype and tuple(value.shape) == form.shape
+        plain = (
+            dtype not in STORED_AS_BYTES
+            and dtypes.to_ge(value.dtype) == dtype
+            and tuple(value.shape) == form.shape
+        )
         return cast(Tensor, cls(value, None if plain and form == Form(dtype, form.shape) else form))
 
     @property
@@ -266,7 +277,7 @@ class Tensor(Attr):
 
 
 class Layouts(Attr):
-    """Pairs (descriptor number, layout) as parallel lists in one wire list: `input_layout_info` and its twin."""
+    """Pairs (descriptor number, layout), as one wire list of both: `input_layout_info` and its twin."""
 
     field = "list"
     tag = "VT_LAYOUTS"
@@ -287,7 +298,11 @@ class Layouts(Attr):
     def get(cls, proto_attr: Any) -> Any:
         stored = proto_attr.list if proto_attr.WhichOneof("value") == "list" else None
         others = [member for member in LIST_MEMBERS if member not in ("s", "i")]
-        if stored is None or len(stored.i) != len(stored.s) or any(len(getattr(stored, other)) for other in others):
+        if (
+            stored is None
+            or len(stored.i) != len(stored.s)
+            or any(len(getattr(stored, other)) for other in others)
+        ):
             return None
         return [(number, layout.decode()) for number, layout in zip(stored.i, stored.s, strict=True)]
 
@@ -308,9 +323,12 @@ class Raw(Attr):
         return proto_attr.SerializeToString(deterministic=True)
 
 
-# GE data types whose values torch cannot hold, or only as quantised tensors: a `Tensor` of them holds raw bytes.
+# GE data types whose values torch cannot hold, or only as quantised tensors: a `Tensor` of them holds raw
+# bytes.
 STORED_AS_BYTES = frozenset(
-    row.runtime for row in dtypes.ROWS if row.torch is None or row.name in ("QINT8", "QINT32", "QUINT8", "INT4")
+    row.runtime
+    for row in dtypes.ROWS
+    if row.torch is None or row.name in ("QINT8", "QINT32", "QUINT8", "INT4")
 )
 
 
@@ -329,18 +347,24 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 @without_modes
 def from_raw(data: bytes, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """The tensor of these bytes; the bytes themselves (1-D uint8) where torch cannot hold the type or the length is odd."""
+    """The tensor of these bytes; the bytes themselves (1-D uint8) where torch cannot hold the type or the
+    length is odd.
+    """
     flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     if dtype in STORED_AS_BYTES:
         return flat
     wanted = dtypes.to_torch(dtype)
-    if any(size < 0 for size in shape) or int(np.prod(shape, dtype=np.int64)) * wanted.itemsize != flat.numel():
+    if (
+        any(size < 0 for size in shape)
+        or int(np.prod(shape, dtype=np.int64)) * wanted.itemsize != flat.numel()
+    ):
         return flat
     return flat.view(wanted).reshape(shape)
 
 
 PUBLIC = (
-    Int, Float, Bool, Str, DataType, ListInt, ListFloat, ListBool, ListStr, ListDataType, ListListInt, ListListFloat,
+    Int, Float, Bool, Str, DataType, ListInt, ListFloat, ListBool, ListStr, ListDataType, ListListInt,
+    ListListFloat,
 )  # fmt: skip
 
 # Prototype attribute type -> kind.
@@ -350,20 +374,25 @@ BY_PROTOTYPE: dict[str, type[Attr]] = {
     "ListType": ListDataType, "ListListInt": ListListInt, "ListListFloat": ListListFloat, "Tensor": Tensor,
 }  # fmt: skip
 
-# Attributes an op may carry though no prototype lists them. Any other name with a leading underscore is allowed too.
+# Attributes an op may carry though no prototype lists them. Any other name with a leading underscore is
+# allowed too.
 KNOWN: dict[str, type[Attr]] = {
-    "_input_name_key": ListStr, "_input_name_value": ListInt, "_output_name_key": ListStr, "_output_name_value": ListInt,
+    "_input_name_key": ListStr, "_input_name_value": ListInt,
+    "_output_name_key": ListStr, "_output_name_value": ListInt,
     "input_layout_info": Layouts, "output_layout_info": Layouts,
     "_force_unknown_shape": Bool, "_inputs_all_sym": Bool, "_inference_rule": Str, "_readable_value": Str,
     "_origin_data_name": Str, "_kernel": Str, "_force_skip_prune": Bool, "_host_tensor": Bool,
     "_enable_storage_format_spread": Bool, "nn_module_stack": Str, "_parent_node_index": Int,
     "update_node_from_fx_input_idx": Int,
     # From scopes.
-    "_user_stream_label": Str, "_user_stream_priority": Str, "_enable_inner_parallel": Bool, "_super_kernel_scope": Str,
-    "_super_kernel_options": Str, "_op_aicore_num": Str, "_op_vectorcore_num": Str, "_op_exec_never_timeout": Bool,
+    "_user_stream_label": Str, "_user_stream_priority": Str, "_enable_inner_parallel": Bool,
+    "_super_kernel_scope": Str,
+    "_super_kernel_options": Str, "_op_aicore_num": Str, "_op_vectorcore_num": Str,
+    "_op_exec_never_timeout": Bool,
     "torchair_enable_data_dump": Str, "_deterministic": Str, "_deterministic_level": Str,
     # On graphs and descriptors.
-    "_input_placements": ListInt, "_output_dtypes": ListInt, "_executor_type": Int, "_meta": Str, "_fx_tensor_name": Str,
+    "_input_placements": ListInt, "_output_dtypes": ListInt, "_executor_type": Int,
+    "_meta": Str, "_fx_tensor_name": Str,
     "_is_unfed_optional": Int, "format_for_int": Int, "origin_format_for_int": Int, "origin_shape": ListInt,
     "origin_shape_initialized": Bool, "origin_format_is_set": Bool,
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """The one builder of IR ops, and the public calls on top of it: `custom_op`, `Const`, `Cast`, `Clone`.
 
-`ge.Acos(x)`, `ge.Cast(x, dst_type=0)`, `ge.Unpack(x, num=2, outputs=2)`: inputs in prototype order, attributes by name,
-`outputs=` the number of tensors of a dynamic output. Python numbers, lists and torch tensors become `Const` ops.
+`ge.Acos(x)`, `ge.Cast(x, dst_type=0)`, `ge.Unpack(x, num=2, outputs=2)`: inputs in prototype order,
+attributes by name, `outputs=` the number of tensors of a dynamic output. Python numbers, lists and torch
+tensors become `Const` ops.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def build(
     named = {param.name: arg for param, arg in zip(proto.inputs, args, strict=False)}
     extra = args[len(proto.inputs) :]
     if len(extra) > len(proto.attrs):
-        raise BadInput(f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes", near=str(proto))
+        raise BadInput(
+            f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes", near=str(proto)
+        )
     given = {row.name: value for row, value in zip(proto.attrs, extra, strict=False)} | dict(attrs or {})
     for spelled, value in kwargs.items():
         key = spelled.removesuffix(_IS_KEYWORD).removesuffix(_IS_INPUT_TOO)
@@ -110,7 +113,9 @@ def _name(graph: Graph, op_type: str, node_name: str | None) -> str:
     if not node_name.strip():
         raise BadConverter("a node name must not be blank", got=repr(node_name))
     if node_name in graph.by_name:
-        raise BadConverter(f"the node name {node_name!r} is taken in {graph.name}", next="choose another, or give none")
+        raise BadConverter(
+            f"the node name {node_name!r} is taken in {graph.name}", next="choose another, or give none"
+        )
     return node_name
 
 
@@ -120,10 +125,14 @@ def _slot(name: str, tensor: Tensor | None, is_input: bool = False) -> Slot:
     return Slot(Desc(name), tensor)
 
 
-def _input(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]) -> Tensor | list[Tensor] | None:
+def _input(
+    proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]
+) -> Tensor | list[Tensor] | None:
     if param.kind == "dynamic":
         if not isinstance(value, list | tuple):
-            raise BadInput(f"{proto.name}: input {param.name!r} is a list of tensors", got=repr(value), near=str(proto))
+            raise BadInput(
+                f"{proto.name}: input {param.name!r} is a list of tensors", got=repr(value), near=str(proto)
+            )
         return [_tensor(proto, param, item, named) for item in value]
     if value is None:
         if param.kind == "required" and proto.name not in ("Data", "RefData"):
@@ -137,7 +146,8 @@ def _tensor(proto: Prototype, param: Param, value: Any, named: Mapping[str, Any]
         return value
     if not isinstance(value, _LITERALS):
         raise BadInput(
-            f"{proto.name}: input {param.name!r} cannot be made a tensor", got=f"{value!r} ({type(value).__name__})"
+            f"{proto.name}: input {param.name!r} cannot be made a tensor",
+            got=f"{value!r} ({type(value).__name__})",
         )
     return Const(value, dtype=_literal_dtype(proto, param, value, named))
 
@@ -179,7 +189,9 @@ def make_attr(op_type: str, row: AttrParam, value: Any) -> Attr:
     """A Python value as the attribute kind that the prototype wants."""
     kind = attrs_of.BY_PROTOTYPE.get(row.type)
     if kind is None:
-        raise BadAttribute(f"{op_type}: attributes of type {row.type} ({row.name!r}) cannot be built from Python")
+        raise BadAttribute(
+            f"{op_type}: attributes of type {row.type} ({row.name!r}) cannot be built from Python"
+        )
     if isinstance(value, torch.dtype):
         value = dtypes.to_ge(value)
     if row.type == "ListType" and isinstance(value, list | tuple):
@@ -187,7 +199,9 @@ def make_attr(op_type: str, row: AttrParam, value: Any) -> Attr:
     if isinstance(value, Attr) and type(value) is not kind:
         raise BadAttribute(f"{op_type}: attribute {row.name!r} is {row.type}", got=repr(value))
     if not isinstance(value, Attr) and not _fits(row.type, value):
-        raise BadAttribute(f"{op_type}: attribute {row.name!r} is {row.type}", got=f"{value!r} ({type(value).__name__})")
+        raise BadAttribute(
+            f"{op_type}: attribute {row.name!r} is {row.type}", got=f"{value!r} ({type(value).__name__})"
+        )
     return kind(value)
 
 
@@ -286,7 +300,9 @@ def Cast(
     attrs: Mapping[str, Attr] | None = None,
 ) -> Tensor:
     """`x` converted to another data type."""
-    made: Tensor = build("Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name, attrs=attrs)
+    made: Tensor = build(
+        "Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name, attrs=attrs
+    )
     return made
 
 
@@ -302,7 +318,9 @@ def _graph_input(
     node_name: str | None = None,
     attrs: Mapping[str, Attr] | None = None,
 ) -> Tensor:
-    """A graph input: `ge.Data(index=0, dtype=0, shape=[2, -1], placement="CPU")`. Without a shape its rank is unknown."""
+    """A graph input: `ge.Data(index=0, dtype=0, shape=[2, -1], placement="CPU")`. Without a shape its rank is
+    unknown.
+    """
     made: Tensor = build(op_type, index=index, dependencies=dependencies, node_name=node_name, attrs=attrs)
     made.desc = Desc("y", dtype, (-2,) if shape is None else tuple(shape), format, placement)
     return made
@@ -325,7 +343,9 @@ def custom_op(
     attrs: dict[str, Attr] | None = None,
     node_name: str | None = None,
 ) -> Any:
-    """Add any IR op: positional (inputs then attributes of the registered prototype), or fully described by keyword."""
+    """Add any IR op: positional (inputs then attributes of the registered prototype), or fully described by
+    keyword.
+    """
     proto = prototype(op_type)
     if args:
         return _custom_by_prototype(proto, args, node_name)
@@ -336,8 +356,8 @@ def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str |
     op_type = proto.name
     if len(args) != len(proto.inputs) + len(proto.attrs):
         raise IndexError(
-            f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes, {len(args)} values were "
-            f"given; its prototype is {proto}"
+            f"{op_type} takes {len(proto.inputs)} inputs and {len(proto.attrs)} attributes, {len(args)} "
+            f"values were given; its prototype is {proto}"
         )
     inputs: dict[str, Any] = {}
     for param, value in zip(proto.inputs, args, strict=False):
@@ -354,10 +374,12 @@ def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str |
 
 
 def _check_custom_input(proto: Prototype, param: Param, value: Any) -> None:
-    wants = {"required": Tensor, "optional": Tensor | None, "dynamic": list | tuple}
+    wants: dict[str, Any] = {"required": Tensor, "optional": Tensor | None, "dynamic": list | tuple}
     items = value if isinstance(value, list | tuple) else ()
     if not isinstance(value, wants[param.kind]) or not all(isinstance(item, Tensor) for item in items):
-        raise BadInput(f"{proto.name}: input {param.name!r} is {param.kind}", got=repr(value), near=str(proto))
+        raise BadInput(
+            f"{proto.name}: input {param.name!r} is {param.kind}", got=repr(value), near=str(proto)
+        )
 
 
 def _custom_described(
@@ -373,12 +395,16 @@ def _custom_described(
         items: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
         is_list = isinstance(value, list | tuple)
         if not all(isinstance(item, Tensor) or (item is None and not is_list) for item in items):
-            raise BadConverter(f"{op_type}: input {name!r} is a tensor, None or a list of tensors", got=repr(value))
+            raise BadConverter(
+                f"{op_type}: input {name!r} is a tensor, None or a list of tensors", got=repr(value)
+            )
     for name, value in (attrs or {}).items():
         if not isinstance(value, attrs_of.PUBLIC):
             kinds = ", ".join(sorted(kind.__name__ for kind in attrs_of.PUBLIC))
             raise BadConverter(
-                f"{op_type}: attribute {name!r} must be made with torchair.ge.attr", got=repr(value), near=kinds
+                f"{op_type}: attribute {name!r} must be made with torchair.ge.attr",
+                got=repr(value),
+                near=kinds,
             )
     if not isinstance(outputs, list | tuple | None):
         raise BadConverter(f"{op_type}: outputs is a list of names", got=repr(outputs))
@@ -405,4 +431,15 @@ def is_op(name: str) -> bool:
     return name in catalogue()
 
 
-__all__ = ["Cast", "Clone", "Const", "UnknownOp", "add_op", "build", "builder", "const_value", "custom_op", "is_op"]
+__all__ = [
+    "Cast",
+    "Clone",
+    "Const",
+    "UnknownOp",
+    "add_op",
+    "build",
+    "builder",
+    "const_value",
+    "custom_op",
+    "is_op",
+]

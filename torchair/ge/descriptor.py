@@ -1,4 +1,6 @@
-"""What the descriptors of a graph say: what is stored in them, completed by what is known to flow on the edge."""
+"""What the descriptors of a graph say: what is stored in them, completed by what is known to flow on the
+edge.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def output_desc(tensor: Tensor) -> Desc:
 
 
 def input_desc(op: Op, slot: Slot) -> Desc:
-    """The descriptor of an input: its producer's, with what the slot says itself on top. A graph input describes itself."""
+    """The descriptor of an input: its producer's, with what the slot says itself on top. A graph input
+    describes itself.
+    """
     own = slot.desc
     source = slot.tensor
     if source is None and op.type in INPUT_TYPES and op.outputs:
@@ -39,9 +43,14 @@ def input_desc(op: Op, slot: Slot) -> Desc:
         shape = dims(source.meta)
     dtype = base.dtype if own.dtype == Desc.dtype else own.dtype
     return Desc(
-        own.name, dtype, shape, own.layout or base.layout, own.device or base.device, {**base.attrs, **own.attrs},
+        own.name,
+        dtype,
+        shape,
+        own.layout or base.layout,
+        own.device or base.device,
+        {**base.attrs, **own.attrs},
         rest=own.rest or base.rest,
-    )  # fmt: skip
+    )
 
 
 def dims(meta: torch.Tensor | Host) -> tuple[int, ...]:

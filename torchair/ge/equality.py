@@ -17,8 +17,9 @@ _PLAIN = (Str, Int, Bool)
 def same_graph(a: Graph, b: Graph, *, descriptors: bool = True) -> str | None:
     """The first difference between two graphs, or None when there is none.
 
-    Origins are not compared, nor where a constant stands among the other ops: it has no effect. Feeds and results are where both
-    graphs have them. Descriptors are compared as they would be written. `descriptors=False` leaves out all but those of graph inputs: what inference would fill in anyway.
+    Origins are not compared, nor where a constant stands among the other ops: it has no effect. Feeds and
+    results are where both graphs have them. Descriptors are compared as they would be written.
+    `descriptors=False` leaves out all but those of graph inputs: what inference would fill in anyway.
     """
     found = _same_body(a, b, descriptors)
     if found is not None:
@@ -55,7 +56,9 @@ def _same_body(a: Graph, b: Graph, descriptors: bool) -> str | None:
     ]
     if (a.feeds or a.results) and (b.feeds or b.results):
         facts.append(("feeds", a.feeds, b.feeds))
-        facts.append(("results", [_fact(result) for result in a.results], [_fact(result) for result in b.results]))
+        facts.append(
+            ("results", [_fact(result) for result in a.results], [_fact(result) for result in b.results])
+        )
     if descriptors:
         facts += [("rest", a.rest, b.rest), ("rest of the model", a.model_rest, b.model_rest)]
     found = _first(facts) or _attributes(a.attrs, b.attrs)
@@ -84,10 +87,16 @@ def _same_op(a: Op, b: Op, descriptors: bool) -> str | None:
     if found is not None or not (descriptors or a.type in INPUT_TYPES):
         return found
     if not descriptors:
-        return _first([("input", *(_spec(output_desc(op.outputs[0])) for op in (a, b)))])
+        return _first([("input", _spec(output_desc(a.outputs[0])), _spec(output_desc(b.outputs[0])))])
     pairs = [
-        *((f"input {x.name!r}", input_desc(a, x), input_desc(b, y)) for x, y in zip(a.slots, b.slots, strict=True)),
-        *((f"output {i}", *map(output_desc, pair)) for i, pair in enumerate(zip(a.outputs, b.outputs, strict=True))),
+        *(
+            (f"input {x.name!r}", input_desc(a, x), input_desc(b, y))
+            for x, y in zip(a.slots, b.slots, strict=True)
+        ),
+        *(
+            (f"output {i}", *map(output_desc, pair))
+            for i, pair in enumerate(zip(a.outputs, b.outputs, strict=True))
+        ),
     ]
     for what, x, y in pairs:
         found = _first([(what, _spec(x) + (x.rest,), _spec(y) + (y.rest,))]) or _attributes(x.attrs, y.attrs)
@@ -106,7 +115,12 @@ def _edges(op: Op) -> list[tuple[str, str]]:
 
 def _fact(result: Result) -> tuple[Any, ...]:
     kind = result_kind(result)
-    return (kind, "" if result.tensor is None else result.tensor.tensor, result.value, result.arg if kind == "alias" else -1)
+    return (
+        kind,
+        "" if result.tensor is None else result.tensor.tensor,
+        result.value,
+        result.arg if kind == "alias" else -1,
+    )
 
 
 def _first(facts: Sequence[tuple[str, Any, Any]]) -> str | None:
@@ -128,7 +142,8 @@ def _shorten(x: Any, y: Any) -> str:
 
 def _attributes(a: Mapping[str, Attr], b: Mapping[str, Attr]) -> str | None:
     if a.keys() != b.keys():
-        return f"attributes: {sorted(a.keys() - b.keys())} only in one, {sorted(b.keys() - a.keys())} only in the other"
+        only_a, only_b = sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys())
+        return f"attributes: {only_a} only in one, {only_b} only in the other"
     for name, value in a.items():
         if not (value == b[name] or same_attr(value, b[name])):
             return f"attribute {name!r}: {value!r} != {b[name]!r}"

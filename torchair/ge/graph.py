@@ -1,7 +1,8 @@
 """The IR: a `Graph` of `Op`s joined by `Tensor`s.
 
-Slots are flat: a dynamic input `x` of three tensors is `x0, x1, x2`, an optional input that is not fed is a slot without a
-tensor. This is the form of the wire; `Op.arguments()` groups the slots back by the names of the prototype.
+Slots are flat: a dynamic input `x` of three tensors is `x0, x1, x2`, an optional input that is not fed is a
+slot without a tensor. This is the form of the wire; `Op.arguments()` groups the slots back by the names of
+the prototype.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ OUTPUT_TYPE = "NetOutput"
 class Desc:
     """What a wire descriptor says beyond the edge itself. `shape` None means not filled in.
 
-    The descriptor of an input begins as a copy of its producer's; the fields set here override that. Without `inherit` it
-    is no copy. `rest` holds serialised wire fields that the IR has no word for.
+    The descriptor of an input begins as a copy of its producer's; the fields set here override that. Without
+    `inherit` it is no copy. `rest` holds serialised wire fields that the IR has no word for.
     """
 
     name: str = ""
@@ -59,7 +60,7 @@ class Origin:
 
 
 class Tensor:
-    """One output of one op. `meta` is what flows here: a fake tensor, a `Host` value, or None while unknown."""
+    """One output of one op. `meta` is what flows here: a fake tensor, a `Host` value, or None if unknown."""
 
     __slots__ = ("desc", "index", "meta", "op")
 
@@ -126,7 +127,18 @@ class Slot:
 class Op:
     """A node of the IR. `after` are the ops it must run after without reading them (control edges)."""
 
-    __slots__ = ("after", "attrs", "name", "objects", "origin", "outputs", "rest", "slots", "subgraphs", "type")
+    __slots__ = (
+        "after",
+        "attrs",
+        "name",
+        "objects",
+        "origin",
+        "outputs",
+        "rest",
+        "slots",
+        "subgraphs",
+        "type",
+    )
 
     def __init__(self, name: str, type: str) -> None:
         self.name = name
@@ -199,7 +211,8 @@ class Graph:
         self.feeds: dict[str, Feed] = {}
         # What each FX output is.
         self.results: list[Result] = []
-        # Graphs that ops of this graph, or of each other, have in their sub-graph slots. Only a main graph has them.
+        # Graphs that ops of this graph, or of each other, have in their sub-graph slots. Only a main graph
+        # has them.
         self.subgraphs: dict[str, Graph] = {}
         # Serialised wire fields that the IR has no word for: of the graph, and of the model around it.
         self.rest = b""
@@ -306,8 +319,8 @@ class Feed:
 class Result:
     """What one FX output is.
 
-    `tensor`: the IR tensor, with the strides of `meta`; `alias`: a view of argument `arg` with sizes, strides and offset of
-    `meta`; `number`: a host value; `constant`: `value` itself.
+    `tensor`: the IR tensor, with the strides of `meta`; `alias`: a view of argument `arg` with sizes, strides
+    and offset of `meta`; `number`: a host value; `constant`: `value` itself.
     """
 
     kind: str

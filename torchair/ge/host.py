@@ -1,7 +1,8 @@
 """Host values: small vectors of sizes that never become device data.
 
-In the IR a size is computed by ops on int64 tensors of rank 0 or 1. While such a tensor comes only from shapes, symbols
-and constants, its value is known to the compiler as Python numbers and `SymInt`s. A `Host` is that value.
+In the IR a size is computed by ops on int64 tensors of rank 0 or 1. While such a tensor comes only from
+shapes, symbols and constants, its value is known to the compiler as Python numbers and `SymInt`s. A `Host` is
+that value.
 """
 
 from __future__ import annotations

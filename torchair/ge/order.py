@@ -28,7 +28,7 @@ def out_of_place(graph: Graph) -> tuple[Op, Op] | None:
 
 
 def sort_ops(graph: Graph) -> bool:
-    """Bring the ops into an order in which they can run, moving no more than needed; says whether any moved."""
+    """Bring the ops into an order in which they can run, keeping theirs where it does; says if any moved."""
     if out_of_place(graph) is None:
         return False
     placed: dict[Op, bool] = {}

@@ -1,4 +1,6 @@
-"""Op prototypes: which inputs, outputs and attributes an IR op has. Rows of data, read once, parsed on first use."""
+"""Op prototypes: which inputs, outputs and attributes an IR op has. Rows of data, read once, parsed on first
+use.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class Prototype:
         """`Conv2D(x, filter, bias?, offset_w?; strides: ListInt, pads: ListInt, groups: Int = 1) -> y`"""
         mark = {"required": "", "optional": "?", "dynamic": "*"}
         inputs = ", ".join(p.name + mark[p.kind] for p in self.inputs)
-        attrs = ", ".join(f"{a.name}: {a.type}" + ("" if a.required else f" = {a.default!r}") for a in self.attrs)
+        attrs = ", ".join(
+            f"{a.name}: {a.type}" + ("" if a.required else f" = {a.default!r}") for a in self.attrs
+        )
         outputs = ", ".join(p.name + mark[p.kind] for p in self.outputs) or "nothing"
         return f"{self.name}({inputs}{'; ' + attrs if attrs else ''}) -> {outputs}"
 
@@ -69,7 +73,8 @@ def _parse(name: str, row: dict[str, Any]) -> Prototype:
         return tuple(Param(p["name"], p["kind"], tuple(p.get("dtypes", ()))) for p in row[key])
 
     attrs = tuple(
-        AttrParam(a["name"], a["type"], a["required"], _default(a["type"], a.get("default"))) for a in row["attrs"]
+        AttrParam(a["name"], a["type"], a["required"], _default(a["type"], a.get("default")))
+        for a in row["attrs"]
     )
     graphs = tuple(Param(graph["name"], graph["kind"]) for graph in row.get("graphs", ()))
     return Prototype(name, params("inputs"), params("outputs"), attrs, graphs)
@@ -109,7 +114,9 @@ class Catalogue(Mapping[str, Prototype]):
     def add(self, proto: Prototype) -> None:
         """Let users' ops in; an op of the catalogue cannot be replaced."""
         if proto.name in self and (proto.name not in self._parsed or self._parsed[proto.name] != proto):
-            raise BadGraph(f"there is an IR op {proto.name!r} already", got=str(proto), near=str(self[proto.name]))
+            raise BadGraph(
+                f"there is an IR op {proto.name!r} already", got=str(proto), near=str(self[proto.name])
+            )
         self._rows[proto.name] = {}
         self._parsed[proto.name] = proto
 
@@ -128,13 +135,18 @@ _MARKS = {"": "required", "?": "optional", "*": "dynamic"}
 def register_prototype(text: str) -> Prototype:
     """Declare an op of your own: `SplitLike(x, ref*, mask?; k: Int, tag: String = 'demo') -> head, tail*`.
 
-    `?` is an optional input, `*` a list; attributes have a type of the catalogue and, unless required, a default.
+    `?` is an optional input, `*` a list; attributes have a type of the catalogue and, unless required, a
+    default.
     """
     parsed = _TEXT.fullmatch(text.strip())
     if parsed is None:
-        raise BadGraph("this is no op prototype", got=text, near="Name(x, y?, z*; k: Int, f: Float = 1.0) -> out")
+        raise BadGraph(
+            "this is no op prototype", got=text, near="Name(x, y?, z*; k: Int, f: Float = 1.0) -> out"
+        )
     name, inputs, attrs, outputs = parsed.groups()
-    proto = Prototype(name, _params(inputs), _params("" if outputs == "nothing" else outputs), _attributes(attrs or ""))
+    proto = Prototype(
+        name, _params(inputs), _params("" if outputs == "nothing" else outputs), _attributes(attrs or "")
+    )
     catalogue().add(proto)
     return proto
 
@@ -152,7 +164,9 @@ def _attributes(text: str) -> tuple[AttrParam, ...]:
         if parsed is None:
             raise BadGraph("this is no attribute of an op prototype", got=part, near="k: Int, f: Float = 1.0")
         name, kind, default = parsed.groups()
-        made.append(AttrParam(name, kind, default is None, None if default is None else ast.literal_eval(default)))
+        made.append(
+            AttrParam(name, kind, default is None, None if default is None else ast.literal_eval(default))
+        )
     return tuple(made)
 
 

@@ -1,7 +1,8 @@
 """Runtime facts of a graph as private graph attributes, so that a graph written to a file can still be run.
 
-`_torchair_feeds` and `_torchair_results` hold `Graph.feeds` and `Graph.results` as JSON. A graph that comes without them gets
-the obvious ones: input number i is argument number i, and the results are what NetOutput reads.
+`_torchair_feeds` and `_torchair_results` hold `Graph.feeds` and `Graph.results` as JSON. A graph that comes
+without them gets the obvious ones: input number i is argument number i, and the results are what NetOutput
+reads.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def _obvious_results(graph: Graph) -> list[Result]:
         if slot.tensor is None:
             continue
         desc = input_desc(output, slot) if output is not None else slot.desc
-        sizes = None if desc.shape is None or -2 in desc.shape else [2 if size < 0 else size for size in desc.shape]
+        sizes = (
+            None
+            if desc.shape is None or -2 in desc.shape
+            else [2 if size < 0 else size for size in desc.shape]
+        )
         made.append(Result("tensor", slot.tensor, meta=None if sizes is None else _stand_in(sizes)))
     return made
 
@@ -125,4 +130,6 @@ def _stand_in(
         stride = [math.prod(size[dim + 1 :]) for dim in range(len(size))]
     length = offset + 1 + sum(max(extent - 1, 0) * step for extent, step in zip(size, stride, strict=True))
     with FakeTensorMode():
-        return torch.empty(length, dtype=getattr(torch, dtype), device=device).as_strided(size, stride, offset)
+        return torch.empty(length, dtype=getattr(torch, dtype), device=device).as_strided(
+            size, stride, offset
+        )

@@ -1,5 +1,5 @@
-"""The Python text of a graph, read back. It is parsed and followed step by step, never executed: only builder calls on literals
-and on tensors made before have a meaning, so a file from elsewhere can do no harm."""
+"""The Python text of a graph, read back. It is parsed and followed step by step, never executed: only builder
+calls on literals and on tensors made before have a meaning, so a file from elsewhere can do no harm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def from_python(text: str, infer: Callable[[Op], None] | None = None) -> Graph:
     try:
         body = ast.parse(text).body
     except SyntaxError as error:
-        raise BadGraph(f"this is no Python text: {error.msg}", got=f"line {error.lineno}: {error.text or ''}") from error
+        raise BadGraph(
+            f"this is no Python text: {error.msg}", got=f"line {error.lineno}: {error.text or ''}"
+        ) from error
     with graph:
         _Script().run(body)
     take_runtime_attrs(graph)
@@ -32,7 +34,9 @@ def from_python(text: str, infer: Callable[[Op], None] | None = None) -> Graph:
 
 @without_modes
 def literal(text: str) -> Any:
-    """The value of a literal, which may be a torch tensor as torch prints it; raises `BadGraph` for anything else."""
+    """The value of a literal, which may be a torch tensor as torch prints it; raises `BadGraph` for anything
+    else.
+    """
     try:
         return _Script().value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, TypeError, RuntimeError, OverflowError, RecursionError) as error:
@@ -90,10 +94,15 @@ class _Script:
                 if error.details["at"]:
                     raise
                 raise BadGraph(
-                    error.what, at=f"line {statement.lineno}", got=error.details["got"], near=error.details["near"]
+                    error.what,
+                    at=f"line {statement.lineno}",
+                    got=error.details["got"],
+                    near=error.details["near"],
                 ) from error
             except (AirError, TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
-                raise BadGraph(f"{error}", at=f"line {statement.lineno}: {ast.unparse(statement)[:120]}") from error
+                raise BadGraph(
+                    f"{error}", at=f"line {statement.lineno}: {ast.unparse(statement)[:120]}"
+                ) from error
 
     def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass):
@@ -129,12 +138,16 @@ class _Script:
     def value(self, node: ast.expr) -> Any:
         follow = _FOLLOW.get(type(node))
         if follow is None:
-            raise BadGraph("only literals, tensors and builder calls are understood here", got=ast.unparse(node)[:120])
+            raise BadGraph(
+                "only literals, tensors and builder calls are understood here", got=ast.unparse(node)[:120]
+            )
         return follow(self, node)
 
     def _constant(self, node: ast.Constant) -> Any:
         if node.value is ...:
-            raise BadGraph("a constant was left out of this text", near="print it with to_python(graph, limit=None)")
+            raise BadGraph(
+                "a constant was left out of this text", near="print it with to_python(graph, limit=None)"
+            )
         return node.value
 
     def _list(self, node: ast.List) -> Any:
@@ -146,7 +159,9 @@ class _Script:
     def _dict(self, node: ast.Dict) -> Any:
         if any(key is None for key in node.keys):
             raise BadGraph("only plain dictionaries are understood here", got=ast.unparse(node)[:120])
-        return {self.value(key): self.value(item) for key, item in zip(node.keys, node.values, strict=True) if key}
+        return {
+            self.value(key): self.value(item) for key, item in zip(node.keys, node.values, strict=True) if key
+        }
 
     def _unary(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)

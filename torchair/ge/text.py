@@ -1,9 +1,11 @@
-"""Graphs as text: `to_python` (a script of builder calls), `to_pbtxt` (for TensorBoard and Netron), `to_txt` (the message).
+"""Graphs as text: `to_python` (a script of builder calls), `to_pbtxt` (for TensorBoard and Netron), `to_txt`
+(the message).
 
-The Python text follows the format other tools write, and adds what makes it loadable (`from_python`, also plain `exec`): `attrs=`
-for attributes that are no keyword of the builder, `outputs=` and `dependencies=`, `node_name=` wherever the automatic name
-would be another, the name and attributes of the graph, sub-graphs as `with` blocks, and `ge.add_op` for ops that no builder can
-express. Descriptors of ops inside the graph are not in it: inference fills them in.
+The Python text follows the format other tools write, and adds what makes it loadable (`from_python`, also
+plain `exec`): `attrs=` for attributes that are no keyword of the builder, `outputs=` and `dependencies=`,
+`node_name=` wherever the automatic name would be another, the name and attributes of the graph, sub-graphs as
+`with` blocks, and `ge.add_op` for ops that no builder can express. Descriptors of ops inside the graph are
+not in it: inference fills them in.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def to_txt(graph: Graph) -> str:
 
 
 def to_pbtxt(graph: Graph) -> str:
-    """A node list that viewers read as a TensorFlow graph; descriptors are attributes `[i]name` and `[o]name`."""
+    """A node list that viewers read as a TensorFlow graph; descriptors are attributes `[i]name` and
+    `[o]name`.
+    """
     lines: list[str] = []
     for op in to_graph_def(graph).op:
         lines += ["node {", f"    name: {json.dumps(op.name)}", f"    op: {json.dumps(op.type)}"]
@@ -60,7 +64,12 @@ def to_pbtxt(graph: Graph) -> str:
         for key, value in shown:
             # A bytes literal without its b: newlines and quotes are escaped.
             text = repr(text_format.MessageToString(value).encode())[1:]
-            lines += ["    attr {", f"        key: {json.dumps(key)}", "        value {", f"            s: {text}"]
+            lines += [
+                "    attr {",
+                f"        key: {json.dumps(key)}",
+                "        value {",
+                f"            s: {text}",
+            ]
             lines += ["        }", "    }"]
         lines.append("}")
     return "\n".join(lines) + "\n" if lines else ""
@@ -72,7 +81,9 @@ def _pbtxt_edge(edge: str) -> str:
 
 @without_modes
 def to_python(graph: Graph, *, limit: int | None = 4096) -> str:
-    """A script of builder calls. Constants of more than `limit` elements are shown as `...`; then it cannot be loaded."""
+    """A script of builder calls. Constants of more than `limit` elements are shown as `...`; then it cannot
+    be loaded.
+    """
     lines = list(HEADER)
     lines += _Printer(graph, limit).lines()
     for part in graph.subgraphs.values():
@@ -84,7 +95,9 @@ def to_python(graph: Graph, *, limit: int | None = 4096) -> str:
 
 
 class _Printer:
-    """Prints one graph. A shadow graph is named along, so that the printer knows which names come by themselves."""
+    """Prints one graph. A shadow graph is named along, so that the printer knows which names come by
+    themselves.
+    """
 
     def __init__(self, graph: Graph, limit: int | None, named: bool = False) -> None:
         self.graph = graph
@@ -96,7 +109,8 @@ class _Printer:
         self.waited_for = {before for op in graph.ops for before in op.after}
         self.calls = {op: _const_call(op, limit) for op in graph.ops if op.type == "Const"}
         self.inlined = {op for op in self.calls if self._can_inline(op)}
-        # Constants written without a name, by what `ge.Const` recognises equal ones: writing it again gives the same op.
+        # Constants written without a name, by what `ge.Const` recognises equal ones: writing it again gives
+        # the same op.
         self.shared: dict[tuple[str, int], Op] = {}
         # Lines that must stand before the one being made.
         self.before: list[str] = []
@@ -172,7 +186,9 @@ class _Printer:
         return shown
 
     def _operand(self, tensor: Tensor) -> str:
-        """A variable, or the constant itself. One that is read again needs a variable, unless equal ones are one op."""
+        """A variable, or the constant itself. One that is read again needs a variable, unless equal ones are
+        one op.
+        """
         op = tensor.op
         if op not in self.inlined:
             return self.variables[tensor]
@@ -196,7 +212,9 @@ class _Printer:
             shape = None if desc.shape is None else list(desc.shape)
             parts += [f"dtype={desc.dtype}", f"shape={shape}", f"placement={desc.device!r}"]
             parts += [] if desc.layout == "ND" else [f"format={desc.layout!r}"]
-        lists = {name: count for name, (kind, count) in _output_counts(op, proto).items() if kind == "dynamic"}
+        lists = {
+            name: count for name, (kind, count) in _output_counts(op, proto).items() if kind == "dynamic"
+        }
         if lists:
             parts.append(f"outputs={next(iter(lists.values())) if len(lists) == 1 else lists}")
         if others:
@@ -207,7 +225,9 @@ class _Printer:
         if not op.after:
             return []
         shown = [
-            self.variables[before.outputs[0]] if before.outputs else f"current_graph().by_name[{before.name!r}]"
+            self.variables[before.outputs[0]]
+            if before.outputs
+            else f"current_graph().by_name[{before.name!r}]"
             for before in op.after
         ]
         return [f"dependencies=[{', '.join(shown)}]"]
@@ -215,10 +235,17 @@ class _Printer:
     def _general(self, op: Op) -> str:
         """`ge.add_op(type, inputs, attributes, outputs)`: slots and outputs exactly as they are."""
         slots = [
-            f"{slot.name!r}: {'None' if slot.tensor is None else self._operand(slot.tensor)}" for slot in op.slots
+            f"{slot.name!r}: {'None' if slot.tensor is None else self._operand(slot.tensor)}"
+            for slot in op.slots
         ]
         outputs = [(tensor.desc.name, None) for tensor in op.outputs]
-        parts = [repr(op.type), f"{{{', '.join(slots)}}}", _mapping(op.attrs), repr(outputs), *self._dependencies(op)]
+        parts = [
+            repr(op.type),
+            f"{{{', '.join(slots)}}}",
+            _mapping(op.attrs),
+            repr(outputs),
+            *self._dependencies(op),
+        ]
         if op.subgraphs:
             parts.append(f"subgraphs={op.subgraphs!r}")
         return f"ge.add_op({', '.join([*parts, self._node_name(op, always=True)])})"
@@ -260,7 +287,7 @@ class _Printer:
 
 @dataclass(frozen=True)
 class _ConstCall:
-    """The arguments of `ge.Const`; `key` is what equal constants share, None when each call makes a new op."""
+    """The arguments of `ge.Const`; `key` is what equal constants share, None when each call makes an op."""
 
     text: str
     key: tuple[str, int] | None
@@ -389,7 +416,9 @@ def _one_line(text: str) -> str:
 
 
 def fx_code(origin: Origin) -> str:
-    """`add: float32[2, s0]cpu = aten.add.Tensor(x: float32[2, s0]cpu, 1)`: an FX call with what flows through it."""
+    """`add: float32[2, s0]cpu = aten.add.Tensor(x: float32[2, s0]cpu, 1)`: an FX call with what flows through
+    it.
+    """
     node = origin.node
     if node is None:
         return f"{origin.name} = {origin.target}"

@@ -1,7 +1,8 @@
 """`TorchOp`: an ATen call carried through the IR as it is. Its target and arguments are data (JSON text).
 
-Tensors are written `{"x": i}`, numbers that are symbols `{"n": i}` (both count the op's inputs); torch's own kinds by name;
-Python objects that cannot be text (the graph modules of higher-order ops) by name in `Op.objects`.
+Tensors are written `{"x": i}`, numbers that are symbols `{"n": i}` (both count the op's inputs); torch's own
+kinds by name; Python objects that cannot be text (the graph modules of higher-order ops) by name in
+`Op.objects`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _TORCH_KINDS: dict[str, type] = {
 _OPERATORS = torch.ops
 
 
-def torch_op(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: int, name: str) -> list[Tensor]:
+def torch_op(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: int, name: str
+) -> list[Tensor]:
     """Add a TorchOp for `target(*args, **kwargs)`, which returns `results` values when flattened."""
     tensors: list[Tensor] = []
     objects: dict[str, Any] = {}
@@ -68,7 +71,9 @@ def torch_op(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
     return made
 
 
-def torch_call(op: Op, values: Sequence[torch.Tensor | Host], device: torch.device) -> tuple[Any, list[Any], dict[str, Any]]:
+def torch_call(
+    op: Op, values: Sequence[torch.Tensor | Host], device: torch.device
+) -> tuple[Any, list[Any], dict[str, Any]]:
     """The callable and arguments a TorchOp stands for, with values in place of graph tensors."""
 
     def decode(value: Any) -> Any:

@@ -84,7 +84,9 @@ class Format(enum.Enum):
 
 
 class TensorSpec:
-    """What an FX node is expected to produce. For a result that is no tensor and no symbol all fields are None."""
+    """What an FX node is expected to produce. For a result that is no tensor and no symbol all fields are
+    None.
+    """
 
     def __init__(self, meta: Any) -> None:
         self._meta = meta
@@ -116,7 +118,9 @@ class TensorSpec:
             return None
         if any(is_symbol(size) for size in self.symsize):
             raise BadConverter(
-                "the size is not constant", got=str(list(self.symsize)), next="use symsize, or sizes computed in the graph"
+                "the size is not constant",
+                got=str(list(self.symsize)),
+                next="use symsize, or sizes computed in the graph",
             )
         return [int(size) for size in self.symsize]
 

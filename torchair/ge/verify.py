@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr
-from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Tensor
 from torchair.ge.order import out_of_place, sort_ops
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
 
@@ -21,10 +21,11 @@ def verify(graph: Graph) -> None:
     """Raise `BadGraph` for the first thing that is wrong in this graph or its sub-graphs."""
     for part in (graph, *graph.subgraphs.values()):
         _names(part)
+        for op in part.ops:
+            _outputs_belong(op)
         _edges(part)
         _order(part)
         for op in part.ops:
-            _outputs_belong(op)
             _against_prototype(op, graph.subgraphs)
         _inputs_and_output(part)
         _runtime_facts(part)
@@ -47,38 +48,45 @@ def _names(graph: Graph) -> None:
             raise _wrong(f"an op of type {op.type} in {graph.name} has a blank name", op)
         if op.name in seen:
             raise _wrong(
-                f"{graph.name} has two ops called {op.name!r}", op, got=f"a {seen[op.name].type} and a {op.type}",
+                f"{graph.name} has two ops called {op.name!r}",
+                op,
+                got=f"a {seen[op.name].type} and a {op.type}",
                 next="names come from Graph.new_name, or must be unused",
-            )  # fmt: skip
+            )
         if graph.by_name.get(op.name) is not op:
             raise _wrong(f"{graph.name}.by_name does not know {op.name!r}", op, next="add ops with Graph.add")
         seen[op.name] = op
     if len(graph.by_name) != len(seen):
         gone = ", ".join(sorted(graph.by_name.keys() - seen.keys()))
-        raise _wrong(f"{graph.name}.by_name lists ops that are gone: {gone}", next="drop ops with Graph.remove")
+        raise _wrong(f"{graph.name}.by_name lists ops that are gone: {gone}", next="use Graph.remove")
 
 
 def _edges(graph: Graph) -> None:
     """Every tensor that is read is an output of an op of this graph."""
     for op in graph.ops:
         for slot in op.slots:
-            tensor = slot.tensor
-            if tensor is None:
-                continue
-            if graph.by_name.get(tensor.op.name) is not tensor.op:
-                raise _wrong(
-                    f"{op.name} ({op.type}): input {slot.name!r} reads {tensor.tensor}, whose op is not in {graph.name}",
-                    op, near=_close(tensor.op.name, graph.by_name), next="replace a tensor before removing its op",
-                )  # fmt: skip
-            made = tensor.op.outputs
-            if tensor.index >= len(made) or made[tensor.index] is not tensor:
-                raise _wrong(
-                    f"{op.name} ({op.type}): input {slot.name!r} reads {tensor.tensor}, which {tensor.op.name} does not make",
-                    op, near=", ".join(output.tensor for output in made),
-                )  # fmt: skip
+            if slot.tensor is not None:
+                _edge(graph, op, slot.name, slot.tensor)
         for before in op.after:
             if graph.by_name.get(before.name) is not before:
-                raise _wrong(f"{op.name} ({op.type}) runs after {before.name!r}, which is not in {graph.name}", op)
+                raise _wrong(f"{_shown(op)} runs after {before.name!r}, which is not in {graph.name}", op)
+
+
+def _edge(graph: Graph, op: Op, name: str, tensor: Tensor) -> None:
+    if graph.by_name.get(tensor.op.name) is not tensor.op:
+        raise _wrong(
+            f"{_shown(op)}: input {name!r} reads {tensor.tensor}, whose op is not in {graph.name}",
+            op,
+            near=_close(tensor.op.name, graph.by_name),
+            next="replace a tensor before removing its op",
+        )
+    made = tensor.op.outputs
+    if tensor.index >= len(made) or made[tensor.index] is not tensor:
+        raise _wrong(
+            f"{_shown(op)}: input {name!r} reads {tensor.tensor}, which {tensor.op.name} does not make",
+            op,
+            near=", ".join(output.tensor for output in made),
+        )
 
 
 def _order(graph: Graph) -> None:
@@ -91,16 +99,21 @@ def _order(graph: Graph) -> None:
     sort_ops(shadow)  # raises for a circle
     how = "reads" if before in [tensor.op for tensor in op.inputs] else "runs after"
     raise _wrong(
-        f"{op.name} ({op.type}) {how} {before.name}, which stands behind it", op,
+        f"{_shown(op)} {how} {before.name}, which stands behind it",
+        op,
         got=f"places {graph.ops.index(op)} and {graph.ops.index(before)}",
         next="insert new ops before their readers, or call torchair.ge.order.sort_ops",
-    )  # fmt: skip
+    )
+
+
+def _shown(op: Op) -> str:
+    return f"{op.name} ({op.type})"
 
 
 def _outputs_belong(op: Op) -> None:
     for number, tensor in enumerate(op.outputs):
         if tensor.op is not op or tensor.index != number:
-            raise _wrong(f"output {number} of {op.name} ({op.type}) says it is {tensor.tensor}", op)
+            raise _wrong(f"output {number} of {_shown(op)} says it is {tensor.tensor}", op)
 
 
 @dataclass(frozen=True)
@@ -130,7 +143,9 @@ def _rules(op_type: str) -> _Rules:
 def _against_prototype(op: Op, subgraphs: Collection[str]) -> None:
     for name in op.subgraphs:
         if name not in subgraphs:
-            raise _wrong(f"{op.name} ({op.type}) names the sub-graph {name!r}", op, near=_close(name, subgraphs))
+            raise _wrong(
+                f"{op.name} ({op.type}) names the sub-graph {name!r}", op, near=_close(name, subgraphs)
+            )
     if op.type not in catalogue():
         return
     rules = _rules(op.type)
@@ -140,10 +155,14 @@ def _against_prototype(op: Op, subgraphs: Collection[str]) -> None:
     listed = rules.proto.graphs
     fixed = sum(param.kind == "required" for param in listed)
     if len(op.subgraphs) < fixed or (len(op.subgraphs) > fixed and fixed == len(listed)):
-        raise _wrong(f"{op.name}: {op.type} has {fixed} sub-graphs", op, got=str(op.subgraphs), near=str(rules.proto))
+        raise _wrong(
+            f"{op.name}: {op.type} has {fixed} sub-graphs", op, got=str(op.subgraphs), near=str(rules.proto)
+        )
 
 
-def _grouped(op: Op, side: str, names: Iterable[str], params: dict[str, Param], proto: Prototype) -> dict[str, int]:
+def _grouped(
+    op: Op, side: str, names: Iterable[str], params: dict[str, Param], proto: Prototype
+) -> dict[str, int]:
     """How many slots each parameter has. The slots of a list are numbered from 0."""
     counts: dict[str, int] = {}
     for name in names:
@@ -155,7 +174,11 @@ def _grouped(op: Op, side: str, names: Iterable[str], params: dict[str, Param], 
                 stem = name[: len(stem) + 1]
             count = counts.get(stem, 0)
             if stem == name or name != f"{stem}{count}":
-                what = f"has no {side} {name!r}" if stem == name else f"{side} {name!r} stands where {stem}{count!r} belongs"
+                what = (
+                    f"has no {side} {name!r}"
+                    if stem == name
+                    else f"{side} {name!r} stands where '{stem}{count}' belongs"
+                )
                 raise _wrong(f"{op.name}: {op.type} {what}", op, near=f"{_close(name, params)}; {proto}")
             counts[stem] = count + 1
         elif name in counts:
@@ -173,8 +196,15 @@ def _inputs(op: Op, rules: _Rules) -> None:
     if op.type in INPUT_TYPES:
         return
     for slot in op.slots:
-        if slot.tensor is None and (slot.name not in rules.inputs or rules.inputs[slot.name].kind != "optional"):
-            raise _wrong(f"{op.name}: {op.type} needs the input {slot.name!r}", op, got="nothing", near=str(rules.proto))
+        if slot.tensor is None and (
+            slot.name not in rules.inputs or rules.inputs[slot.name].kind != "optional"
+        ):
+            raise _wrong(
+                f"{op.name}: {op.type} needs the input {slot.name!r}",
+                op,
+                got="nothing",
+                near=str(rules.proto),
+            )
 
 
 def _outputs(op: Op, rules: _Rules) -> None:
@@ -183,12 +213,21 @@ def _outputs(op: Op, rules: _Rules) -> None:
     if op.type == "Const" and names == [""]:
         return
     counts = _grouped(op, "output", names, rules.outputs, rules.proto)
-    missing = [name for name, param in rules.outputs.items() if param.kind != "dynamic" and name not in counts]
+    missing = [
+        name for name, param in rules.outputs.items() if param.kind != "dynamic" and name not in counts
+    ]
     if missing:
-        raise _wrong(f"{op.name}: {op.type} makes the output {missing[0]!r}", op, got=str(names), near=str(rules.proto))
+        raise _wrong(
+            f"{op.name}: {op.type} makes the output {missing[0]!r}", op, got=str(names), near=str(rules.proto)
+        )
     declared = [name for name in rules.outputs if name in counts]
     if list(counts) != declared:
-        raise _wrong(f"{op.name}: the outputs of {op.type} stand in another order", op, got=str(names), near=str(rules.proto))
+        raise _wrong(
+            f"{op.name}: the outputs of {op.type} stand in another order",
+            op,
+            got=str(names),
+            near=str(rules.proto),
+        )
 
 
 def _attributes(op: Op, rules: _Rules) -> None:
@@ -198,10 +237,18 @@ def _attributes(op: Op, rules: _Rules) -> None:
         kind = _kind(row) if row is not None else KNOWN.get(name)
         if row is None and kind is None and not name.startswith("_"):
             raise _wrong(
-                f"{op.name}: {op.type} has no attribute {name!r}", op, got=repr(value), near=f"{_close(name, rows)}; {rules.proto}"
+                f"{op.name}: {op.type} has no attribute {name!r}",
+                op,
+                got=repr(value),
+                near=f"{_close(name, rows)}; {rules.proto}",
             )
         if kind is not None and type(value) is not kind:
-            raise _wrong(f"{op.name}: attribute {name!r} is {kind.__name__}", op, got=repr(value), near=str(rules.proto))
+            raise _wrong(
+                f"{op.name}: attribute {name!r} is {kind.__name__}",
+                op,
+                got=repr(value),
+                near=str(rules.proto),
+            )
     for name in rules.needed_attrs:
         if name not in op.attrs:
             raise _wrong(f"{op.name}: {op.type} needs the attribute {name!r}", op, near=str(rules.proto))
@@ -242,5 +289,3 @@ def _runtime_facts(graph: Graph) -> None:
             got=f"without a feed: {sorted(inputs - fed)}; fed but not there: {sorted(fed - inputs)}",
             next="change graph.feeds together with the Data ops",
         )
-
-

@@ -1,1 +1,3 @@
-"""The wire format of IR graphs: `schema` declares it, `write` and `read` translate between messages and `ge.Graph`."""
+"""The wire format of IR graphs: `schema` declares it, `write` and `read` translate between messages and
+`ge.Graph`.
+"""

@@ -1,8 +1,9 @@
 """Wire message -> Graph.
 
-Everything a message says is kept: attributes of kinds we have no word for as `Raw`, all other fields, known or unknown, as
-serialised `rest` of the graph, op or descriptor they stand on. Control edges are written back in front of data edges, and a graph
-whose ops are not in an order in which they can run is sorted; otherwise writing gives the same message again.
+Everything a message says is kept: attributes of kinds we have no word for as `Raw`, all other fields, known
+or unknown, as serialised `rest` of the graph, op or descriptor they stand on. Control edges are written back
+in front of data edges, and a graph whose ops are not in an order in which they can run is sorted; otherwise
+writing gives the same message again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,24 @@ from google.protobuf.message import DecodeError, Message
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import (
-    BY_PROTOTYPE, KNOWN, Attr, Bool, DataType, Float, Int, Layouts, ListBool, ListDataType, ListFloat, ListInt,
-    ListListFloat, ListListInt, ListStr, Raw, Str, Tensor,
+    BY_PROTOTYPE,
+    KNOWN,
+    Attr,
+    Bool,
+    DataType,
+    Float,
+    Int,
+    Layouts,
+    ListBool,
+    ListDataType,
+    ListFloat,
+    ListInt,
+    ListListFloat,
+    ListListInt,
+    ListStr,
+    Raw,
+    Str,
+    Tensor,
 )  # fmt: skip
 from torchair.ge.descriptor import input_desc
 from torchair.ge.equality import same_attr
@@ -54,13 +71,15 @@ def from_graph_def(source: bytes | Message) -> Graph:
 
 
 def _parse(name: str, source: bytes | Message) -> Any:
-    """A message of ours: reading takes it apart, and the caller's may come from another schema registration."""
+    """A message of our own: reading takes it apart, and the caller's may be of another registration."""
     data = source if isinstance(source, bytes) else source.SerializeToString()
     message = schema.message(name)
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise BadGraph(f"these {len(data)} bytes are no {name}", next="check that the file is complete") from error
+        raise BadGraph(
+            f"these {len(data)} bytes are no {name}", next="check that the file is complete"
+        ) from error
     return message
 
 
@@ -71,7 +90,10 @@ def _graph(message: Any) -> Graph:
     for written in message.op:
         op = Op(written.name, written.type)
         if op.name in graph.by_name:
-            raise BadGraph(f"{graph.name} has two ops called {op.name!r}", got=f"{op.type}, {graph.by_name[op.name].type}")
+            raise BadGraph(
+                f"{graph.name} has two ops called {op.name!r}",
+                got=f"{op.type}, {graph.by_name[op.name].type}",
+            )
         op.outputs = [_output(op, number, desc) for number, desc in enumerate(written.output_desc)]
         graph.ops.append(op)
         graph.by_name[op.name] = op
@@ -105,7 +127,9 @@ def _fill(graph: Graph, op: Op, written: Any) -> None:
             producer = _producer(graph, op, edge)
             index = int(edge.rpartition(":")[2])
             if index >= len(producer.outputs):
-                raise BadGraph(f"{op.name} reads {edge!r}, but {producer.name} has {len(producer.outputs)} outputs")
+                raise BadGraph(
+                    f"{op.name} reads {edge!r}, but {producer.name} has {len(producer.outputs)} outputs"
+                )
             tensor = producer.outputs[index]
         op.slots.append(_slot(op, _desc(message), tensor))
     op.attrs = _attributes(written, op.prototype)
@@ -123,7 +147,9 @@ def _producer(graph: Graph, op: Op, edge: str) -> Op:
 
 
 def _slot(op: Op, stored: Desc, tensor: Edge | None) -> Slot:
-    """A descriptor that is a mere copy of the producer's stays one, so that it follows when the producer changes."""
+    """A descriptor that is a mere copy of the producer's stays one, so that it follows when the producer
+    changes.
+    """
     slot = Slot(Desc(stored.name), tensor)
     if tensor is None and op.type not in INPUT_TYPES:
         slot.desc = stored
@@ -145,7 +171,9 @@ def _is_copy(stored: Desc, expected: Desc) -> bool:
 
 
 def _desc(message: Any) -> Desc:
-    desc = Desc(message.name, layout=message.layout, device=message.device_type, attrs=_attributes(message, None))
+    desc = Desc(
+        message.name, layout=message.layout, device=message.device_type, attrs=_attributes(message, None)
+    )
     if message.dtype in dtypes.BY_WIRE:
         desc.dtype = dtypes.BY_WIRE[message.dtype].runtime
         message.ClearField("dtype")
@@ -190,7 +218,9 @@ def _raw(message: Any) -> Attr:
 
 
 def _list_kind(message: Any, wanted: type[Attr] | None) -> type[Attr] | None:
-    """The wanted kind if it fits, else the one its tag or its content names. Untagged and empty reads as strings."""
+    """The wanted kind if it fits, else the one its tag or its content names. Untagged and empty reads as
+    strings.
+    """
     candidates: tuple[type[Attr], ...] = (*_LISTS, Layouts)
     if wanted in candidates:
         candidates = (wanted, *candidates)
@@ -213,7 +243,12 @@ def _tensor(message: Any) -> Attr:
     made = Tensor.from_bytes(whole.data, dtype, shape, layout, _rest(desc))
     again = schema.message("TensorDescriptor")
     made.describe_to(again)
-    usual = whole.HasField("desc") and again == whole.desc and _only(message, "t") and _only(whole, "desc", "data")
+    usual = (
+        whole.HasField("desc")
+        and again == whole.desc
+        and _only(message, "t")
+        and _only(whole, "desc", "data")
+    )
     return made if usual else _raw(message)
 
 

@@ -1,4 +1,6 @@
-"""Graph -> wire message. What a `Graph` does not carry (origins, Python objects of a TorchOp) is not on the wire either."""
+"""Graph -> wire message. What a `Graph` does not carry (origins, Python objects of a TorchOp) is not on the
+wire either.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _CONTROL = ":-1"
 def to_model(graph: Graph, *, normalised: bool = False, runtime: bool = False) -> Any:
     """A `ModelDef`: the graph, then its sub-graphs.
 
-    `normalised` is the form handed to an engine or an `.air` file; `runtime` adds how inputs are fed and what is returned,
-    so that `read.from_model` gives a graph that can be run.
+    `normalised` is the form handed to an engine or an `.air` file; `runtime` adds how inputs are fed and what
+    is returned, so that `read.from_model` gives a graph that can be run.
     """
     model = schema.message("ModelDef")
     model.MergeFromString(graph.model_rest)
@@ -93,7 +95,9 @@ def _attributes(written: Any, attrs: dict[str, Attr], owner: str) -> None:
         try:
             value.merge_to(written.attr[name])
         except (ValueError, TypeError, OverflowError) as error:
-            raise BadGraph(f"attribute {name!r} of {owner!r} cannot be written: {error}", got=repr(value)) from error
+            raise BadGraph(
+                f"attribute {name!r} of {owner!r} cannot be written: {error}", got=repr(value)
+            ) from error
 
 
 def _refuse_objects(graph: Graph) -> None:
@@ -108,7 +112,9 @@ def _refuse_objects(graph: Graph) -> None:
 
 
 def add_graph_attributes(written: Any, *, npu: bool | None = None) -> None:
-    """Write where inputs live, the data types of the outputs and the kind of engine. `npu` None: as this process has it."""
+    """Write where inputs live, the data types of the outputs and the kind of engine. `npu` None: as this
+    process has it.
+    """
     inputs = sorted((op for op in written.op if op.type in INPUT_TYPES), key=lambda op: op.attr["index"].i)
     placements = [_PLACEMENTS.get(op.output_desc[0].device_type, -1) for op in inputs]
     returned = [desc.dtype for op in written.op if op.type == OUTPUT_TYPE for desc in op.input_desc]
@@ -133,6 +139,10 @@ def normalise(written: Any) -> None:
             desc.dtype = desc.dtype or dtypes.BY_NAME["FLOAT"].wire
         for name, descs in (("input_layout_info", op.input_desc), ("output_layout_info", op.output_desc)):
             for number, layout in (Layouts.get(op.attr[name]) or ()) if name in op.attr else ():
+                if number >= len(descs):
+                    raise BadGraph(
+                        f"{name!r} of {op.name!r} speaks of descriptor {number}, there are {len(descs)}"
+                    )
                 descs[number].layout = layout
 
 
