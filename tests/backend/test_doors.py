@@ -147,7 +147,7 @@ def test_options_stay_in_their_compilation() -> None:
 
 def test_an_unknown_option_names_the_valid_ones() -> None:
     compiled = torch.compile(torch.sin, backend=backend(), options={"no_such": 1})
-    with pytest.raises(Exception, match="(?s)no_such.*capture_limit"):
+    with pytest.raises(Exception, match=r"(?s)no_such.*capture_limit"):
         compiled(torch.ones(2))
 
 

@@ -9,17 +9,19 @@ import pytest
 import torch
 
 import torchair
+from tests.backend.test_doors import config
 from torchair import ge
 from torchair.convert.registry import unregister
 from torchair.core.errors import AirError, BadPass
 from torchair.ge.graph import Graph
-from tests.backend.test_doors import config
 
 aten = torch.ops.aten
 
 
 def compiled(fn: Any, cfg: torchair.CompilerConfig | None = None) -> Any:
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=cfg or config()), fullgraph=True)
+    return torch.compile(
+        fn, backend=torchair.get_npu_backend(compiler_config=cfg or config()), fullgraph=True
+    )
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def sin() -> Iterator[Any]:
 
 def failure(fn: Any, *args: Any) -> str:
     """The text of the error a compiled call raises."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - Dynamo wraps it; the text is what the user reads
+    with pytest.raises(Exception) as caught:
         fn(*args)
     return str(caught.value)
 

@@ -1,4 +1,6 @@
-"""Checks one function end to end below the backend: traced, converted, interpreted, lowered; all equal to eager."""
+"""Checks one function end to end below the backend: traced, converted, interpreted, lowered; all equal to
+eager.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool) -> Any:
         return make_fx(functional, tracing_mode="symbolic" if dynamic else "fake")(*args)
 
 
-def converted(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = False) -> tuple[Graph, Report, Any, Any]:
+def converted(
+    fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = False
+) -> tuple[Graph, Report, Any, Any]:
     """The GE graph of a function, the report, the FX graph and its fake mode."""
     gm = trace(fn, args, dynamic)
     inputs = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
@@ -45,14 +49,20 @@ def check(
     check_lowered: bool = True,
     **tolerance: Any,
 ) -> Report:
-    """Assert that reference run and lowered graph are equal to eager, and that nothing outside `allow` falls back."""
+    """Assert that reference run and lowered graph are equal to eager, and that nothing outside `allow`
+    falls back.
+    """
     with torch.no_grad():
         expected = _listed(fn(*[_fresh(arg) for arg in args]))
     graph, report, gm, fake_mode = converted(fn, args, dynamic)
     fell_back = [reason for reason in report.fallbacks if reason.op not in allow]
     assert not fell_back, f"fell back: {fell_back}"
-    broken = [reason for reason in (*report.decomposed, *report.fallbacks) if "the converter is wrong" in reason.why]
-    broken += [reason for reason in (*report.decomposed, *report.fallbacks) if "the converter failed" in reason.why]
+    broken = [
+        reason for reason in (*report.decomposed, *report.fallbacks) if "the converter is wrong" in reason.why
+    ]
+    broken += [
+        reason for reason in (*report.decomposed, *report.fallbacks) if "the converter failed" in reason.why
+    ]
     assert not broken, f"converters that did not decline but broke: {broken}"
     device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
     compare(interpret(graph, [_fresh(arg) for arg in args], device), expected, **tolerance)

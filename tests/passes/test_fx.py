@@ -152,11 +152,11 @@ def test_register_replacement_fires_and_can_be_vetoed() -> None:
 
 
 def test_a_replacement_does_not_cross_streams() -> None:
-    register_replacement(
-        lambda x: torch.acosh(torch.cosh(x)), lambda x: torch.tan(x), [torch.ones(2)]
-    )
+    register_replacement(lambda x: torch.acosh(torch.cosh(x)), lambda x: torch.tan(x), [torch.ones(2)])
     gm, ctx = traced(lambda x: torch.acosh(torch.cosh(x)), torch.ones(3))
-    next(iter(gm.graph.find_nodes(op="call_function", target=aten.cosh.default))).meta["stream_label"] = "side"
+    next(iter(gm.graph.find_nodes(op="call_function", target=aten.cosh.default))).meta["stream_label"] = (
+        "side"
+    )
     assert apply_pattern_passes(gm, ctx) == 0
 
 

@@ -29,7 +29,9 @@ def test_move_transpose_into_mm() -> None:
 
 
 def test_a_transpose_of_other_dims_stays() -> None:
-    graph, *_ = converted(lambda a, b: torch.bmm(a.transpose(0, 1), b), [torch.ones(3, 2, 4), torch.ones(2, 4, 5)])
+    graph, *_ = converted(
+        lambda a, b: torch.bmm(a.transpose(0, 1), b), [torch.ones(3, 2, 4), torch.ones(2, 4, 5)]
+    )
     assert move_transpose_into_mm(graph, PassContext()) == 0
     assert "Transpose" in types(graph)
 

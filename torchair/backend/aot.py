@@ -22,13 +22,21 @@ def compile_dynamo(
     decompositions: Decompositions,
     compile: Compile = compile_fx,
 ) -> Callable[..., Any]:
-    """Compile a Dynamo graph (or any module with real inputs): functionalise, split for training, compile each part."""
+    """Compile a Dynamo graph (or any module with real inputs): functionalise, split for training, compile
+    each part.
+    """
 
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             static = () if backward else static_input_indices(len(inputs))
             runner = compile(
-                gm, inputs, settings, static=static, backward=backward, is_inference=is_inference, guarded=True
+                gm,
+                inputs,
+                settings,
+                static=static,
+                backward=backward,
+                is_inference=is_inference,
+                guarded=True,
             )
             return _as_function(runner.boxed) if backward else runner.boxed
 

@@ -66,10 +66,17 @@ def compile_fx(
     is_inference: bool = True,
     guarded: bool = False,
 ) -> Runner:
-    """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as it is."""
+    """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays
+    as it is.
+    """
     began = time.perf_counter()
     gm, stage = prepare(gm, inputs, settings)
-    stage.static, stage.backward, stage.is_inference, stage.guarded = tuple(static), backward, is_inference, guarded
+    stage.static, stage.backward, stage.is_inference, stage.guarded = (
+        tuple(static),
+        backward,
+        is_inference,
+        guarded,
+    )
     context = pass_context(stage)
     run(FX_PASSES, gm, context)
     if settings.captures:
@@ -92,7 +99,9 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
     fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]
     for node, value in zip(placeholders, fakes, strict=True):
         node.meta["val"] = value
-    if any("val" not in node.meta for node in gm.graph.nodes if node.op == "call_function") or _is_foreign(gm, fake_mode):
+    if any("val" not in node.meta for node in gm.graph.nodes if node.op == "call_function") or _is_foreign(
+        gm, fake_mode
+    ):
         fake_tensor_prop(gm, fake_mode, fakes)
     graph_name = Graph().name
     return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name)

@@ -1,4 +1,6 @@
-"""What `get_compiler` and `compile_fx` return: a runner that can be called, printed, saved as source and loaded again."""
+"""What `get_compiler` and `compile_fx` return: a runner that can be called, printed, saved as source and
+loaded again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class CompiledGraph:
         return self.runner(list(args))
 
     def get_code(self, extend_config: Any = None) -> Any:
-        """Python source of a standalone `kernel(*args)`, or the runner itself when there is no such source."""
+        """Python source of a standalone `kernel(*args)`, or the runner itself when there is no such
+        source.
+        """
         source = _standalone(self.runner)
         return self.runner if source is None else source
 
@@ -47,7 +51,9 @@ class CompiledGraph:
     def load_artifacts(cls, artifacts: Artifacts) -> Any:
         """The `kernel` function of saved artifacts."""
         if artifacts.version != ARTIFACTS_VERSION:
-            raise NotPossible(f"artifacts of version {artifacts.version!r}", near=f"this version reads {ARTIFACTS_VERSION}")
+            raise NotPossible(
+                f"artifacts of version {artifacts.version!r}", near=f"this version reads {ARTIFACTS_VERSION}"
+            )
         namespace: dict[str, Any] = {}
         exec(compile(artifacts.py_code, "<torchair artifacts>", "exec"), namespace)
         return namespace["kernel"]

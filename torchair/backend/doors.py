@@ -1,4 +1,6 @@
-"""The ways in: backend objects and names for `torch.compile`, and compilers for those who run AOTAutograd themselves."""
+"""The ways in: backend objects and names for `torch.compile`, and compilers for those who run AOTAutograd
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def get_npu_backend(
     """
     config = CompilerConfig() if compiler_config is None else compiler_config
     _warn(config)
-    return functools.partial(_backend, compiler_config=config, decompositions=dict(custom_decompositions or {}))
+    return functools.partial(
+        _backend, compiler_config=config, decompositions=dict(custom_decompositions or {})
+    )
 
 
 def _warn(config: Config) -> None:
@@ -65,7 +69,9 @@ def npugraph_ex(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
-    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen, as AOTAutograd hands it over."""
+    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen, as AOTAutograd hands
+    it over.
+    """
     return Compiler(CompilerConfig() if compiler_config is None else compiler_config)
 
 

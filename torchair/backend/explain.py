@@ -63,10 +63,14 @@ class Explanation:
     def tables(self) -> list[Table]:
         """One table per question."""
         made = [
-            _table("Graphs", ("graph", "FX nodes", "GE ops"), [(g.name, g.nodes, g.ge_ops) for g in self.graphs]),
+            _table(
+                "Graphs", ("graph", "FX nodes", "GE ops"), [(g.name, g.nodes, g.ge_ops) for g in self.graphs]
+            ),
             _table("Graph breaks", ("why", "where"), [(b.reason, b.source) for b in self.graph_breaks]),
             _table("Taken apart", ("op", "times", "why"), _counted(self.decomposed)),
-            _table("Fall-backs: carried through as they are", ("op", "times", "why"), _counted(self.fallbacks)),
+            _table(
+                "Fall-backs: carried through as they are", ("op", "times", "why"), _counted(self.fallbacks)
+            ),
             _table(
                 "Inputs copied before a replay",
                 ("graph", "input", "bytes", "why"),
@@ -79,14 +83,18 @@ class Explanation:
         console = Console(width=110, record=True, quiet=True)
         for table in self.tables():
             console.print(table)
-        console.print(f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart")
+        console.print(
+            f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart"
+        )
         return console.export_text()
 
 
 def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Trace `model(*args, **kwargs)` and say what graph mode makes of it; prints tables and returns the facts.
+    """Trace `model(*args, **kwargs)` and say what graph mode makes of it; prints tables and returns the
+    facts.
 
-    Nothing is compiled for a device: the traced graphs run eagerly once, so the call has the model's side effects once.
+    Nothing is compiled for a device: the traced graphs run eagerly once, so the call has the model's side
+    effects once.
     """
     found = Explanation()
     settings = settle(CompilerConfig())
@@ -103,7 +111,9 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
     torch.compile(model, backend=watched)(*args, **kwargs)
     reset_dynamo()
     found.graph_breaks = [
-        GraphBreak(reason.reason, _innermost(reason.user_stack)) for reason in watched.break_reasons if reason.graph_break
+        GraphBreak(reason.reason, _innermost(reason.user_stack))
+        for reason in watched.break_reasons
+        if reason.graph_break
     ]
     Console().print(*found.tables())
     return found
@@ -125,7 +135,9 @@ def _explain_graph(
         value = stage.inputs[index]
         size = value.element_size() * int(torch.sym_int(value.numel())) if _is_static(value) else 0
         found.copied_inputs.append(
-            CopiedInput(stage.name, roles.title(index), size, "it is neither a parameter nor updated in place")
+            CopiedInput(
+                stage.name, roles.title(index), size, "it is neither a parameter nor updated in place"
+            )
         )
 
 

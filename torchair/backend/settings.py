@@ -8,15 +8,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from torchair.capture import Policy
+from torchair.configs.compiler_config import OptionTree
 from torchair.configs.freeze import Config, freeze
 from torchair.configs.interactions import resolve
 from torchair.configs.option import walk
-from torchair.configs.compiler_config import OptionTree
 from torchair.core.log import logger
 
 CAPTURE_MODES = ("npugraph_ex", "reduce-overhead")
 
-# Setting -> option path. An option that is not here (and not a hardware hint) has its feature in a later release.
+# Setting -> option path. An option that is not here (and not a hardware hint) has its feature in a later
+# release.
 PATHS = {
     "mode": "mode",
     "user_pre_pass": "post_grad_custom_pre_pass",
@@ -93,7 +94,9 @@ class Settings:
         )
 
     def switches(self, kind: str) -> dict[str, bool]:
-        """What the lists of passes ask for; `kind` is the code generator. Inductor updates inputs in place by itself."""
+        """What the lists of passes ask for; `kind` is the code generator. Inductor updates inputs in place
+        by itself.
+        """
         return {
             "captures": self.captures,
             "input_inplace_pass": kind == "eager" and not self.no_input_inplace,

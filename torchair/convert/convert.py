@@ -1,6 +1,7 @@
 """FX graph -> GE graph: one walk over the nodes.
 
-For a call the look-up order is: the user's converter, ours, the op's decomposition, an opaque `TorchOp`. So nothing is fatal;
+For a call the look-up order is: the user's converter, ours, the op's decomposition, an opaque `TorchOp`. So
+nothing is fatal;
 what happened to each op is in the report.
 """
 
@@ -32,7 +33,6 @@ from torchair.core.torch_private import (
     tree_flatten,
     tree_unflatten,
 )
-
 from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import Symbol, torch_op
@@ -59,7 +59,12 @@ class Walk:
 
 
 def convert(
-    gm: fx.GraphModule, infer: Callable[[Op], None], fake_mode: Any, *, name: str = "", fold_views: bool = True
+    gm: fx.GraphModule,
+    infer: Callable[[Op], None],
+    fake_mode: Any,
+    *,
+    name: str = "",
+    fold_views: bool = True,
 ) -> tuple[Graph, Report]:
     """The GE graph of a functional ATen graph, and the report of how it came about.
 
@@ -139,9 +144,13 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
             return result
     decomposed = _decompose(walk, node, args, kwargs, reasons)
     if decomposed is not None:
-        walk.report.decomposed.append(Reason(name, "; ".join(reasons) or "it has no converter", source_of(node)))
+        walk.report.decomposed.append(
+            Reason(name, "; ".join(reasons) or "it has no converter", source_of(node))
+        )
         return decomposed[0]
-    return _fall_back(walk, node, args, kwargs, "; ".join(reasons) or "it has no converter and no decomposition")
+    return _fall_back(
+        walk, node, args, kwargs, "; ".join(reasons) or "it has no converter and no decomposition"
+    )
 
 
 def _try(
@@ -191,7 +200,9 @@ def _used(node: fx.Node, meta: Any) -> list[bool]:
 
 
 def _check(node: fx.Node, result: Any, meta: Any) -> None:
-    """The converter's results against FX: number, dtype, shape. Afterwards the IR tensors carry FX's own values."""
+    """The converter's results against FX: number, dtype, shape. Afterwards the IR tensors carry FX's own
+    values.
+    """
     expected, made = _flatten(meta), _flatten(result)
     if len(expected) != len(made):
         raise BadConverter(
@@ -238,7 +249,9 @@ def _decompose(
     decomposition = decomposition_of(node.target)
     if decomposition is None:
         return None
-    real_args, real_kwargs = _mutable(fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"]))
+    real_args, real_kwargs = _mutable(
+        fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+    )
     flat, structure = tree_flatten((real_args, real_kwargs))
     values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
     varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
@@ -321,7 +334,9 @@ def _output(walk: Walk, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
     returned = node.args[0]
     listed: Sequence[Any] = returned if isinstance(returned, list | tuple) else [returned]
     results = [_result(walk, item, env) for item in listed]
-    distinct = list(dict.fromkeys(result.tensor for result in results if result.kind == "tensor" and result.tensor))
+    distinct = list(
+        dict.fromkeys(result.tensor for result in results if result.kind == "tensor" and result.tensor)
+    )
     keep = [op for op in walk.graph.ops if op.type == "Assign"]
     walk.graph.results = results
     walk.graph.origin = None
@@ -407,7 +422,9 @@ def _is_empty(meta: Any) -> bool:
     """Every result is a tensor with a dimension that is 0, and no symbols."""
     listed = _flatten(meta)
     return bool(listed) and all(
-        isinstance(value, torch.Tensor) and 0 in [s for s in value.shape if not is_symbol(s)] and _static(value)
+        isinstance(value, torch.Tensor)
+        and 0 in [s for s in value.shape if not is_symbol(s)]
+        and _static(value)
         for value in listed
     )
 
@@ -453,6 +470,3 @@ def _target_name(target: Any) -> str:
 def _at(node: fx.Node) -> str:
     source = source_of(node)
     return f" (at {source})" if source else ""
-
-
-

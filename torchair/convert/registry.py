@@ -1,4 +1,6 @@
-"""Who converts which FX target. Built-in rows are filled at import; users add theirs with the public decorator."""
+"""Who converts which FX target. Built-in rows are filled at import; users add theirs with the public
+decorator.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchair.convert.operands import promote
 from torchair.core.errors import BadConverter
 from torchair.core.log import logger
-from torchair.convert.operands import promote
 from torchair.ge.graph import Tensor
 
 Fn = Callable[..., Any]
@@ -33,7 +35,8 @@ _user: dict[Any, Converter] = {}
 def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> Callable[[Fn], Fn]:
     """Declare a built-in converter for one or several overloads.
 
-    An overload of a library that need not be installed is given by name: `"transformers.grouped_mm_fallback.default"`.
+    An overload of a library that need not be installed is given by name:
+    `"transformers.grouped_mm_fallback.default"`.
     """
 
     def declare(fn: Fn) -> Fn:
@@ -48,7 +51,8 @@ def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> C
 def rename(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
     """Rows `overload: ge.Op`: same tensors, same order, nothing to think about.
 
-    With `promoted` every operand is first brought to the dtype of the result, and Python numbers become constants of it.
+    With `promoted` every operand is first brought to the dtype of the result, and Python numbers become
+    constants of it.
     """
     for target, op in rows.items():
         converter(target)(_renamed(op, promoted))
@@ -66,7 +70,9 @@ def _renamed(op: Fn, promoted: bool) -> Fn:
 
 def _describe(fn: Fn, only: Callable[..., str | None] | None, from_user: bool = False) -> Converter:
     parameters = inspect.signature(fn).parameters
-    return Converter(fn, only, "meta_outputs" in parameters, "used" in parameters and not from_user, from_user)
+    return Converter(
+        fn, only, "meta_outputs" in parameters, "used" in parameters and not from_user, from_user
+    )
 
 
 class Registration:
@@ -97,8 +103,10 @@ class _Discard:
 def register_fx_node_ge_converter(aten_op: Any) -> Any:
     """Register a converter for an op overload, an overload packet or a Python function; it wins over ours.
 
-    The converter gets the arguments of the FX node with graph tensors in place of tensors, and the expected results as
-    `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of an op discards the function.
+    The converter gets the arguments of the FX node with graph tensors in place of tensors, and the expected
+    results as
+    `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of an op
+    discards the function.
     """
     return _Discard() if aten_op is None else Registration(aten_op)
 
@@ -129,4 +137,12 @@ def builtin_targets() -> list[Any]:
     return list(_builtin)
 
 
-__all__ = ["Converter", "Tensor", "candidates", "converter", "has_converter", "register_fx_node_ge_converter", "rename"]
+__all__ = [
+    "Converter",
+    "Tensor",
+    "candidates",
+    "converter",
+    "has_converter",
+    "register_fx_node_ge_converter",
+    "rename",
+]

@@ -1,4 +1,6 @@
-"""What conversion did: which ops were converted, which taken apart, which carried through as they are, and why."""
+"""What conversion did: which ops were converted, which taken apart, which carried through as they are, and
+why.
+"""
 
 from __future__ import annotations
 

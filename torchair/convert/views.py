@@ -1,6 +1,7 @@
 """View folding: `permute t transpose view reshape` make no op until somebody reads the result.
 
-A `View` is a source tensor and a chain of steps in normal form: two reshapes in a row are the last one, two permutations one,
+A `View` is a source tensor and a chain of steps in normal form: two reshapes in a row are the last one, two
+permutations one,
 what changes nothing is gone. Reading it emits the chain, once per (source, chain).
 """
 
@@ -22,7 +23,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Step:
-    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after it."""
+    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after
+    it.
+    """
 
     kind: str
     shape: tuple[Any, ...]
@@ -64,7 +67,9 @@ TARGETS = frozenset((*RESHAPES, *PERMUTES))
 
 
 def fold(target: Any, x: Tensor | View, args: Sequence[Any], meta: torch.Tensor) -> Tensor | View:
-    """The view that an FX view call makes of `x`; `args` are the call's arguments, symbols as rank-0 tensors."""
+    """The view that an FX view call makes of `x`; `args` are the call's arguments, symbols as rank-0
+    tensors.
+    """
     source, steps = (x.source, x.steps) if isinstance(x, View) else (x, ())
     shape = tuple(x.meta.shape)  # type: ignore[union-attr]
     perm = permutation(target, args, len(shape))
@@ -107,7 +112,11 @@ def materialise(view: View, made: dict[Any, Tensor]) -> Tensor:
     if key not in made:
         x = view.source
         for step in view.steps:
-            x = ge.Transpose(x, list(step.perm)) if step.kind == "permute" else ge.Reshape(x, pack(step.sizes))
+            x = (
+                ge.Transpose(x, list(step.perm))
+                if step.kind == "permute"
+                else ge.Reshape(x, pack(step.sizes))
+            )
         made[key] = x
     made[key].meta = view.meta
     return made[key]
@@ -119,5 +128,3 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 def _expr(size: Any) -> Any:
     return size.node.expr if is_symbol(size) else size
-
-

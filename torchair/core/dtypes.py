@@ -1,4 +1,6 @@
-"""The one table of data types: torch dtype, GE name, runtime number (attributes) and wire number (descriptors)."""
+"""The one table of data types: torch dtype, GE name, runtime number (attributes) and wire number
+(descriptors).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from torchair.core.errors import NotPossible
 
 
 class DType(NamedTuple):
-    """One row: GE name without `DT_`, runtime number, wire number, torch dtype (None: torch has no such type)."""
+    """One row: GE name without `DT_`, runtime number, wire number, torch dtype (None: torch has no such
+    type).
+    """
 
     name: str
     runtime: int
@@ -69,7 +73,9 @@ BY_RUNTIME = {row.runtime: row for row in ROWS}
 BY_WIRE = {row.wire: row for row in ROWS}
 UNDEFINED = BY_NAME["UNDEFINED"].runtime
 
-_FROM_TORCH = {row.torch: row.runtime for row in reversed(ROWS) if row.torch is not None and row.torch != torch.uint8}
+_FROM_TORCH = {
+    row.torch: row.runtime for row in reversed(ROWS) if row.torch is not None and row.torch != torch.uint8
+}
 _FROM_TORCH[torch.uint8] = BY_NAME["UINT8"].runtime
 # Types torch has no name for travel as bytes.
 _AS_BYTES = {BY_NAME[name].runtime: torch.uint8 for name in ("HIFLOAT8", "FLOAT4_E2M1", "FLOAT4_E1M2")}
@@ -79,7 +85,9 @@ _TO_TORCH = _AS_BYTES | {row.runtime: row.torch for row in ROWS if row.torch is 
 def to_ge(dtype: torch.dtype) -> int:
     """torch dtype -> runtime number of the GE data type."""
     if dtype not in _FROM_TORCH:
-        raise NotPossible(f"{dtype} has no GE data type", next="convert the tensor to one of the supported types")
+        raise NotPossible(
+            f"{dtype} has no GE data type", next="convert the tensor to one of the supported types"
+        )
     return _FROM_TORCH[dtype]
 
 

@@ -1,6 +1,7 @@
 """The errors users meet. Each is also a built-in exception, so `except ValueError` keeps working.
 
-An error is a short letter: what failed, where in the user's code, what was there, what is near, what to do next.
+An error is a short letter: what failed, where in the user's code, what was there, what is near, what to do
+next.
 """
 
 from __future__ import annotations

@@ -63,7 +63,9 @@ class _Stdout(logging.StreamHandler[Any]):
 
 
 def make_logger(name: str) -> AirLogger:
-    """The logger of one product name, with a stdout handler; ERROR by default, DEBUG under TORCH_COMPILE_DEBUG=1."""
+    """The logger of one product name, with a stdout handler; ERROR by default, DEBUG under
+    TORCH_COMPILE_DEBUG=1.
+    """
     made = AirLogger(name, logging.DEBUG if os.getenv("TORCH_COMPILE_DEBUG") == "1" else logging.ERROR)
     handler = _Stdout()
     handler.setFormatter(LineFormat(name.upper()))

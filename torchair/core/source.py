@@ -9,7 +9,9 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
 def source_of(node: Any) -> str:
-    """`/path/model.py:41   cache[mask] += update`: the innermost frame of the node's stack trace, or an empty text."""
+    """`/path/model.py:41   cache[mask] += update`: the innermost frame of the node's stack trace, or an
+    empty text.
+    """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
         return ""

@@ -19,11 +19,7 @@ import torch
 from torch import fx
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo import reset as reset_dynamo
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import counters as dynamo_counters
-from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._inductor import config as inductor_config
@@ -41,7 +37,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.post_grad import remove_noop_ops
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
 from torch._inductor.fx_utils import FakeTensorUpdater
-from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
+from torch._inductor.pattern_matcher import PatternMatcherPass, register_replacement
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._ops import HigherOrderOperator, OpOverload
@@ -51,23 +47,22 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
+    "STORAGE_WRAPPER_USES",
     "BoxedBool",
     "BoxedDeviceIndex",
     "FakeTensorMode",
     "HigherOrderOperator",
     "OpOverload",
-    "STORAGE_WRAPPER_USES",
     "ShapeEnv",
     "aot_compilation",
     "auto_functionalized",
     "auto_functionalized_v2",
-    "build_facts",
     "borrow_tensor",
+    "build_facts",
     "clear_blas_workspaces",
     "compile_fx_inner",
     "compiled_callable",
@@ -92,10 +87,10 @@ __all__ = [
     "raw_stream_getter",
     "reinplace",
     "select_decomp_table",
-    "symbol_facts",
-    "unclaimed_symbols",
     "storage_id",
     "storage_use_count",
+    "symbol_facts",
+    "unclaimed_symbols",
 ]
 
 
@@ -250,11 +245,12 @@ def is_profiling() -> bool:
 
 @contextlib.contextmanager
 def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Run under a fake mode. Symbolic sizes need torch's Python dispatcher too: some composite ops in C++ refuse them."""
+    """Run under a fake mode. Symbolic sizes need torch's Python dispatcher too: some composite ops in C++
+    refuse them.
+    """
     symbolic = fake_mode.shape_env is not None
     with fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
         yield
-
 
 
 # Functions of symbolic floats, by the name of the function of numbers
@@ -266,7 +262,9 @@ SYM_MATH: dict[str, Callable[[Any], Any]] = {
 
 
 def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of numbers that is recorded when it meets a proxy; a dtype that sympy names is not needed."""
+    """A function of numbers that is recorded when it meets a proxy; a dtype that sympy names is not
+    needed.
+    """
 
     def run(x: Any, dtype: Any = None) -> Any:
         return x.tracer.create_proxy("call_function", fn, (x,), {}) if isinstance(x, fx.Proxy) else fn(x)
@@ -297,7 +295,8 @@ for _name, _function in SYM_MATH.items():
 
 
 def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) -> Any:
-    """The node that computes a symbolic number, appended to `graph`; `symbols` has a node for each bare symbol.
+    """The node that computes a symbolic number, appended to `graph`; `symbols` has a node for each bare
+    symbol.
 
     Expressions that were built before are found in `symbols` too.
     """
@@ -379,7 +378,9 @@ def find_overload(name: str) -> OpOverload | None:
 
 
 def static_input_indices(count: int) -> tuple[int, ...]:
-    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked tensors."""
+    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked
+    tensors.
+    """
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return ()
@@ -387,7 +388,9 @@ def static_input_indices(count: int) -> tuple[int, ...]:
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being traced."""
+    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being
+    traced.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -399,12 +402,16 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not miss them."""
+    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not
+    miss them.
+    """
     env = fake_mode.shape_env
     with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
         yield
 
 
 def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
-    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with a node that makes it."""
+    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one,
+    with a node that makes it.
+    """
     fake_mode.epoch += 1

@@ -27,7 +27,9 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
     if op.type == "Const":
         return [constant(op.attrs["value"].value, device)]
     if op.type == "TorchOp":
-        target, args, kwargs = torch_call(op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device)
+        target, args, kwargs = torch_call(
+            op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device
+        )
         return flat_values(target(*args, **kwargs))
     arguments = [_lookup(argument, values) for argument in op.arguments().values()]
     return call(op, arguments, device)
@@ -117,7 +119,9 @@ def _pass(value: Any, how: str, device: torch.device) -> Any:
 
 
 def _operands(passed: list[Any], takes: Sequence[str], device: torch.device) -> list[Any]:
-    """A rank-0 host operand is a plain number where all tensors have its dtype: no promotion can tell the difference."""
+    """A rank-0 host operand is a plain number where all tensors have its dtype: no promotion can tell the
+    difference.
+    """
     tensors = [value for value in passed if isinstance(value, torch.Tensor)]
     beside = {tensor.dtype for tensor in tensors}
     where = tensors[0].device if tensors else device
@@ -137,7 +141,13 @@ def _check_attributes(op: Op, row: Kernel) -> None:
         return
     for name, attr in op.attrs.items():
         known = proto.attr_by_name.get(name)
-        if known is None or name in row.attrs or name in _COUNTS or attr.value == known.default or known.required:
+        if (
+            known is None
+            or name in row.attrs
+            or name in _COUNTS
+            or attr.value == known.default
+            or known.required
+        ):
             continue
         raise UnsupportedOp(
             f"the kernel of {op.type} does not know the attribute {name!r}",

@@ -1,4 +1,6 @@
-"""Shapes and dtypes of new ops: their kernels run on fake tensors. Equal ops on equal inputs are inferred once."""
+"""Shapes and dtypes of new ops: their kernels run on fake tensors. Equal ops on equal inputs are inferred
+once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
             metas: dict[Tensor, Any] = {tensor: tensor.meta for tensor in op.inputs}
             with faking(fake_mode), torch.no_grad(), unclaimed_symbols(fake_mode):
                 found = evaluate(op, metas, device)
-            assert len(found) == len(op.outputs), f"the kernel of {op.type} returned {len(found)} of {len(op.outputs)}"
+            assert len(found) == len(op.outputs), (
+                f"the kernel of {op.type} returned {len(found)} of {len(op.outputs)}"
+            )
             if key is not None and not makes_symbols(op, found):
                 seen[key] = found
         for output, value in zip(op.outputs, found, strict=True):
@@ -46,7 +50,9 @@ def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
 
 
 def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> Hashable | None:
-    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not memoise."""
+    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not
+    memoise.
+    """
     if op.objects:
         return None
     attrs = tuple(sorted((name, repr(attr)) for name, attr in op.attrs.items() if not name.startswith("_")))
@@ -61,7 +67,9 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
 
 
 def spec_key(value: Any, strides: bool = False) -> Hashable:
-    """A hashable description of a value: dtype, sizes, device, and strides where they matter; the numbers of a host value."""
+    """A hashable description of a value: dtype, sizes, device, and strides where they matter; the numbers
+    of a host value.
+    """
     if isinstance(value, Host):
         return ("host", value.dtype, value.ndim, tuple(number_key(item) for item in value.items))
     key = (value.dtype, tuple(number_key(size) for size in value.shape), value.device)
@@ -76,6 +84,8 @@ def number_key(number: Any) -> Hashable:
 
 
 def makes_symbols(op: Op, values: list[Value]) -> bool:
-    """Does a result have a size that none of the inputs explains (a data-dependent size)? Then each run has its own."""
+    """Does a result have a size that none of the inputs explains (a data-dependent size)? Then each run
+    has its own.
+    """
     parts = [part for value in values for part in (value.items if isinstance(value, Host) else value.shape)]
     return any(is_symbol(part) and not part.node.has_hint() for part in parts)

@@ -16,14 +16,20 @@ from torchair.ge.host import Host, host_dtype
 Observer = Callable[[Op, list[Value]], None]
 
 
-def interpret(graph: Graph, args: Sequence[Any], device: torch.device, observe: Observer | None = None) -> list[Any]:
+def interpret(
+    graph: Graph, args: Sequence[Any], device: torch.device, observe: Observer | None = None
+) -> list[Any]:
     """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs."""
     values: dict[Tensor, Value] = {}
     with torch.no_grad():
         for op in graph.ops:
             if op.type == OUTPUT_TYPE:
                 continue
-            made = [feed_value(graph.feeds[op.name], args)] if op.type in INPUT_TYPES else evaluate(op, values, device)
+            made = (
+                [feed_value(graph.feeds[op.name], args)]
+                if op.type in INPUT_TYPES
+                else evaluate(op, values, device)
+            )
             values.update(zip(op.outputs, made, strict=True))
             if observe is not None:
                 observe(op, made)

@@ -1,4 +1,6 @@
-"""Strides of results. IR tensors are logically contiguous; what a graph returns has the strides FX promised."""
+"""Strides of results. IR tensors are logically contiguous; what a graph returns has the strides FX
+promised.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def is_static(meta: torch.Tensor) -> bool:
 
 
 def hint(number: Any) -> int:
-    """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent one."""
+    """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent
+    one.
+    """
     if not is_symbol(number):
         return int(number)
     return int(number.node.hint) if number.node.has_hint() else 2
@@ -33,7 +37,9 @@ def stride_order(meta: torch.Tensor) -> tuple[int, ...]:
 
 
 def restride(x: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
-    """`x` with the memory order of `promised`; itself when it has it already or when the order cannot be told."""
+    """`x` with the memory order of `promised`; itself when it has it already or when the order cannot be
+    told.
+    """
     if x.ndim != promised.ndim or has_overlap(promised):
         return x
     order = stride_order(promised)
@@ -45,7 +51,9 @@ def restride(x: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
 
 def has_overlap(meta: torch.Tensor) -> bool:
     """An expanded dim: several elements share one place."""
-    return any(hint(step) == 0 and hint(size) > 1 for size, step in zip(meta.shape, meta.stride(), strict=True))
+    return any(
+        hint(step) == 0 and hint(size) > 1 for size, step in zip(meta.shape, meta.stride(), strict=True)
+    )
 
 
 def is_dense(meta: torch.Tensor) -> bool:

@@ -1,9 +1,11 @@
 """GE graph -> FX' of ATen calls: every kernel is run under a tracer, with Inductor's decompositions.
 
-The result has the placeholders of the FX graph the GE graph came from, in the same order, and stays symbolic: a size is a
+The result has the placeholders of the FX graph the GE graph came from, in the same order, and stays
+symbolic: a size is a
 `SymInt` of the same shape environment, written in the graph as arithmetic on placeholders and `sym_size`.
 
-Tracing one op costs milliseconds, and models are repeated layers. So an op is traced once per (type, attributes, input
+Tracing one op costs milliseconds, and models are repeated layers. So an op is traced once per (type,
+attributes, input
 specs with strides); for a repeat the traced nodes are copied and only run on fake tensors.
 """
 
@@ -99,7 +101,8 @@ def lower(
 
 
 def _needless_moves(graph: Graph) -> set[Op]:
-    """Copies for ops that write in place on a device: read only by kernels that make a new tensor, they are not made.
+    """Copies for ops that write in place on a device: read only by kernels that make a new tensor, they
+    are not made.
 
     A cache that is updated and assigned back is then written in place, without a copy of the whole.
     """
@@ -138,7 +141,9 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
     except AirError:
         raise
     except Exception as error:
-        inputs = ", ".join(f"{slot.name} {describe(state.value(slot.tensor))}" for slot in op.slots if slot.tensor)
+        inputs = ", ".join(
+            f"{slot.name} {describe(state.value(slot.tensor))}" for slot in op.slots if slot.tensor
+        )
         raise BadGraph(
             f"the kernel of {op.type} failed on {op.name}: {error}", at=_source(op), got=inputs
         ) from error
@@ -165,7 +170,10 @@ def _trace(state: Lowering, op: Op) -> Traced:
     flat = [fake for fake in fakes if not isinstance(fake, Host)] + numbers
     with faking(state.fake_mode):
         gm = make_fx(
-            run, decomposition_table=dict(state.decompositions), tracing_mode="real", _allow_non_fake_inputs=True
+            run,
+            decomposition_table=dict(state.decompositions),
+            tracing_mode="real",
+            _allow_non_fake_inputs=True,
         )(*flat)
     returned = iter(gm.graph.output_node().args[0])
     results: list[fx.Node | Host] = [next(returned) if host is None else host for host in shape]
@@ -241,7 +249,10 @@ def _output(state: Lowering, result: Result) -> Any:
         meta = result.meta
         view = (meta.shape, meta.stride(), meta.storage_offset())
         return _call(
-            state, lambda x: torch.as_strided(x, *view), state.placeholders[result.arg], list(_symbols_in(view))
+            state,
+            lambda x: torch.as_strided(x, *view),
+            state.placeholders[result.arg],
+            list(_symbols_in(view)),
         )
     assert result.tensor is not None, "only constants have no tensor"
     found = state.values[result.tensor]
@@ -286,7 +297,9 @@ def number_node(state: Lowering, number: Any) -> Any:
 
 
 def _bind_symbols(state: Lowering, node: fx.Node) -> None:
-    """Remember where a symbol can be read from: a number, or a dimension of a tensor that is just this symbol."""
+    """Remember where a symbol can be read from: a number, or a dimension of a tensor that is just this
+    symbol.
+    """
     value = node.meta.get("val")
     if is_symbol(value):
         expr = value.node.expr

@@ -1,9 +1,12 @@
 """The tables of kernels, and how one is found and called.
 
-A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs in order, its
-keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from nothing). An input annotated
+A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
+in order, its
+keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from nothing). An
+input annotated
 with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, one annotated `Operand` as a Python number if it is a
-rank-0 host value that means the same beside the tensors of the op, one annotated `Value` as a tensor or a `Host`, whichever it
+rank-0 host value that means the same beside the tensors of the op, one annotated `Value` as a tensor or a
+`Host`, whichever it
 is; all others are torch tensors.
 """
 
@@ -27,7 +30,8 @@ Int = int
 Number = complex
 Operand = torch.Tensor | complex
 Value = torch.Tensor | Host
-"""Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype; `Value` does not
+"""Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype;
+`Value` does not
 read data; `Operand` is a tensor or a number."""
 
 Fn = Callable[..., Any]
@@ -41,12 +45,14 @@ class Kernel:
     fn: Fn
     on: str | None
     only: Callable[..., str | None] | None
-    # Per input of the prototype: how its value is passed ("tensor", "ints", "int", "number", "host", "operand",
+    # Per input of the prototype: how its value is passed ("tensor", "ints", "int", "number", "host",
+    # "operand",
     # "value").
     takes: tuple[str, ...]
     attrs: tuple[str, ...]
     wants_device: bool
-    # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs no copy.
+    # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs
+    # no copy.
     is_pure: bool = False
 
 
@@ -60,7 +66,8 @@ def kernel(
 ) -> Callable[[Fn], Fn]:
     """Declare the meaning of one or several ops. `only` gives a reason to decline, for device rules.
 
-    `pure` is for an op that writes in place on a device: this kernel leaves its inputs alone and returns a new tensor.
+    `pure` is for an op that writes in place on a device: this kernel leaves its inputs alone and returns a
+    new tensor.
     """
 
     def declare(fn: Fn) -> Fn:
@@ -83,7 +90,9 @@ def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
 
 
 def host_kernels(rows: Mapping[str, Fn]) -> None:
-    """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host]`, used when every input is a host value."""
+    """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host]`, used when every input is a
+    host value.
+    """
     for op, fn in rows.items():
         assert op not in _host_kernels, f"{op} has two host kernels"
         _host_kernels[op] = fn

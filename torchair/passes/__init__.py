@@ -1,4 +1,6 @@
-"""THE LISTS: every pass, in the order it runs, with the reason for its place. Order exists here and nowhere else."""
+"""THE LISTS: every pass, in the order it runs, with the reason for its place. Order exists here and
+nowhere else.
+"""
 
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
@@ -21,7 +23,8 @@ FX_PASSES = steps(
     # One spelling of each idea for everything below.
     Step(remove_noop_ops, on="remove_noop_ops", name="optimize_noop_ops"),
     Step(recover_view_inplace, name="recover_view_inplace_pattern"),
-    # A size that a tensor input has anyway need not be fed; capture keys are made from the inputs, so not there.
+    # A size that a tensor input has anyway need not be fed; capture keys are made from the inputs, so not
+    # there.
     Step(optimize_sym_input, unless="captures"),
     # Fusions, widest first: a narrow one would eat the parts of a wide one. They are written with `view`.
     Step(apply_pattern_passes, on="pattern_fusion_pass"),

@@ -1,4 +1,6 @@
-"""What happens around every pass: switches, checks, counts, time, the observer. Passes themselves know none of it."""
+"""What happens around every pass: switches, checks, counts, time, the observer. Passes themselves know
+none of it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Observer = Callable[[str, Any], None]
 
 @dataclass(frozen=True)
 class Step:
-    """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand before it."""
+    """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand
+    before it.
+    """
 
     fn: Pass
     on: str = ""
@@ -41,7 +45,9 @@ class Skip:
 
 @dataclass
 class PassContext:
-    """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why they declined."""
+    """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why
+    they declined.
+    """
 
     switches: dict[str, bool] = field(default_factory=dict[str, bool])
     inputs: Sequence[Any] = ()
@@ -90,7 +96,9 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
                 next="switch the pass off if it is yours to switch, or mend it: a pass must leave a valid graph",
             ) from error
         context.changes[step.title] = context.changes.get(step.title, 0) + changed
-        logger.debug("pass %s: %d changes in %.1f ms", step.title, changed, (time.perf_counter() - began) * 1e3)
+        logger.debug(
+            "pass %s: %d changes in %.1f ms", step.title, changed, (time.perf_counter() - began) * 1e3
+        )
         if context.observe is not None:
             context.observe(step.title, graph)
     return graph

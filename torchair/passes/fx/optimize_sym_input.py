@@ -1,4 +1,6 @@
-"""A symbolic-int input that equals a dimension of a tensor input is read from that tensor: it need not be fed."""
+"""A symbolic-int input that equals a dimension of a tensor input is read from that tensor: it need not be
+fed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from torchair.passes.run import PassContext
 
 
 def optimize_sym_input(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """The first tensor and dim that match; the placeholder stays (the call still passes it), its readers move."""
+    """The first tensor and dim that match; the placeholder stays (the call still passes it), its readers
+    move.
+    """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     where = _dims(placeholders)
     changed = 0

@@ -1,6 +1,7 @@
 """copy_(input, f(input, …)) -> f_(input, …): a new value of an input is written where the input is.
 
-A KV cache update then writes its few rows and nothing else. Fires only when nobody reads the old value afterwards: neither
+A KV cache update then writes its few rows and nothing else. Fires only when nobody reads the old value
+afterwards: neither
 the input itself nor any view of it.
 """
 
@@ -40,9 +41,16 @@ def reinplace_input_mutated_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def in_place_twin(value: fx.Node, target: fx.Node) -> OpOverload | None:
-    """`aten.index_copy_.default` for an `aten.index_copy.default` on `target`, when the two take the same arguments."""
+    """`aten.index_copy_.default` for an `aten.index_copy.default` on `target`, when the two take the same
+    arguments.
+    """
     op = value.target
-    if not isinstance(op, OpOverload) or op._schema.is_mutable or not value.args or value.args[0] is not target:
+    if (
+        not isinstance(op, OpOverload)
+        or op._schema.is_mutable
+        or not value.args
+        or value.args[0] is not target
+    ):
         return None
     namespace, name = op._schema.name.split("::")
     twin = find_overload(f"{namespace}.{name}_.{op._overloadname}")

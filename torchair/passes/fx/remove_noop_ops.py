@@ -9,7 +9,9 @@ from torchair.passes.run import PassContext
 
 
 def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Inductor's own list of no-ops. Kept where the graph would come to return one of its inputs, or one tensor twice."""
+    """Inductor's own list of no-ops. Kept where the graph would come to return one of its inputs, or one
+    tensor twice.
+    """
     before = len(gm.graph.nodes)
     remove_noops(gm, detect_fake_mode(ctx.inputs))
     gm.recompile()

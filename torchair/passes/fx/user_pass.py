@@ -23,7 +23,9 @@ def user_post_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _call(option: str, function: Callable[..., Any] | None, gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Nodes it adds may lack metadata, and nodes it changes may have stale metadata: all of it is computed again."""
+    """Nodes it adds may lack metadata, and nodes it changes may have stale metadata: all of it is computed
+    again.
+    """
     if function is None:
         return 0
     before = {node: (node.target, node.args, node.kwargs) for node in gm.graph.nodes}

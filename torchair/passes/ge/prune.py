@@ -1,4 +1,6 @@
-"""Ops whose results nobody reads go, and graph inputs that are not read any more; the remaining are numbered densely."""
+"""Ops whose results nobody reads go, and graph inputs that are not read any more; the remaining are
+numbered densely.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ EFFECTS = frozenset({"Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_T
 
 
 def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
-    """Everything that no output, no effect and no host result needs. A TorchOp may have an effect, so it stays."""
+    """Everything that no output, no effect and no host result needs. A TorchOp may have an effect, so it
+    stays.
+    """
     needed: set[Op] = set()
     waiting = [op for op in graph.ops if op.type in EFFECTS]
     waiting += [result.tensor.op for result in graph.results if result.tensor is not None]

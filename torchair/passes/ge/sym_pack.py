@@ -23,7 +23,8 @@ def optimize_sym_pack(graph: Graph, ctx: PassContext) -> int:
 
 def _all_numbers(op: Op) -> bool:
     return bool(op.inputs) and all(
-        tensor.op.type in INPUT_TYPES and isinstance(tensor.meta, Host) and not tensor.meta.ndim for tensor in op.inputs
+        tensor.op.type in INPUT_TYPES and isinstance(tensor.meta, Host) and not tensor.meta.ndim
+        for tensor in op.inputs
     )
 
 

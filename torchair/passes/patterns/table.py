@@ -1,4 +1,6 @@
-"""The one set of pattern replacements: users add with `register_replacement`, the pass applies all of them."""
+"""The one set of pattern replacements: users add with `register_replacement`, the pass applies all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def register_replacement(
 ) -> None:
     """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph compiled from now on.
 
-    `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each match.
+    `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
+    match.
     """
     register_pattern(
         search_fn,
