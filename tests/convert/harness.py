@@ -49,8 +49,8 @@ def check(
     check_lowered: bool = True,
     **tolerance: Any,
 ) -> Report:
-    """Assert that reference run and lowered graph are equal to eager, and that nothing outside `allow`
-    falls back.
+    """Assert that reference run and lowered graph are equal to eager, and that nothing outside `allow` falls
+    back.
     """
     with torch.no_grad():
         expected = _listed(fn(*[_fresh(arg) for arg in args]))

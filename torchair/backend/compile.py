@@ -66,8 +66,8 @@ def compile_fx(
     is_inference: bool = True,
     guarded: bool = False,
 ) -> Runner:
-    """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays
-    as it is.
+    """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
+    it is.
     """
     began = time.perf_counter()
     gm, stage = prepare(gm, inputs, settings)

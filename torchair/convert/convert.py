@@ -1,8 +1,7 @@
 """FX graph -> GE graph: one walk over the nodes.
 
 For a call the look-up order is: the user's converter, ours, the op's decomposition, an opaque `TorchOp`. So
-nothing is fatal;
-what happened to each op is in the report.
+nothing is fatal; what happened to each op is in the report.
 """
 
 from __future__ import annotations

@@ -104,9 +104,8 @@ def register_fx_node_ge_converter(aten_op: Any) -> Any:
     """Register a converter for an op overload, an overload packet or a Python function; it wins over ours.
 
     The converter gets the arguments of the FX node with graph tensors in place of tensors, and the expected
-    results as
-    `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of an op
-    discards the function.
+    results as `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of
+    an op discards the function.
     """
     return _Discard() if aten_op is None else Registration(aten_op)
 

@@ -1,8 +1,7 @@
 """View folding: `permute t transpose view reshape` make no op until somebody reads the result.
 
 A `View` is a source tensor and a chain of steps in normal form: two reshapes in a row are the last one, two
-permutations one,
-what changes nothing is gone. Reading it emits the chain, once per (source, chain).
+permutations one, what changes nothing is gone. Reading it emits the chain, once per (source, chain).
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Step:
-    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after
-    it.
-    """
+    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after it."""
 
     kind: str
     shape: tuple[Any, ...]

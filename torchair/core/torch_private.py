@@ -19,7 +19,11 @@ import torch
 from torch import fx
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo import reset as reset_dynamo
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._inductor import config as inductor_config
@@ -37,7 +41,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.post_grad import remove_noop_ops
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
 from torch._inductor.fx_utils import FakeTensorUpdater
-from torch._inductor.pattern_matcher import PatternMatcherPass, register_replacement
+from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._ops import HigherOrderOperator, OpOverload
@@ -47,17 +51,27 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
     "STORAGE_WRAPPER_USES",
+    "SYM_MATH",
     "BoxedBool",
     "BoxedDeviceIndex",
+    "ExplainWithBackend",
     "FakeTensorMode",
+    "FakeTensorProp",
+    "FakeTensorUpdater",
     "HigherOrderOperator",
     "OpOverload",
+    "PatternMatcherPass",
+    "PythonReferenceAnalysis",
     "ShapeEnv",
+    "TracingContext",
+    "V",
+    "aot_autograd",
     "aot_compilation",
     "auto_functionalized",
     "auto_functionalized_v2",
@@ -66,31 +80,58 @@ __all__ = [
     "clear_blas_workspaces",
     "compile_fx_inner",
     "compiled_callable",
+    "decomposition_of",
+    "decomposition_table",
+    "default_partition",
     "detect_fake_mode",
     "disable_modes",
     "dynamo_counters",
+    "enable_python_dispatcher",
     "end_pool_allocation",
+    "expression_nodes",
+    "fake_tensor_prop",
     "fake_tracing",
+    "faking",
+    "find_overload",
     "forget_data_sizes",
     "free_symbols",
+    "fwd_only",
     "generated_source",
     "get_cpp_compiler",
+    "get_cpp_wrapper_config",
     "inductor_cache_dir",
     "inductor_config",
+    "is_alias",
     "is_profiling",
+    "is_unbacked",
     "joint_graph_passes",
     "known_options",
     "library_path",
     "lower_bound",
     "make_fx",
     "native_runner",
+    "pick_vec_isa",
+    "profiler",
     "raw_stream_getter",
+    "register_pattern",
+    "register_replacement",
     "reinplace",
+    "reinplace_inplaceable_ops",
+    "remove_noop_ops",
+    "remove_noops",
+    "reset_dynamo",
     "select_decomp_table",
+    "static_input_indices",
     "storage_id",
     "storage_use_count",
     "symbol_facts",
+    "sympy_interp",
+    "torch_key",
+    "tracing",
+    "tree_flatten",
+    "tree_unflatten",
     "unclaimed_symbols",
+    "without_modes",
 ]
 
 
@@ -262,9 +303,7 @@ SYM_MATH: dict[str, Callable[[Any], Any]] = {
 
 
 def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of numbers that is recorded when it meets a proxy; a dtype that sympy names is not
-    needed.
-    """
+    """A function of numbers that is recorded when it meets a proxy; a dtype that sympy names is not needed."""
 
     def run(x: Any, dtype: Any = None) -> Any:
         return x.tracer.create_proxy("call_function", fn, (x,), {}) if isinstance(x, fx.Proxy) else fn(x)
@@ -378,9 +417,7 @@ def find_overload(name: str) -> OpOverload | None:
 
 
 def static_input_indices(count: int) -> tuple[int, ...]:
-    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked
-    tensors.
-    """
+    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked tensors."""
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return ()
@@ -388,9 +425,7 @@ def static_input_indices(count: int) -> tuple[int, ...]:
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being
-    traced.
-    """
+    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being traced."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -402,8 +437,8 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
-    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not
-    miss them.
+    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not miss
+    them.
     """
     env = fake_mode.shape_env
     with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
@@ -411,7 +446,7 @@ def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
 
 
 def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
-    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one,
-    with a node that makes it.
+    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with
+    a node that makes it.
     """
     fake_mode.epoch += 1

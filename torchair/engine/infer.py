@@ -50,9 +50,7 @@ def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
 
 
 def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> Hashable | None:
-    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not
-    memoise.
-    """
+    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not memoise."""
     if op.objects:
         return None
     attrs = tuple(sorted((name, repr(attr)) for name, attr in op.attrs.items() if not name.startswith("_")))
@@ -67,8 +65,8 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
 
 
 def spec_key(value: Any, strides: bool = False) -> Hashable:
-    """A hashable description of a value: dtype, sizes, device, and strides where they matter; the numbers
-    of a host value.
+    """A hashable description of a value: dtype, sizes, device, and strides where they matter; the numbers of
+    a host value.
     """
     if isinstance(value, Host):
         return ("host", value.dtype, value.ndim, tuple(number_key(item) for item in value.items))
@@ -84,8 +82,8 @@ def number_key(number: Any) -> Hashable:
 
 
 def makes_symbols(op: Op, values: list[Value]) -> bool:
-    """Does a result have a size that none of the inputs explains (a data-dependent size)? Then each run
-    has its own.
+    """Does a result have a size that none of the inputs explains (a data-dependent size)? Then each run has
+    its own.
     """
     parts = [part for value in values for part in (value.items if isinstance(value, Host) else value.shape)]
     return any(is_symbol(part) and not part.node.has_hint() for part in parts)

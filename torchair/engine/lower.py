@@ -5,8 +5,7 @@ symbolic: a size is a
 `SymInt` of the same shape environment, written in the graph as arithmetic on placeholders and `sym_size`.
 
 Tracing one op costs milliseconds, and models are repeated layers. So an op is traced once per (type,
-attributes, input
-specs with strides); for a repeat the traced nodes are copied and only run on fake tensors.
+attributes, input specs with strides); for a repeat the traced nodes are copied and only run on fake tensors.
 """
 
 from __future__ import annotations
@@ -101,8 +100,8 @@ def lower(
 
 
 def _needless_moves(graph: Graph) -> set[Op]:
-    """Copies for ops that write in place on a device: read only by kernels that make a new tensor, they
-    are not made.
+    """Copies for ops that write in place on a device: read only by kernels that make a new tensor, they are
+    not made.
 
     A cache that is updated and assigned back is then written in place, without a copy of the whole.
     """

@@ -1,13 +1,10 @@
 """The tables of kernels, and how one is found and called.
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
-in order, its
-keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from nothing). An
-input annotated
-with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, one annotated `Operand` as a Python number if it is a
-rank-0 host value that means the same beside the tensors of the op, one annotated `Value` as a tensor or a
-`Host`, whichever it
-is; all others are torch tensors.
+in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
+nothing). An input annotated with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, one
+annotated `Operand` as a Python number if it is a rank-0 host value that means the same beside the tensors of
+the op, one annotated `Value` as a tensor or a `Host`, whichever it is; all others are torch tensors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""THE LISTS: every pass, in the order it runs, with the reason for its place. Order exists here and
-nowhere else.
+"""THE LISTS: every pass, in the order it runs, with the reason for its place. Order exists here and nowhere
+else.
 """
 
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code

@@ -1,5 +1,5 @@
-"""What happens around every pass: switches, checks, counts, time, the observer. Passes themselves know
-none of it.
+"""What happens around every pass: switches, checks, counts, time, the observer. Passes themselves know none
+of it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Skip:
 
 @dataclass
 class PassContext:
-    """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why
-    they declined.
+    """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why they
+    declined.
     """
 
     switches: dict[str, bool] = field(default_factory=dict[str, bool])
@@ -93,7 +93,7 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
         except Exception as error:
             raise BadPass(
                 f"the pass {step.title} failed: {type(error).__name__}: {error}",
-                next="switch the pass off if it is yours to switch, or mend it: a pass must leave a valid graph",
+                next="switch the pass off, or mend it: a pass must leave a valid graph",
             ) from error
         context.changes[step.title] = context.changes.get(step.title, 0) + changed
         logger.debug(

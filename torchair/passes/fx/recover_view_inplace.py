@@ -1,7 +1,7 @@
 """input -> view -> scatter -> view -> copy_ into the same input  becomes the in-place scatter.
 
-AOTAutograd spells an in-place write through a view of a cache in this long way. The in-place twin writes
-its rows only.
+AOTAutograd spells an in-place write through a view of a cache in this long way. The in-place twin writes its
+rows only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ TWINS = {
 
 
 def recover_view_inplace(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Only where the first view has one reader, the input two, and source and destination have equal
-    shapes.
-    """
+    """Only where the first view has one reader, the input two, and source and destination have equal shapes."""
     changed = 0
     for copy in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
         if _recover(gm, copy, ctx):

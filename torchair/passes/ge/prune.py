@@ -1,5 +1,5 @@
-"""Ops whose results nobody reads go, and graph inputs that are not read any more; the remaining are
-numbered densely.
+"""Ops whose results nobody reads go, and graph inputs that are not read any more; the remaining are numbered
+densely.
 """
 
 from __future__ import annotations
