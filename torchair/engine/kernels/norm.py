@@ -55,6 +55,8 @@ def layer_norm(x, normalized_shape: Ints, gamma, beta, *, epsilon):
 @kernel("LayerNormGradV3")
 def layer_norm_grad(dy, x, rstd, mean, gamma):
     """The gradients of x, gamma and beta."""
+    if x.device.type == "cpu" and gamma.dtype == x.dtype:
+        mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
     return aten.native_layer_norm_backward(dy, x, gamma.shape, mean, rstd, gamma, gamma, [True, True, True])
 
 
@@ -69,7 +71,7 @@ def group_norm(x, gamma, beta, *, num_groups, data_format, eps, is_training):
     """(y, mean, rstd); statistics are [N, groups]."""
     assert is_training, "statistics come from the data"
     sizes = _group_sizes(x, data_format)
-    y, mean, rstd = torch.native_group_norm(x, gamma, beta, *sizes, num_groups, eps)
+    y, mean, rstd = torch.native_group_norm(x.contiguous(), gamma, beta, *sizes, num_groups, eps)
     return y, _statistic(mean), _statistic(rstd)
 
 
@@ -80,7 +82,7 @@ def group_norm_grad(
     """The gradients of x, gamma and beta."""
     sizes = _group_sizes(x, data_format)
     assert all((dx_is_require, dgamma_is_require, dbeta_is_require)), "unread results cost nothing here"
-    mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
+    dy, x, mean, rstd = dy.contiguous(), x.contiguous(), mean.to(x.dtype), rstd.to(x.dtype)
     return aten.native_group_norm_backward(dy, x, mean, rstd, gamma, *sizes, num_groups, [True, True, True])
 
 
