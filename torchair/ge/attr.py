@@ -29,12 +29,12 @@ class Attr:
     val_type: ClassVar[int] = 0
     __slots__ = ("stored_tag", "value")
 
-    def __new__(cls, value: Any, *more: Any) -> Attr:  # pyright: ignore[reportInconsistentConstructor]
+    def __new__(cls, value: Any, *more: Any) -> Attr:
         if isinstance(value, cls):
             return value
         return super().__new__(cls)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any) -> None:  # pyright: ignore[reportInconsistentConstructor]
         if value is self:
             return
         if value is None or isinstance(value, Attr):
@@ -397,4 +397,17 @@ KNOWN: dict[str, type[Attr]] = {
     "origin_shape_initialized": Bool, "origin_format_is_set": Bool,
 }  # fmt: skip
 
-__all__ = [kind.__name__ for kind in PUBLIC]
+__all__ = [
+    "Bool",
+    "DataType",
+    "Float",
+    "Int",
+    "ListBool",
+    "ListDataType",
+    "ListFloat",
+    "ListInt",
+    "ListListFloat",
+    "ListListInt",
+    "ListStr",
+    "Str",
+]

@@ -374,7 +374,7 @@ def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str |
 
 
 def _check_custom_input(proto: Prototype, param: Param, value: Any) -> None:
-    wants: dict[str, Any] = {"required": Tensor, "optional": Tensor | None, "dynamic": list | tuple}
+    wants = {"required": (Tensor,), "optional": (Tensor, type(None)), "dynamic": (list, tuple)}
     items = value if isinstance(value, list | tuple) else ()
     if not isinstance(value, wants[param.kind]) or not all(isinstance(item, Tensor) for item in items):
         raise BadInput(
