@@ -25,12 +25,26 @@ ROWS = {
     "gather": (lambda x, i: x.gather(1, i), X, torch.randint(0, 6, (5, 2, 3))),
     "gather_smaller": (lambda x, i: x.gather(-1, i), X, torch.randint(0, 3, (2, 4, 7))),
     "embedding": (lambda w, i: torch.nn.functional.embedding(i, w), torch.randn(7, 4), J),
-    "embedding_vector": (lambda w, i: torch.nn.functional.embedding(i, w, padding_idx=1), torch.randn(7, 4), I),
-    "embedding_single": (lambda w, i: torch.nn.functional.embedding(i, w), torch.randn(7, 4), torch.tensor(3)),
+    "embedding_vector": (
+        lambda w, i: torch.nn.functional.embedding(i, w, padding_idx=1),
+        torch.randn(7, 4),
+        I,
+    ),
+    "embedding_single": (
+        lambda w, i: torch.nn.functional.embedding(i, w),
+        torch.randn(7, 4),
+        torch.tensor(3),
+    ),
     "embedding_grad": (
-        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 9, 2, False), torch.randn(2, 3, 4), J),
+        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 9, 2, False),
+        torch.randn(2, 3, 4),
+        J,
+    ),
     "embedding_grad_scaled": (
-        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 9, -1, True), torch.randn(2, 3, 4), J),
+        lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 9, -1, True),
+        torch.randn(2, 3, 4),
+        J,
+    ),
     "take": (lambda x, i: x.take(i), X, J),
     "transposed": (lambda x, i: x.transpose(0, 1)[i].transpose(0, 2)[1], X, J),
     "zero_size": (lambda x, i: (x[i], x.index_select(0, i)), X, torch.empty(0, dtype=torch.int64)),
@@ -43,12 +57,16 @@ ROWS = {
     "nonzero": (lambda x: (x > 0).nonzero(), X),
     "nonzero_columns": (lambda x: torch.where(x > 0), X),
     "embedding_bag": (
-        lambda w, i, o: torch.nn.functional.embedding_bag(i, w, o, mode="mean"), torch.randn(7, 4), I, torch.tensor([0, 2])),
+        lambda w, i, o: torch.nn.functional.embedding_bag(i, w, o, mode="mean"),
+        torch.randn(7, 4),
+        I,
+        torch.tensor([0, 2]),
+    ),
     "unique": (lambda x: torch.unique(x.long()), X),
     "unique_all": (lambda x: torch.unique(x.long(), return_inverse=True, return_counts=True), X),
     "unique_runs": (lambda x: torch.unique_consecutive(x.long().flatten(), return_counts=True), X),
     "gather_scalar": (lambda x, i: (x[0, 0, 0].gather(0, i), x[0, 0].gather(0, i + 1)), X, torch.tensor(0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -60,4 +78,6 @@ def test_reading(row: str, dynamic: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])
 def test_dtypes(dtype: torch.dtype) -> None:
-    check(lambda x, i, j: (x[i], x[:, i], x.index_select(1, i), x.gather(0, j % 5)), X[..., 0].to(dtype), I, J)
+    check(
+        lambda x, i, j: (x[i], x[:, i], x.index_select(1, i), x.gather(0, j % 5)), X[..., 0].to(dtype), I, J
+    )

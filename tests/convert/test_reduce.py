@@ -22,29 +22,46 @@ ROWS = {
     "argmax": (lambda x: (x.argmax(), x.argmax(1), x.argmin(0, keepdim=True), x.argmin(keepdim=True)), X),
     "prod": (lambda x: (x.prod(), x.prod(1), x.prod(0, keepdim=True), x.prod(dtype=torch.float64)), X),
     "prod_int": (lambda x: (x.prod(), x.prod(0)), torch.arange(1, 7).int().reshape(2, 3)),
-    "any_all": (lambda x: ((x > 0).any(), (x > 0).all(1), (x > 2).any((0, 1)), x.any(0), x.all(-1, keepdim=True)), X),
+    "any_all": (
+        lambda x: ((x > 0).any(), (x > 0).all(1), (x > 2).any((0, 1)), x.any(0), x.all(-1, keepdim=True)),
+        X,
+    ),
     "any_uint8": (lambda x: (x.any(), x.all(0), x.any(1)), torch.tensor([[0, 1], [0, 0]], dtype=torch.uint8)),
     "any_nothing": (lambda x: (torch.any(x, dim=()), torch.all(x, dim=())), X),
-    "var": (lambda x: (x.var(), x.var(1), x.var((0, 2), correction=0, keepdim=True), x.var(1, correction=2)), X),
-    "std": (lambda x: (x.std(), x.std(1), x.std((0, 2), correction=0, keepdim=True), x.std(1, correction=2)), X),
+    "var": (
+        lambda x: (x.var(), x.var(1), x.var((0, 2), correction=0, keepdim=True), x.var(1, correction=2)),
+        X,
+    ),
+    "std": (
+        lambda x: (x.std(), x.std(1), x.std((0, 2), correction=0, keepdim=True), x.std(1, correction=2)),
+        X,
+    ),
     "var_mean": (lambda x: (*torch.var_mean(x, 1), *torch.std_mean(x, (0, 1), correction=0)), X),
     "logsumexp": (lambda x: (x.logsumexp(1), x.logsumexp((0, 2), keepdim=True)), X),
     "logsumexp_infinite": (lambda x: x.logsumexp(1), NAN),
-    "norms": (lambda x: [torch.linalg.vector_norm(x, p, 1) for p in (2, 1, 0, 3, 0.5, float("inf"), -float("inf"))], X),
+    "norms": (
+        lambda x: [torch.linalg.vector_norm(x, p, 1) for p in (2, 1, 0, 3, 0.5, float("inf"), -float("inf"))],
+        X,
+    ),
     "norm": (lambda x: (x.norm(), x.norm(1, 0), torch.linalg.vector_norm(x, keepdim=True)), X),
     "cumsum": (lambda x: (x.cumsum(0), x.cumsum(-1), (x > 0).cumsum(1), x.cumsum(1, dtype=torch.float64)), X),
     "cumprod": (lambda x: (x.cumprod(0), x.long().cumprod(1)), X),
     "cummax": (lambda x: (*x.cummax(1), *x.cummin(0)), X),
     "logcumsumexp": (lambda x: x.logcumsumexp(1), X),
     "histc": (lambda x: (x.histc(5, -1, 1), x.histc(4)), X),
-    "scalar": (lambda x: (x.sum(), x.mean(), x.amax(), x.max(), x.prod(), x.any(), x.cumsum(0), x.sum(0)),
-               torch.tensor(2.0)),
-    "zero_size": (lambda x: (x.sum(0), x.mean(), x.prod(), x.any(0), x.cumsum(0), x.sum()), torch.empty(0, 3)),
+    "scalar": (
+        lambda x: (x.sum(), x.mean(), x.amax(), x.max(), x.prod(), x.any(), x.cumsum(0), x.sum(0)),
+        torch.tensor(2.0),
+    ),
+    "zero_size": (
+        lambda x: (x.sum(0), x.mean(), x.prod(), x.any(0), x.cumsum(0), x.sum()),
+        torch.empty(0, 3),
+    ),
     "transposed": (lambda x: (x.transpose(0, 2).sum(1), x.mT.amax(-1), x.permute(2, 0, 1).argmax(0)), X),
     "aminmax": (lambda x: (*torch.aminmax(x), *torch.aminmax(x, dim=1)), X),
     "nansum": (lambda x: (x.nansum(), x.nansum(1)), NAN),
     "trace": (lambda x: x[0].trace(), X),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -57,7 +74,10 @@ def test_reductions(row: str, dynamic: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half(dtype: torch.dtype) -> None:
     x = torch.randn(8, 33).to(dtype)
-    check(lambda x: (x.sum(1), x.mean(0), x.var(1), x.std(), x.amax(1), x.logsumexp(1), x.cumsum(1), x.prod(0)), x)
+    check(
+        lambda x: (x.sum(1), x.mean(0), x.var(1), x.std(), x.amax(1), x.logsumexp(1), x.cumsum(1), x.prod(0)),
+        x,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:std")

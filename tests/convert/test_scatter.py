@@ -43,7 +43,12 @@ ROWS = {
     "mask_accumulate": (lambda x, m, v: x.index_put((m,), v, accumulate=True), X, MASK, torch.randn(3, 6, 3)),
     "copy": (lambda x, i, v: (x.index_copy(0, i, v), x.index_copy(-3, i, v)), X, I, torch.randn(3, 6, 3)),
     "fill": (lambda x, i: (x.index_fill(1, i, 2.5), x.index_fill(0, i, torch.tensor(1.0))), X, I),
-    "add": (lambda x, i, v: (x.index_add(1, i, v), x.index_add(1, i, v, alpha=2)), X, I, torch.randn(5, 3, 3)),
+    "add": (
+        lambda x, i, v: (x.index_add(1, i, v), x.index_add(1, i, v, alpha=2)),
+        X,
+        I,
+        torch.randn(5, 3, 3),
+    ),
     "set_slice": (setting(lambda y, v: y[:, 1:4].copy_(v)), X, torch.randn(5, 3, 3)),
     "set_steps": (setting(lambda y: y[::2, -3:].zero_()), X),
     "set_select": (setting(lambda y, v: y[:, 2].copy_(v)), X, torch.randn(5, 3)),
@@ -56,22 +61,45 @@ ROWS = {
     "slice_grad": (lambda g: aten.slice_backward(g, [5, 6, 3], 1, 1, 4, 1), torch.randn(5, 3, 3)),
     "slice_grad_steps": (lambda g: aten.slice_backward(g, [5, 6, 3], 1, 0, 6, 2), torch.randn(5, 3, 3)),
     "select_grad": (lambda g: aten.select_backward(g, [5, 6, 3], 1, 4), torch.randn(5, 3)),
-    "scatter": (lambda x, i, v: x.scatter(0, i, v), X, torch.arange(5).flip(0)[:, None, None].expand(5, 2, 3), X + 1),
+    "scatter": (
+        lambda x, i, v: x.scatter(0, i, v),
+        X,
+        torch.arange(5).flip(0)[:, None, None].expand(5, 2, 3),
+        X + 1,
+    ),
     "scatter_value": (lambda x, i: x.scatter(1, i, 3.0), X, torch.randint(0, 6, (5, 2, 3))),
     "scatter_add": (lambda x, i, v: x.scatter_add(1, i, v), X, torch.randint(0, 6, (4, 2, 3)), X),
-    "scatter_mul": (lambda x, i, v: x.scatter(1, i, v, reduce="multiply"), X, torch.randint(0, 6, (5, 6, 3)), X),
+    "scatter_mul": (
+        lambda x, i, v: x.scatter(1, i, v, reduce="multiply"),
+        X,
+        torch.randint(0, 6, (5, 6, 3)),
+        X,
+    ),
     "scatter_value_add": (lambda x, i: x.scatter(1, i, 3.0, reduce="add"), X, torch.randint(0, 6, (5, 2, 3))),
     "scatter_sum": (lambda x, i, v: x.scatter_reduce(1, i, v, "sum"), X, torch.randint(0, 6, (5, 6, 3)), X),
     "scatter_prod": (lambda x, i, v: x.scatter_reduce(1, i, v, "prod"), X, torch.randint(0, 6, (5, 6, 3)), X),
-    "scatter_sum_alone": (lambda x, i: x.scatter_reduce(1, i, x, "sum", include_self=False), X, torch.randint(0, 6, (5, 6, 3))),
-    "scatter_prod_alone": (lambda x, i: x.scatter_reduce(1, i, x, "prod", include_self=False), X, torch.zeros(5, 6, 3).long()),
+    "scatter_sum_alone": (
+        lambda x, i: x.scatter_reduce(1, i, x, "sum", include_self=False),
+        X,
+        torch.randint(0, 6, (5, 6, 3)),
+    ),
+    "scatter_prod_alone": (
+        lambda x, i: x.scatter_reduce(1, i, x, "prod", include_self=False),
+        X,
+        torch.zeros(5, 6, 3).long(),
+    ),
     "scatter_scalar": (lambda x, i: x.scatter(0, i, 2.0), torch.tensor(1.0), torch.tensor(0)),
     "put_flat": (lambda x, i: (x.put(i, i.float()), x.put(i, i.float(), accumulate=True)), X, I),
     "masked_scatter": (lambda x, v: x.masked_scatter(x > 0, v), X, torch.randn(90)),
-    "masked_scatter_broadcast": (lambda x, m, v: x.masked_scatter(m[:, None, None], v), X, MASK, torch.randn(90)),
+    "masked_scatter_broadcast": (
+        lambda x, m, v: x.masked_scatter(m[:, None, None], v),
+        X,
+        MASK,
+        torch.randn(90),
+    ),
     "diagonal_scatter": (lambda x, v: x.diagonal_scatter(v, 1, 0, 1), X, torch.randn(3, 5)),
     "zero_size": (lambda x, i, v: x.index_put((i,), v), X, I[:0], torch.randn(0, 6, 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -85,7 +113,12 @@ def test_writing(row: str, dynamic: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])
 def test_dtypes(dtype: torch.dtype) -> None:
     x = (X * 3).to(dtype)
-    check(lambda x, i, v: (x.index_put((i,), v), x.index_copy(0, i, v), x.slice_scatter(v, 0, 1, 4)), x, I, x[1:4])
+    check(
+        lambda x, i, v: (x.index_put((i,), v), x.index_copy(0, i, v), x.slice_scatter(v, 0, 1, 4)),
+        x,
+        I,
+        x[1:4],
+    )
 
 
 def test_other_reductions_are_carried_through() -> None:
@@ -98,16 +131,35 @@ def test_other_reductions_are_carried_through() -> None:
 CACHE = torch.zeros(2, 3, 16, 4)
 CACHES = {
     "index_copy": (lambda c, p, v: c.index_copy_(2, p, v), CACHE, torch.tensor([5]), torch.randn(2, 3, 1, 4)),
-    "index_put": (lambda c, p, v: aten.index_put_(c, [None, None, p], v), CACHE, torch.tensor([5, 7]), torch.randn(2, 3, 2, 4)),
-    "setitem_index": (lambda c, p, v: c.__setitem__((slice(None), slice(None), p), v), CACHE, torch.tensor([3]),
-                      torch.randn(2, 3, 1, 4)),
-    "setitem_slice": (lambda c, v: c.__setitem__((slice(None), slice(None), slice(2, 4)), v), CACHE,
-                      torch.randn(2, 3, 2, 4)),
-    "setitem_rows": (lambda c, v: c.__setitem__((slice(0, 1), slice(None), slice(2, 4)), v), CACHE,
-                     torch.randn(1, 3, 2, 4)),
-    "setitem_select": (lambda c, v: c.__setitem__((slice(None), slice(None), 2), v), CACHE, torch.randn(2, 3, 4)),
+    "index_put": (
+        lambda c, p, v: aten.index_put_(c, [None, None, p], v),
+        CACHE,
+        torch.tensor([5, 7]),
+        torch.randn(2, 3, 2, 4),
+    ),
+    "setitem_index": (
+        lambda c, p, v: c.__setitem__((slice(None), slice(None), p), v),
+        CACHE,
+        torch.tensor([3]),
+        torch.randn(2, 3, 1, 4),
+    ),
+    "setitem_slice": (
+        lambda c, v: c.__setitem__((slice(None), slice(None), slice(2, 4)), v),
+        CACHE,
+        torch.randn(2, 3, 2, 4),
+    ),
+    "setitem_rows": (
+        lambda c, v: c.__setitem__((slice(0, 1), slice(None), slice(2, 4)), v),
+        CACHE,
+        torch.randn(1, 3, 2, 4),
+    ),
+    "setitem_select": (
+        lambda c, v: c.__setitem__((slice(None), slice(None), 2), v),
+        CACHE,
+        torch.randn(2, 3, 4),
+    ),
     "index_add": (lambda c, p, v: c.index_add_(2, p, v), CACHE, torch.tensor([5]), torch.randn(2, 3, 1, 4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -133,7 +185,9 @@ def test_cache_is_written_in_place(row: str, dynamic: bool) -> None:
 
 def _numel(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
-    hints = [size.node.hint if isinstance(size, torch.SymInt) else size for size in getattr(value, "shape", ())]
+    hints = [
+        size.node.hint if isinstance(size, torch.SymInt) else size for size in getattr(value, "shape", ())
+    ]
     return int(torch.tensor(hints).prod()) if hints else 0
 
 

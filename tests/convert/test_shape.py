@@ -16,7 +16,10 @@ ROWS = {
     "slice_beyond": (lambda x: x[:100, 2:100], X),
     "slice_whole": (lambda x: x[:] + 1, X),
     "select": (lambda x: (x[1], x[:, -1], x.select(2, 0)), X),
-    "squeeze": (lambda x: (x.squeeze(), x.squeeze(0), x.squeeze(1), x.squeeze((0, 2))), torch.randn(1, 4, 1, 3)),
+    "squeeze": (
+        lambda x: (x.squeeze(), x.squeeze(0), x.squeeze(1), x.squeeze((0, 2))),
+        torch.randn(1, 4, 1, 3),
+    ),
     "unsqueeze": (lambda x: (x.unsqueeze(0), x.unsqueeze(-1), x[:, None, :, None]), X),
     "expand": (lambda x: (x.unsqueeze(1).expand(-1, 2, -1, -1), x.expand(2, 4, 6, 3)), X),
     "split": (lambda x: x.split(4, 1), X),
@@ -38,17 +41,30 @@ ROWS = {
     "diag_embed": (lambda x: (x[0, 0].diag(), x.diag_embed()), X),
     "unfold": (lambda x: (x.unfold(1, 3, 2), x.transpose(0, 1).unfold(0, 2, 1)), X),
     "as_strided": (lambda x: (x + 0).as_strided((2, 3), (4, 1), 2), X),
-    "as_strided_scatter": (lambda x, v: (x + 0).as_strided_scatter(v, (2, 3), (4, 1), 2), X, torch.randn(2, 3)),
+    "as_strided_scatter": (
+        lambda x, v: (x + 0).as_strided_scatter(v, (2, 3), (4, 1), 2),
+        X,
+        torch.randn(2, 3),
+    ),
     "pad": (lambda x: (pad(x, (1, 2)), pad(x, (0, 0, 3, 1), value=2.5), pad(x, (-1, 1, 0, 0, 1, -2))), X),
     "pad_reflect": (lambda x: (pad(x, (2, 1), mode="reflect"), pad(x, (1, 1, 2, 0), mode="reflect")), X),
-    "pad_replicate": (lambda x: (pad(x, (2, 1), mode="replicate"), pad(x, (1, 1, 2, 0), mode="replicate")), X),
-    "pad_4d": (lambda x: (pad(x[None], (2, 0, 0, 0), mode="reflect"), pad(x[None], (0, 1, 1, 2), mode="replicate")), X),
+    "pad_replicate": (
+        lambda x: (pad(x, (2, 1), mode="replicate"), pad(x, (1, 1, 2, 0), mode="replicate")),
+        X,
+    ),
+    "pad_4d": (
+        lambda x: (pad(x[None], (2, 0, 0, 0), mode="reflect"), pad(x[None], (0, 1, 1, 2), mode="replicate")),
+        X,
+    ),
     "pad_circular": (lambda x: pad(x, (1, 2), mode="circular"), X),
-    "pad_grad": (lambda x: torch.ops.aten.reflection_pad2d_backward(pad(x, (1, 2, 3, 1)), x, [1, 2, 3, 1]), X),
+    "pad_grad": (
+        lambda x: torch.ops.aten.reflection_pad2d_backward(pad(x, (1, 2, 3, 1)), x, [1, 2, 3, 1]),
+        X,
+    ),
     "pad_edge_grad": (lambda x: torch.ops.aten.replication_pad1d_backward(pad(x, (1, 2)), x, [1, 2]), X),
     "pad_symbol": (lambda x: pad(x, (0, 8 - x.shape[1], 0, 8 - x.shape[0])), torch.randn(5, 6)),
     "zero_size": (lambda x: (x[:, 1:], torch.cat([x, torch.ones(2, 3)]), x.repeat(2, 2)), torch.empty(0, 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

@@ -11,7 +11,10 @@ X = torch.randperm(72).reshape(4, 6, 3).float()
 EDGES = torch.tensor([1.0, 3.0, 3.0, 7.0, 20.0])
 ROWS = {
     "sort": (lambda x: (*x.sort(), *x.sort(1), *x.sort(0, descending=True)), X),
-    "sort_stable": (lambda x: (*x.sort(dim=1, stable=True), *(x % 4).sort(dim=-1, stable=True, descending=True)), X),
+    "sort_stable": (
+        lambda x: (*x.sort(dim=1, stable=True), *(x % 4).sort(dim=-1, stable=True, descending=True)),
+        X,
+    ),
     "argsort": (lambda x: (x.argsort(1), (x % 4).argsort(dim=0, stable=True)), X),
     "msort": (lambda x: x.msort(), X),
     "topk": (lambda x: (*x.topk(2), *x.topk(3, 1, largest=False)), X),
@@ -22,7 +25,11 @@ ROWS = {
     "searchsorted_number": (lambda e: torch.searchsorted(e, 3.0), EDGES),
     "searchsorted_rows": (lambda x: torch.searchsorted(x.sort(-1)[0], x[..., :2].contiguous()), X),
     "searchsorted_sorter": (lambda e: torch.searchsorted(e.flip(0), e, sorter=e.flip(0).argsort()), EDGES),
-    "bucketize": (lambda e, x: (torch.bucketize(x, e), torch.bucketize(x, e, right=True, out_int32=True)), EDGES, X),
+    "bucketize": (
+        lambda e, x: (torch.bucketize(x, e), torch.bucketize(x, e, right=True, out_int32=True)),
+        EDGES,
+        X,
+    ),
     "zero_size": (lambda x: (*x.sort(0), *x.topk(0, 1)), torch.empty(0, 3)),
 }
 

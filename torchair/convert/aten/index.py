@@ -15,7 +15,7 @@ _MASKS = (BOOL, ge.DataType.DT_UINT8)
 
 @converter(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(self, indices):
-    """self[indices]: a tensor for every indexed dim, None for the others; a mask stands for the places where it is true."""
+    """self[indices]: a tensor for every indexed dim, None for others; a mask stands for its true places."""
     listed = without_masks(indices)
     given = [cast(entry, INT64) for entry in listed if entry is not None]
     return ge.IndexByTensor(self, given, indices_mask=index_mask(listed))
@@ -32,7 +32,7 @@ def is_mask(entry):
 
 
 def without_masks(indices):
-    """The index list with every mask replaced by the coordinates of its true places, one vector for each of its dims."""
+    """The index list with every mask replaced by the coordinates of its true places, a vector each dim."""
     listed = []
     for entry in indices:
         if not is_mask(entry):
@@ -83,7 +83,11 @@ def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, sca
     if not isinstance(num_weights, int) or not isinstance(padding_idx, int):
         raise NotImplementedError("the number of rows is a symbol")
     return ge.EmbeddingDenseGrad(
-        grad_output, indices, num_weights=num_weights, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
+        grad_output,
+        indices,
+        num_weights=num_weights,
+        padding_idx=padding_idx,
+        scale_grad_by_freq=scale_grad_by_freq,
     )
 
 

@@ -40,7 +40,7 @@ for _name, _mode in {"reflection": "reflect", "replication": "edge"}.items():
 
 
 def _paddings(pad, rank):
-    """Begin and end for each dim from the first on: a list of ints, or an INT64 vector when there is a symbol."""
+    """Begin and end for each dim from the first on: ints, or an INT64 vector when there is a symbol."""
     count = sizes(pad)[0] if isinstance(pad, ge.Tensor) else len(pad)
     order = [2 * pair + side for pair in reversed(range(count // 2)) for side in (0, 1)]
     untouched = [0] * (2 * rank - count)

@@ -174,6 +174,8 @@ def _var_mean(x, dim, correction, keepdim):
 @converter(aten.logsumexp.default)
 def logsumexp(self, dim, keepdim=False, *, meta_outputs):
     """log(sum(exp(x))), shifted by the maximum; an infinite maximum is no shift."""
+    if torch_dtype(self).is_complex:
+        raise NotImplementedError("complex numbers have no maximum")
     if not self.rank:
         return cast(self, meta_outputs.dtype)
     x = cast(self, meta_outputs.dtype)

@@ -1,7 +1,8 @@
 """ATen ops that write into part of a tensor.
 
-All of them make a new value. `TensorMove` stands in front of GE ops that write in place; passes and codegen drop it where the
-old value is not needed any more, so a cache that is updated and copied back is written in place, and only where it changes.
+All of them make a new value. `TensorMove` stands in front of GE ops that write in place; it is dropped where
+the old value is not needed any more, so a cache that is updated and copied back is written in place, and only
+where it changes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ aten = torch.ops.aten
 def index_put(self, indices, values, accumulate=False, unsafe=False):
     """self[indices] = values, or += values."""
     values = cast(values, self.dtype)
-    if not accumulate and _is_single(values) and [is_mask(entry) for entry in indices if entry is not None] == [True]:
+    if (
+        not accumulate
+        and _is_single(values)
+        and [is_mask(entry) for entry in indices if entry is not None] == [True]
+    ):
         return _fill_mask(self, indices, values)
     return write_at(self, without_masks(indices), values, accumulate)
 
@@ -150,7 +155,7 @@ def scatter_value_reduce(self, dim, index, value, *, reduce):
 
 @converter(aten.scatter_reduce.two)
 def scatter_reduce_two(self, dim, index, src, reduce, *, include_self=True):
-    """Sums and products into what is there; without it, the places written to start from 0 or 1. GE has no other scatter."""
+    """Sums and products into what is there, or from 0 and 1 on; GE has no other scatter."""
     if reduce not in _REDUCTIONS:
         raise NotImplementedError(f"scatter_reduce with {reduce!r}")
     if not include_self:

@@ -1,4 +1,4 @@
-"""ATen ops that rearrange: sizes and order of dims, parts, joins. Padding is in `pad`, writing into parts in `scatter`."""
+"""ATen ops that rearrange: sizes and order of dims, parts, joins. Padding: `pad`, writing: `scatter`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def expand(self, size, *, implicit=False, meta_outputs):
 def squeeze(self, dim=None):
     """Without the listed dims that have size 1; a symbolic size is not 1."""
     listed = [] if dim == [] else dims_of(dim, self.rank)
-    axes = [axis for axis in listed if self.rank and not is_symbol(sizes(self)[axis]) and sizes(self)[axis] == 1]
+    axes = [
+        axis for axis in listed if self.rank and not is_symbol(sizes(self)[axis]) and sizes(self)[axis] == 1
+    ]
     return ge.Squeeze(self, axis=axes) if axes else self
 
 

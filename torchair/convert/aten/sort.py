@@ -42,7 +42,9 @@ def topk(self, k, dim=-1, largest=True, sorted=True):
     """The k largest or smallest of a dim, and where they stood."""
     if not self.rank:
         return alone(self)
-    values, indices = ge.TopKV2(self, cast(k, INT32), sorted=sorted, dim=dim_of(dim, self.rank), largest=largest)
+    values, indices = ge.TopKV2(
+        self, cast(k, INT32), sorted=sorted, dim=dim_of(dim, self.rank), largest=largest
+    )
     return values, cast(indices, INT64)
 
 

@@ -1,7 +1,7 @@
 """ATen ops that look at memory: strided windows, diagonals, sliding windows.
 
-A tensor of the IR is a contiguous array of its own. An FX tensor is that too only while its strides say so, and the
-strided ops are converted only then.
+A tensor of the IR is a contiguous array of its own. An FX tensor is that too only while its strides say so,
+and the strided ops are converted only then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def why_not_own_array(self, *_, **__):
 
 
 def _hint(number):
-    """The number a symbol had when it was traced: the bytes of a storage may be written in other symbols than sizes."""
+    """The number a symbol had when traced: the bytes of a storage may be written in other symbols."""
     return number.node.hint if is_symbol(number) else number
 
 
@@ -76,7 +76,9 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
     line = ge.Range(cast(0, INT64), cast(count, INT64), cast(1, INT64))
     shifted = ge.Add(line, cast(abs(offset), INT64)) if offset else line
     rows, columns = (line, shifted) if offset >= 0 else (shifted, line)
-    written = write_at(ge.Transpose(self, order), [None] * (self.rank - 2) + [rows, columns], cast(src, self.dtype))
+    written = write_at(
+        ge.Transpose(self, order), [None] * (self.rank - 2) + [rows, columns], cast(src, self.dtype)
+    )
     return ge.Transpose(written, sorted(range(self.rank), key=order.__getitem__))
 
 

@@ -11,7 +11,7 @@ from torchair.ge.host import Host
 
 @kernel("GatherV2")
 def gather_v2(x, indices: Value, axis: Int, *, negative_index_support):
-    """x.shape[:axis] + indices.shape + x.shape[axis+1:]. A number known to the compiler selects: that is a view."""
+    """x.shape[:axis] + indices.shape + x.shape[axis+1:]. A number that the compiler knows makes a view."""
     if isinstance(indices, Host):
         if not indices.ndim:
             return torch.select(x, axis, indices.value)
@@ -68,7 +68,9 @@ def masked_select(x, mask):
 @kernel("EmbeddingDenseGrad")
 def embedding_dense_grad(grad, indices, *, num_weights, padding_idx, scale_grad_by_freq):
     """The rows of `grad` added up by index."""
-    return torch.ops.aten.embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+    return torch.ops.aten.embedding_dense_backward(
+        grad, indices, num_weights, padding_idx, scale_grad_by_freq
+    )
 
 
 # The numbers ATen gives to the modes of an embedding bag.
@@ -80,16 +82,16 @@ def embedding_bag(
     weight, indices, offsets, per_sample_weights, *,
     mode, scale_grad_by_freq, sparse, include_last_offset, padding_idx,
 ):  # fmt: skip
-    """Rows reduced by bags: the result, the bag of every index, the sizes of the bags, where the maxima were."""
+    """Rows reduced by bags: the result, the bag of every index, the sizes of the bags, where maxima were."""
     return torch.ops.aten._embedding_bag(
-        weight, indices, offsets, scale_grad_by_freq, _MODES[mode], sparse, per_sample_weights, include_last_offset,
-        padding_idx,
+        weight, indices, offsets, scale_grad_by_freq, _MODES[mode], sparse, per_sample_weights,
+        include_last_offset, padding_idx,
     )  # fmt: skip
 
 
 @kernel("UniqueWithCountsAndSorting")
 def unique(x, *, return_inverse, return_counts, sorted):
-    """The distinct elements, where each element went, and how often each is there; empty where not asked for."""
+    """The distinct elements, where each element went, and how often each is there; empty if not asked for."""
     return torch.ops.aten._unique2(x, sorted, return_inverse, return_counts)
 
 

@@ -13,8 +13,16 @@ _FORWARD = {
     "edge": (aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d),
 }
 _BACKWARD = {
-    "reflect": (aten.reflection_pad1d_backward, aten.reflection_pad2d_backward, aten.reflection_pad3d_backward),
-    "edge": (aten.replication_pad1d_backward, aten.replication_pad2d_backward, aten.replication_pad3d_backward),
+    "reflect": (
+        aten.reflection_pad1d_backward,
+        aten.reflection_pad2d_backward,
+        aten.reflection_pad3d_backward,
+    ),
+    "edge": (
+        aten.replication_pad1d_backward,
+        aten.replication_pad2d_backward,
+        aten.replication_pad3d_backward,
+    ),
 }
 
 
@@ -23,7 +31,9 @@ def pad(x, paddings: Ints, constant_values: Number, *, mode, paddings_contiguous
     """Padded by a number, by mirroring without the border, or by repeating the border."""
     pairs = _pairs(paddings, paddings_contiguous)
     if mode == "constant":
-        return torch.constant_pad_nd(x, _torch_order(pairs), 0 if constant_values is None else constant_values)
+        return torch.constant_pad_nd(
+            x, _torch_order(pairs), 0 if constant_values is None else constant_values
+        )
     listed = _padded_dims(pairs)
     return _FORWARD[mode][len(listed) - 1](x, _torch_order(listed))
 
@@ -46,7 +56,7 @@ def _pairs(paddings, contiguous):
 
 
 def _padded_dims(pairs):
-    """The trailing dims that torch's mirroring ops pad: all but the batch and channel dims, which are not padded."""
+    """The trailing dims that torch's mirroring ops pad: all but the batch and channel dims."""
     first = next((dim for dim, pair in enumerate(pairs) if pair != (0, 0)), len(pairs) - 1)
     return pairs[max(1, min(first, 2)) :] if len(pairs) > 1 else pairs
 

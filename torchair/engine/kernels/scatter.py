@@ -1,11 +1,11 @@
-"""Writing by index into a copy: the caller's tensor is never written here, codegen finds what can be done in place."""
+"""Writing by index into a copy. No input is written here: codegen finds what can be done in place."""
 
 from __future__ import annotations
 
 import torch
 
 from torchair.engine.kernels.index import placed
-from torchair.engine.kernels.shape import slice_end
+from torchair.engine.kernels.shape import END, slice_end
 from torchair.engine.registry import Ints, Number, kernel
 
 aten = torch.ops.aten
@@ -13,20 +13,18 @@ aten = torch.ops.aten
 
 @kernel("IndexPutV2", pure=True)
 def index_put(x, value, indexed_sizes: Ints, indexed_strides: Ints, indices, *, accumulate):
-    """x[indices] = value, or += value. `indexed_sizes` has a 1 for every indexed dim; strides are a hint to the device."""
+    """x[indices] = value, or += value. `indexed_sizes` has a 1 for every indexed dim."""
     return aten.index_put.default(x, placed(indices, indexed_sizes), value, accumulate)
 
 
 @kernel("StridedSliceAssign", pure=True)
 def strided_slice_assign(var, begin: Ints, end: Ints, strides: Ints, input_value, *, begin_mask, end_mask):
-    """var[begin:end:strides] = input_value. A bit of a mask says that the dim begins at its begin, or ends at its end."""
+    """var[begin:end:strides] = input_value. A mask bit: the dim from its begin, or to its end."""
     windows = []
     for dim, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
-        start = 0 if begin_mask >> dim & 1 else start
-        stop = slice_end(2**31 - 1) if end_mask >> dim & 1 else slice_end(stop)
-        whole = isinstance(start, int) and start == 0 and isinstance(stop, int) and stop == slice_end(2**31 - 1)
-        if not whole or step != 1:
-            windows.append((dim, start, stop, step))
+        from_begin, to_end = begin_mask >> dim & 1, end_mask >> dim & 1
+        if not (from_begin and to_end and step == 1):
+            windows.append((dim, 0 if from_begin else start, slice_end(END if to_end else stop), step))
     return _write(var, windows, input_value)
 
 

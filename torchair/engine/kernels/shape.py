@@ -15,7 +15,7 @@ END = 2**31 - 1
 @kernel("Reshape")
 def reshape(x, shape: Ints, *, axis, num_axes):
     """torch's reshape; one size may be -1."""
-    assert axis == 0 and num_axes == -1, "only whole reshapes are emitted"
+    assert (axis, num_axes) == (0, -1), "only whole reshapes are emitted"
     return torch.reshape(x, shape)
 
 
