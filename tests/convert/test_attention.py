@@ -152,7 +152,7 @@ def test_declined_when_heads_are_symbols():
 
 
 def run(op, arguments, attrs, outputs=1):
-    """One IR op on real tensors."""
+    """One IR op on real tensors; a tuple of numbers is a constant."""
     mode = torch._subclasses.FakeTensorMode()
     graph = Graph("one", inference(mode, torch.device("cpu")))
     given = []
@@ -160,8 +160,8 @@ def run(op, arguments, attrs, outputs=1):
     def feed(value):
         if isinstance(value, list):
             return [feed(item) for item in value]
-        if value is None:
-            return None
+        if value is None or isinstance(value, tuple):
+            return value
         data = ge.Data(index=len(given), node_name=f"arg{len(given)}")
         graph.feeds[data.op.name] = Feed("value", (len(given),))
         data.meta = mode.from_tensor(value)
