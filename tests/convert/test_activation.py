@@ -12,10 +12,11 @@ from tests.convert.test_pointwise import bf16, f16, f32, make
 aten = torch.ops.aten
 
 FORWARD = {
-    "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "mish": F.mish, "selu": F.selu, "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish, "sigmoid": torch.sigmoid, "gelu": F.gelu, "softsign": F.softsign,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "elu": lambda x: F.elu(x, 0.7),
-    "celu": lambda x: F.celu(x, 1.3), "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "glu": lambda x: F.glu(x, 1),
+    "relu": F.relu, "relu6": F.relu6, "silu": F.silu, "mish": F.mish, "selu": F.selu,
+    "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "sigmoid": torch.sigmoid, "gelu": F.gelu,
+    "softsign": F.softsign, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "elu": lambda x: F.elu(x, 0.7), "celu": lambda x: F.celu(x, 1.3),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "glu": lambda x: F.glu(x, 1),
     "logsigmoid": F.logsigmoid, "threshold": lambda x: F.threshold(x, 0.1, 20.0),
     "hardtanh": lambda x: F.hardtanh(x, -0.5, 1.5), "softplus": lambda x: F.softplus(x, 2.0, 3.0),
     "hardshrink": lambda x: F.hardshrink(x, 0.3), "softshrink": lambda x: F.softshrink(x, 0.3),
@@ -35,10 +36,12 @@ def test_forward_with_symbolic_sizes(name):
 
 
 BACKWARD = {
-    "relu": lambda g, x: aten.threshold_backward(g, x, 0), "threshold": lambda g, x: aten.threshold_backward(g, x, 0.5),
-    "silu": aten.silu_backward, "mish": aten.mish_backward, "gelu": aten.gelu_backward,
-    "gelu_tanh": lambda g, x: aten.gelu_backward(g, x, approximate="tanh"), "sigmoid": aten.sigmoid_backward,
-    "tanh": aten.tanh_backward, "hardsigmoid": aten.hardsigmoid_backward, "hardswish": aten.hardswish_backward,
+    "relu": lambda g, x: aten.threshold_backward(g, x, 0),
+    "threshold": lambda g, x: aten.threshold_backward(g, x, 0.5), "silu": aten.silu_backward,
+    "mish": aten.mish_backward, "gelu": aten.gelu_backward,
+    "gelu_tanh": lambda g, x: aten.gelu_backward(g, x, approximate="tanh"),
+    "sigmoid": aten.sigmoid_backward, "tanh": aten.tanh_backward,
+    "hardsigmoid": aten.hardsigmoid_backward, "hardswish": aten.hardswish_backward,
     "elu": lambda g, x: aten.elu_backward(g, 0.7, 1.1, 0.9, False, x),
     "elu_result": lambda g, x: aten.elu_backward(g, 0.7, 1.1, 0.9, True, x),
     "leaky_relu": lambda g, x: aten.leaky_relu_backward(g, x, 0.2, False),

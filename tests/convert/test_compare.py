@@ -11,7 +11,9 @@ from tests.convert.test_pointwise import bf16, boolean, f16, f32, f64, i32, i64,
 COMPARISONS = (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
 
 
-@pytest.mark.parametrize("dtypes", [(f32, f32), (i64, f32), (boolean, boolean), (i32, i64), (u8, boolean)], ids=str)
+@pytest.mark.parametrize(
+    "dtypes", [(f32, f32), (i64, f32), (boolean, boolean), (i32, i64), (u8, boolean)], ids=str
+)
 @pytest.mark.parametrize("fn", COMPARISONS, ids=lambda fn: fn.__name__)
 def test_comparison_of_tensors(fn, dtypes):
     check(fn, make(dtypes[0], 3, 4), make(dtypes[1], 4))
@@ -55,7 +57,9 @@ def test_shifts():
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -2.0, float("nan"), float("inf"), -float("inf")])
 
 
-@pytest.mark.parametrize("x", [SPECIAL, SPECIAL.bfloat16(), make(i64, 4), make(boolean, 4)], ids=lambda x: str(x.dtype))
+@pytest.mark.parametrize(
+    "x", [SPECIAL, SPECIAL.bfloat16(), make(i64, 4), make(boolean, 4)], ids=lambda x: str(x.dtype)
+)
 @pytest.mark.parametrize(
     "fn", [torch.isnan, torch.isinf, torch.isfinite, torch.isposinf, torch.isneginf, torch.signbit]
 )
@@ -84,7 +88,13 @@ def test_where_and_masked_fill(dynamic):
     check(lambda m, x: torch.where(m, x, 0.5), mask, make(f16, 3, 4), dynamic=dynamic)
     check(lambda x, m: x.masked_fill(m, float("-inf")), make(f32, 2, 3, 4), mask, dynamic=dynamic)
     check(lambda x, m: x.masked_fill(m, -7), make(i64, 4), mask, dynamic=dynamic)
-    check(lambda x, m, v: x.masked_fill(m, v), make(bf16, 3, 4), mask, torch.tensor(0.25, dtype=bf16), dynamic=dynamic)
+    check(
+        lambda x, m, v: x.masked_fill(m, v),
+        make(bf16, 3, 4),
+        mask,
+        torch.tensor(0.25, dtype=bf16),
+        dynamic=dynamic,
+    )
 
 
 def test_masked_fill_is_one_op_unless_the_mask_is_larger():

@@ -9,7 +9,10 @@ from tests.convert.harness import check, converted
 from tests.convert.test_pointwise import bf16, f32, i32, make
 
 aten = torch.ops.aten
-UNARY = "abs acos asin atan cos cosh erf erfc exp expm1 log log10 log1p log2 neg reciprocal sigmoid sin sinh sqrt tan tanh"
+UNARY = (
+    "abs acos asin atan cos cosh erf erfc exp expm1 log log10 log1p log2 "
+    "neg reciprocal sigmoid sin sinh sqrt tan tanh"
+)
 ROUNDING = "floor ceil round trunc frac"
 
 
@@ -24,7 +27,7 @@ def test_unary(name):
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, i32])
-@pytest.mark.parametrize("name", "add sub mul maximum minimum clamp_min clamp_max".split())
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "maximum", "minimum", "clamp_min", "clamp_max"])
 def test_binary(name, dtype):
     packet = getattr(aten, f"_foreach_{name}")
     check(lambda a, b: packet.Scalar([a, b], 2), *two(dtype))
@@ -66,7 +69,9 @@ def test_symbolic_sizes():
 
 def test_one_op_for_the_list():
     graph, _, _, _ = converted(lambda a, b: torch._foreach_add([a, b], 1), two(f32))
-    assert [op.type for op in graph.ops if op.type not in ("Data", "Const", "NetOutput")] == ["ForeachAddScalar"]
+    assert [op.type for op in graph.ops if op.type not in ("Data", "Const", "NetOutput")] == [
+        "ForeachAddScalar"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,5 +83,9 @@ def test_one_op_for_the_list():
     ],
 )
 def test_lists_that_do_not_fit_fall_back(fn):
-    report = check(fn, *two(f32), allow=["aten._foreach_add.Scalar", "aten._foreach_mul.List", "aten._foreach_mul.Scalar"])
+    report = check(
+        fn,
+        *two(f32),
+        allow=["aten._foreach_add.Scalar", "aten._foreach_mul.List", "aten._foreach_mul.Scalar"],
+    )
     assert report.fallbacks

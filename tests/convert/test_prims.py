@@ -13,8 +13,14 @@ from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 
 prims = torch.ops.prims
-UNARY = "abs atan ceil cos erf exp exp2 floor log1p log2 neg reciprocal round sign sin sqrt tanh trunc isfinite".split()
-BINARY = "add atan2 div fmax fmod hypot maximum minimum mul pow remainder sub lt le gt ge eq ne".split()
+UNARY = [
+    "abs", "atan", "ceil", "cos", "erf", "exp", "exp2", "floor", "log1p", "log2", "neg", "reciprocal",
+    "round", "sign", "sin", "sqrt", "tanh", "trunc", "isfinite",
+]  # fmt: skip
+BINARY = [
+    "add", "atan2", "div", "fmax", "fmod", "hypot", "maximum", "minimum", "mul", "pow", "remainder", "sub",
+    "lt", "le", "gt", "ge", "eq", "ne",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -37,7 +43,11 @@ def test_bits(name, dtype):
 def test_selection_and_ranges(dynamic):
     x = make(f32, 3, 4)
     check(lambda x: prims.where(x > 0, x, x * 2), x, dynamic=dynamic)
-    check(lambda x: prims.iota(x.shape[0], start=2, step=3, dtype=i64, device="cpu", requires_grad=False), x, dynamic=dynamic)
+    check(
+        lambda x: prims.iota(x.shape[0], start=2, step=3, dtype=i64, device="cpu", requires_grad=False),
+        x,
+        dynamic=dynamic,
+    )
 
 
 @pytest.mark.parametrize(

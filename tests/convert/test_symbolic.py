@@ -11,15 +11,19 @@ from tests.convert.harness import check, converted
 from tests.convert.test_pointwise import f16, f32, i64, make
 
 SIZES = {
-    "add": lambda a, b: a + b + 1, "sub": lambda a, b: 2 * a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b, "negative_mod": lambda a, b: (b - a) % 4, "power": lambda a, b: a**2, "neg": lambda a, b: -a + a * b,
+    "add": lambda a, b: a + b + 1, "sub": lambda a, b: 2 * a - b, "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "negative_mod": lambda a, b: (b - a) % 4,
+    "power": lambda a, b: a**2, "neg": lambda a, b: -a + a * b,
     "max": lambda a, b: torch.sym_max(a, b + 3), "min": lambda a, b: torch.sym_min(a, b + 3),
-    "sum": lambda a, b: torch.sym_sum([a, b, a, 4]), "ceil": lambda a, b: math.ceil(a / b), "floor": lambda a, b: math.floor(a / b),
-    "trunc": lambda a, b: math.trunc(a / b), "round": lambda a, b: round(a / b), "sqrt": lambda a, b: math.trunc(torch.sym_sqrt(a) * 2),
+    "sum": lambda a, b: torch.sym_sum([a, b, a, 4]), "ceil": lambda a, b: math.ceil(a / b),
+    "floor": lambda a, b: math.floor(a / b), "trunc": lambda a, b: math.trunc(a / b),
+    "round": lambda a, b: round(a / b), "sqrt": lambda a, b: math.trunc(torch.sym_sqrt(a) * 2),
     "float": lambda a, b: math.floor(torch.sym_float(a) * 1.5), "int": lambda a, b: torch.sym_int(a / b),
-    "choose": lambda a, b: torch.sym_ite(a > b, a, b), "choose_equal": lambda a, b: torch.sym_ite(a == b, a, b + 1),
+    "choose": lambda a, b: torch.sym_ite(a > b, a, b),
+    "choose_equal": lambda a, b: torch.sym_ite(a == b, a, b + 1),
     "choose_not": lambda a, b: torch.sym_ite(torch.sym_not(a < b), a, b),
-    "choose_both": lambda a, b: torch.sym_ite((a > b) & (a != 3), a, b), "choose_either": lambda a, b: torch.sym_ite((a < b) | (a >= 3), a, b),
+    "choose_both": lambda a, b: torch.sym_ite((a > b) & (a != 3), a, b),
+    "choose_either": lambda a, b: torch.sym_ite((a < b) | (a >= 3), a, b),
     "log": lambda a, b: math.ceil(torch._sym_log2(a)), "abs": lambda a, b: abs(b - a),
 }  # fmt: skip
 
@@ -38,8 +42,9 @@ def test_as_operand(name, dtype):
 
 
 FLOATS = {
-    "truediv": lambda a, b: a / b, "inverse_root": lambda a, b: 1 / torch.sym_sqrt(a), "power": lambda a, b: (a / b) ** 0.5,
-    "product": lambda a, b: a * 0.25, "cos": lambda a, b: torch._sym_cos(torch.sym_float(a)),
+    "truediv": lambda a, b: a / b, "inverse_root": lambda a, b: 1 / torch.sym_sqrt(a),
+    "power": lambda a, b: (a / b) ** 0.5, "product": lambda a, b: a * 0.25,
+    "cos": lambda a, b: torch._sym_cos(torch.sym_float(a)),
 }  # fmt: skip
 
 
@@ -56,16 +61,22 @@ def test_number_of_elements_and_sizes():
 
 def test_sizes_stay_on_the_host():
     """No size is read back from data: the lowered graph has no item."""
-    graph, report, _, _ = converted(lambda x: torch.zeros((x.shape[0] * 2 + 1) // x.shape[1]), [make(f32, 7, 3)], True)
+    graph, report, _, _ = converted(
+        lambda x: torch.zeros((x.shape[0] * 2 + 1) // x.shape[1]), [make(f32, 7, 3)], True
+    )
     assert not report.fallbacks
     assert {"FloorDiv", "Mul", "Add"} <= {op.type for op in graph.ops}
 
 
 def test_constant_arithmetic_follows_the_dtype():
-    """Small types wrap and division by zero is infinite: constants of such types are data, not Python numbers."""
+    """Small types wrap and division by zero is infinite: such constants are data, not Python numbers."""
 
     def run(x):
         one = torch.scalar_tensor(200, dtype=torch.uint8)
-        return x + one * one, torch.scalar_tensor(1.0) / torch.scalar_tensor(0.0), torch.scalar_tensor(0.1) + 0.2
+        return (
+            x + one * one,
+            torch.scalar_tensor(1.0) / torch.scalar_tensor(0.0),
+            torch.scalar_tensor(0.1) + 0.2,
+        )
 
     check(run, make(f32, 3))

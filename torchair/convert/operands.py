@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torchair.core import dtypes
 from torchair import ge
+from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 from torchair.ge.host import Host, is_symbol
 
@@ -124,7 +124,7 @@ def is_number(operand: Any) -> bool:
 
 
 def working_dtype(to: torch.dtype, *operands: Any) -> torch.dtype:
-    """The dtype to compute a result of `to` in: ATen does not round numbers to 16 bits before it uses them."""
+    """The dtype to compute a result of `to` in, where ATen uses numbers without rounding them to 16 bits."""
     if to not in (torch.float16, torch.bfloat16):
         return to
     return to if all(_is_exact(operand, to) for operand in operands) else torch.float32

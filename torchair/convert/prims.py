@@ -21,19 +21,22 @@ def same_as(rows):
 
 
 rename({
-    prims.abs.default: ge.Abs, prims.acos.default: ge.Acos, prims.acosh.default: ge.Acosh, prims.add.default: ge.Add,
-    prims.asin.default: ge.Asin, prims.asinh.default: ge.Asinh, prims.atan.default: ge.Atan, prims.atan2.default: ge.Atan2,
-    prims.atanh.default: ge.Atanh, prims.ceil.default: ge.Ceil, prims.cos.default: ge.Cos, prims.cosh.default: ge.Cosh,
-    prims.erf.default: ge.Erf, prims.erf_inv.default: ge.Erfinv, prims.erfc.default: ge.Erfc, prims.exp.default: ge.Exp,
-    prims.expm1.default: ge.Expm1, prims.floor.default: ge.Floor, prims.fmod.default: ge.TruncateMod,
-    prims.igamma.default: ge.Igamma, prims.igammac.default: ge.Igammac, prims.log.default: ge.Log,
-    prims.log1p.default: ge.Log1p, prims.maximum.default: ge.Maximum, prims.minimum.default: ge.Minimum,
-    prims.mul.default: ge.Mul, prims.ndtri.default: ge.Ndtri, prims.neg.default: ge.Neg,
-    prims.nextafter.default: ge.NextAfter, prims.pow.default: ge.Pow, prims.reciprocal.default: ge.Reciprocal,
+    prims.abs.default: ge.Abs, prims.acos.default: ge.Acos, prims.acosh.default: ge.Acosh,
+    prims.add.default: ge.Add, prims.asin.default: ge.Asin, prims.asinh.default: ge.Asinh,
+    prims.atan.default: ge.Atan, prims.atan2.default: ge.Atan2, prims.atanh.default: ge.Atanh,
+    prims.ceil.default: ge.Ceil, prims.cos.default: ge.Cos, prims.cosh.default: ge.Cosh,
+    prims.erf.default: ge.Erf, prims.erf_inv.default: ge.Erfinv, prims.erfc.default: ge.Erfc,
+    prims.exp.default: ge.Exp, prims.expm1.default: ge.Expm1, prims.floor.default: ge.Floor,
+    prims.fmod.default: ge.TruncateMod, prims.igamma.default: ge.Igamma,
+    prims.igammac.default: ge.Igammac, prims.log.default: ge.Log, prims.log1p.default: ge.Log1p,
+    prims.maximum.default: ge.Maximum, prims.minimum.default: ge.Minimum, prims.mul.default: ge.Mul,
+    prims.ndtri.default: ge.Ndtri, prims.neg.default: ge.Neg, prims.nextafter.default: ge.NextAfter,
+    prims.pow.default: ge.Pow, prims.reciprocal.default: ge.Reciprocal,
     prims.remainder.default: ge.FloorMod, prims.round.default: ge.Round, prims.rsqrt.default: ge.Rsqrt,
     prims.shift_left.default: ge.LeftShift, prims.shift_right_arithmetic.default: ge.RightShift,
-    prims.sign.default: ge.Sign, prims.sin.default: ge.Sin, prims.sinh.default: ge.Sinh, prims.sqrt.default: ge.Sqrt,
-    prims.sub.default: ge.Sub, prims.tan.default: ge.Tan, prims.tanh.default: ge.Tanh, prims.trunc.default: ge.Trunc,
+    prims.sign.default: ge.Sign, prims.sin.default: ge.Sin, prims.sinh.default: ge.Sinh,
+    prims.sqrt.default: ge.Sqrt, prims.sub.default: ge.Sub, prims.tan.default: ge.Tan,
+    prims.tanh.default: ge.Tanh, prims.trunc.default: ge.Trunc,
 }, promoted=True)  # fmt: skip
 rename({
     prims.lt.default: ge.Less, prims.le.default: ge.LessEqual, prims.gt.default: ge.Greater,
@@ -42,21 +45,23 @@ rename({
     prims.clone.default: ge.TensorMove,
 })  # fmt: skip
 # These differ for bools or complex numbers the way the ATen ops do.
-same_as({
-    prims.bitwise_and.default: aten.bitwise_and.Tensor,
-    prims.bitwise_or.default: aten.bitwise_or.Tensor,
-    prims.bitwise_xor.default: aten.bitwise_xor.Tensor,
-    prims.bitwise_not.default: aten.bitwise_not.default,
-    prims.conj_physical.default: aten.conj_physical.default,
-    prims.exp2.default: aten.exp2.default,
-    prims.fmax.default: aten.fmax.default,
-    prims.fmin.default: aten.fmin.default,
-    prims.hypot.default: aten.hypot.default,
-    prims.imag.default: aten.imag.default,
-    prims.log10.default: aten.log10.default,
-    prims.log2.default: aten.log2.default,
-    prims.real.default: aten.real.default,
-})
+same_as(
+    {
+        prims.bitwise_and.default: aten.bitwise_and.Tensor,
+        prims.bitwise_or.default: aten.bitwise_or.Tensor,
+        prims.bitwise_xor.default: aten.bitwise_xor.Tensor,
+        prims.bitwise_not.default: aten.bitwise_not.default,
+        prims.conj_physical.default: aten.conj_physical.default,
+        prims.exp2.default: aten.exp2.default,
+        prims.fmax.default: aten.fmax.default,
+        prims.fmin.default: aten.fmin.default,
+        prims.hypot.default: aten.hypot.default,
+        prims.imag.default: aten.imag.default,
+        prims.log10.default: aten.log10.default,
+        prims.log2.default: aten.log2.default,
+        prims.real.default: aten.real.default,
+    }
+)
 
 
 @converter(prims.convert_element_type.default)

@@ -76,8 +76,9 @@ def _function(op):
 
 
 _FUNCTIONS = {
-    "sqrt": ge.Sqrt, "cos": ge.Cos, "cosh": ge.Cosh, "sin": ge.Sin, "sinh": ge.Sinh, "tan": ge.Tan, "tanh": ge.Tanh,
-    "asin": ge.Asin, "acos": ge.Acos, "atan": ge.Atan, "log2": functools.partial(ge.Log, base=2.0),
+    "sqrt": ge.Sqrt, "cos": ge.Cos, "cosh": ge.Cosh, "sin": ge.Sin, "sinh": ge.Sinh, "tan": ge.Tan,
+    "tanh": ge.Tanh, "asin": ge.Asin, "acos": ge.Acos, "atan": ge.Atan,
+    "log2": functools.partial(ge.Log, base=2.0),
 }  # fmt: skip
 for _name, _sym in SYM_MATH.items():
     converter(_sym)(_function(_FUNCTIONS[_name]))
@@ -92,7 +93,12 @@ def _rounding(op):
     return run
 
 
-for _target, _op in {math.floor: ge.Floor, math.ceil: ge.Ceil, math.trunc: ge.Trunc, torch.sym_int: ge.Trunc}.items():
+for _target, _op in {
+    math.floor: ge.Floor,
+    math.ceil: ge.Ceil,
+    math.trunc: ge.Trunc,
+    torch.sym_int: ge.Trunc,
+}.items():
     converter(_target)(_rounding(_op))
 
 

@@ -303,7 +303,7 @@ SYM_MATH: dict[str, Callable[[Any], Any]] = {
 
 
 def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of numbers that is recorded when it meets a proxy; a dtype that sympy names is not needed."""
+    """A function of numbers that is recorded when it meets a proxy; sympy's dtype is not needed."""
 
     def run(x: Any, dtype: Any = None) -> Any:
         return x.tracer.create_proxy("call_function", fn, (x,), {}) if isinstance(x, fx.Proxy) else fn(x)

@@ -11,10 +11,11 @@ from torchair.convert.registry import converter, rename
 aten = torch.ops.aten
 
 rename({
-    aten.relu.default: ge.Relu, aten.silu.default: ge.Swish, aten.mish.default: ge.Mish, aten.relu6.default: ge.Relu6,
-    aten.hardsigmoid.default: ge.HardSigmoid, aten.hardswish.default: ge.HardSwish, aten.selu.default: ge.Selu,
-    aten.hardsigmoid_backward.default: ge.HardSigmoidGrad, aten.hardswish_backward.default: ge.HardSwishGrad,
-    aten.mish_backward.default: ge.MishGrad,
+    aten.relu.default: ge.Relu, aten.silu.default: ge.Swish, aten.mish.default: ge.Mish,
+    aten.relu6.default: ge.Relu6, aten.hardsigmoid.default: ge.HardSigmoid,
+    aten.hardswish.default: ge.HardSwish, aten.selu.default: ge.Selu,
+    aten.hardsigmoid_backward.default: ge.HardSigmoidGrad,
+    aten.hardswish_backward.default: ge.HardSwishGrad, aten.mish_backward.default: ge.MishGrad,
 })  # fmt: skip
 rename({aten.sigmoid.default: ge.Sigmoid}, promoted=True)
 
@@ -90,7 +91,11 @@ def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
 def prelu_kernel(self, weight):
     """x, or weight * x below zero; ATen has shaped `weight` for broadcasting already."""
     shape = static_sizes(weight)
-    if shape is None or any(size != 1 for dim, size in enumerate(shape) if dim != 1) or self.rank < max(len(shape), 1):
+    if (
+        shape is None
+        or any(size != 1 for dim, size in enumerate(shape) if dim != 1)
+        or self.rank < max(len(shape), 1)
+    ):
         raise NotImplementedError("PRelu has one weight, or one per channel")
     return ge.PRelu(self, ge.Reshape(weight, [-1]))
 
@@ -163,7 +168,11 @@ def _shrink(op):
     """Shrinking with one number."""
 
     def run(*tensors_and_lambd, lambd=0.5):
-        *tensors, number = tensors_and_lambd if isinstance(tensors_and_lambd[-1], int | float) else (*tensors_and_lambd, lambd)
+        *tensors, number = (
+            tensors_and_lambd
+            if isinstance(tensors_and_lambd[-1], int | float)
+            else (*tensors_and_lambd, lambd)
+        )
         return op(*tensors, lambd=float(number))
 
     return run

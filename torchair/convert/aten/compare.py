@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def _comparison(op, on_bool=None):
-    """Both sides in the dtype ATen would compare them in. Order is not defined for bools in the IR: they go as numbers."""
+    """Both sides in the dtype ATen compares them in. The IR does not order bools: they go as numbers."""
 
     def run(self, other):
         dtype = result_type(self, other)
@@ -104,7 +104,12 @@ for _target, _row in {
 }.items():
     converter(_target)(_row)
 
-_BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 @converter(aten.signbit.default)
@@ -164,7 +169,7 @@ def where(condition, self, other, *, meta_outputs):
 
 @converter(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(self, mask, value, *, meta_outputs):
-    """`value` where the mask is set. A mask larger than self makes the result larger, which MaskedFill cannot."""
+    """`value` where the mask is set. A larger mask makes a larger result, which MaskedFill cannot."""
     x, value = promote(self, value, to=meta_outputs.dtype)
     if len(sizes(self)) == meta_outputs.rank and all(map(same_size, sizes(self), meta_outputs.symsize)):
         return ge.MaskedFill(x, mask, value)

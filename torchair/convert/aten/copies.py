@@ -24,7 +24,7 @@ def to_copy(
     memory_format=None,
     meta_outputs,
 ):
-    """Another dtype. The IR knows no devices, so moves are left to torch; layouts come back at the end of the graph."""
+    """Another dtype. The IR knows no devices: moves are left to torch. Layouts come back at the end."""
     if not isinstance(self.meta, Host) and self.meta.device != meta_outputs.device:
         raise NotImplementedError("it moves data to another device")
     if layout not in (None, torch.strided):
@@ -35,7 +35,11 @@ def to_copy(
 @converter(aten.clone.default)
 def clone(self, *, memory_format=None):
     """A copy. One that is made for its layout only is made where the layout is needed."""
-    return ge.TensorMove(self) if memory_format in (None, torch.preserve_format) or _is_dense(self) else ge.Identity(self)
+    return (
+        ge.TensorMove(self)
+        if memory_format in (None, torch.preserve_format) or _is_dense(self)
+        else ge.Identity(self)
+    )
 
 
 def _is_dense(x) -> bool:
@@ -43,15 +47,17 @@ def _is_dense(x) -> bool:
     return isinstance(x.meta, torch.Tensor) and x.meta.is_contiguous()
 
 
-rename({
-    aten.detach.default: ge.Identity,
-    aten.alias.default: ge.Identity,
-    aten.lift.default: ge.Identity,
-    aten.lift_fresh.default: ge.Identity,
-    aten.lift_fresh_copy.default: ge.TensorMove,
-    aten.alias_copy.default: ge.TensorMove,
-    aten.detach_copy.default: ge.TensorMove,
-})
+rename(
+    {
+        aten.detach.default: ge.Identity,
+        aten.alias.default: ge.Identity,
+        aten.lift.default: ge.Identity,
+        aten.lift_fresh.default: ge.Identity,
+        aten.lift_fresh_copy.default: ge.TensorMove,
+        aten.alias_copy.default: ge.TensorMove,
+        aten.detach_copy.default: ge.TensorMove,
+    }
+)
 
 
 @converter(aten.view.dtype)

@@ -127,7 +127,10 @@ def arange_step(start, end, step=1, *, meta_outputs, **_):
     numbers = (start, end, step)
     dtype = torch.int32 if meta_outputs.torch_dtype is torch.int32 else torch.int64
     if not all(_is_integer(number) for number in numbers):
-        if any(isinstance(number, Tensor) for number in numbers) or not meta_outputs.torch_dtype.is_floating_point:
+        if (
+            any(isinstance(number, Tensor) for number in numbers)
+            or not meta_outputs.torch_dtype.is_floating_point
+        ):
             raise NotImplementedError("an integer range with fractional bounds")
         exact = all(float(torch.tensor(number, dtype=torch.float32)) == number for number in numbers)
         dtype = torch.float32 if exact else torch.float64

@@ -15,18 +15,27 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 
 def _dtype(meta, *lists):
     """The one dtype of all tensors and results; anything else is declined."""
-    found = {torch_dtype(tensor) for tensors in lists for tensor in tensors} | {spec.torch_dtype for spec in meta}
+    found = {torch_dtype(tensor) for tensors in lists for tensor in tensors} | {
+        spec.torch_dtype for spec in meta
+    }
     if len(found) != 1 or not found <= set(_DTYPES):
         raise NotImplementedError("a foreach op takes tensors of one dtype of up to 32 bits")
     for first, *rest in zip(*lists, strict=True):
-        if any(tensor.rank != first.rank or not all(map(same_size, sizes(first), sizes(tensor))) for tensor in rest):
+        if any(
+            tensor.rank != first.rank or not all(map(same_size, sizes(first), sizes(tensor)))
+            for tensor in rest
+        ):
             raise NotImplementedError("a foreach op does not broadcast")
     return found.pop()
 
 
 def _number(value, dtype):
     """A number beside a list: in the dtype of the list, bf16 takes it in float32."""
-    if dtype is torch.float16 and not isinstance(value, Tensor) and float(torch.tensor(value, dtype=dtype)) != value:
+    if (
+        dtype is torch.float16
+        and not isinstance(value, Tensor)
+        and float(torch.tensor(value, dtype=dtype)) != value
+    ):
         raise NotImplementedError("the number would be rounded to 16 bits")
     return cast(value, torch.float32 if dtype is torch.bfloat16 else dtype)
 
@@ -41,9 +50,10 @@ def _unary(op):
     return run
 
 
-for _name in (
-    "Abs Acos Asin Atan Cos Cosh Erf Erfc Exp Expm1 Log Log10 Log1p Log2 Neg Reciprocal Sigmoid Sin Sinh Sqrt Tan Tanh"
-).split():
+for _name in [
+    "Abs", "Acos", "Asin", "Atan", "Cos", "Cosh", "Erf", "Erfc", "Exp", "Expm1", "Log", "Log10", "Log1p",
+    "Log2", "Neg", "Reciprocal", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",
+]:  # fmt: skip
     converter(getattr(aten, f"_foreach_{_name.lower()}").default)(_unary(getattr(ge, f"Foreach{_name}")))
 
 
@@ -132,7 +142,9 @@ def lerp_list(self, tensors1, weights, *, meta_outputs):
 @converter(aten._foreach_norm.Scalar)
 def norm(self, ord=2, dtype=None, *, meta_outputs):
     """The norm of every tensor."""
-    if dtype is not None or {torch_dtype(tensor) for tensor in self} != {spec.torch_dtype for spec in meta_outputs}:
+    if dtype is not None or {torch_dtype(tensor) for tensor in self} != {
+        spec.torch_dtype for spec in meta_outputs
+    }:
         raise NotImplementedError("ForeachNorm keeps the dtype")
     return ge.ForeachNorm(self, cast(ord, FLOAT), outputs=len(self))
 

@@ -15,19 +15,22 @@ HALVES = (torch.float16, torch.bfloat16)
 _AXPY_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 
 rename({
-    aten.acos.default: ge.Acos, aten.acosh.default: ge.Acosh, aten.asin.default: ge.Asin, aten.asinh.default: ge.Asinh,
-    aten.atan.default: ge.Atan, aten.atanh.default: ge.Atanh, aten.cos.default: ge.Cos, aten.cosh.default: ge.Cosh,
-    aten.sin.default: ge.Sin, aten.sinh.default: ge.Sinh, aten.tan.default: ge.Tan, aten.tanh.default: ge.Tanh,
-    aten.erf.default: ge.Erf, aten.erfc.default: ge.Erfc, aten.erfinv.default: ge.Erfinv, aten.exp.default: ge.Exp,
-    aten.expm1.default: ge.Expm1, aten.log.default: ge.Log, aten.log1p.default: ge.Log1p, aten.neg.default: ge.Neg,
-    aten.reciprocal.default: ge.Reciprocal, aten.rsqrt.default: ge.Rsqrt, aten.sqrt.default: ge.Sqrt,
-    aten.square.default: ge.Square, aten.special_i0e.default: ge.BesselI0e, aten.special_i1e.default: ge.BesselI1e,
-    aten.special_ndtri.default: ge.Ndtri, aten.atan2.default: ge.Atan2, aten.nextafter.default: ge.NextAfter,
-    aten.igamma.default: ge.Igamma, aten.igammac.default: ge.Igammac,
-    aten.remainder.Tensor: ge.FloorMod, aten.remainder.Scalar: ge.FloorMod, aten.remainder.Scalar_Tensor: ge.FloorMod,
-    aten.fmod.Tensor: ge.TruncateMod, aten.fmod.Scalar: ge.TruncateMod,
-    aten.pow.Tensor_Tensor: ge.Pow, aten.pow.Scalar: ge.Pow,
-    aten.xlogy.Tensor: ge.Xlogy, aten.xlogy.Scalar_Other: ge.Xlogy, aten.xlogy.Scalar_Self: ge.Xlogy,
+    aten.acos.default: ge.Acos, aten.acosh.default: ge.Acosh, aten.asin.default: ge.Asin,
+    aten.asinh.default: ge.Asinh, aten.atan.default: ge.Atan, aten.atanh.default: ge.Atanh,
+    aten.cos.default: ge.Cos, aten.cosh.default: ge.Cosh, aten.sin.default: ge.Sin,
+    aten.sinh.default: ge.Sinh, aten.tan.default: ge.Tan, aten.tanh.default: ge.Tanh,
+    aten.erf.default: ge.Erf, aten.erfc.default: ge.Erfc, aten.erfinv.default: ge.Erfinv,
+    aten.exp.default: ge.Exp, aten.expm1.default: ge.Expm1, aten.log.default: ge.Log,
+    aten.log1p.default: ge.Log1p, aten.neg.default: ge.Neg, aten.reciprocal.default: ge.Reciprocal,
+    aten.rsqrt.default: ge.Rsqrt, aten.sqrt.default: ge.Sqrt, aten.square.default: ge.Square,
+    aten.special_i0e.default: ge.BesselI0e, aten.special_i1e.default: ge.BesselI1e,
+    aten.special_ndtri.default: ge.Ndtri, aten.atan2.default: ge.Atan2,
+    aten.nextafter.default: ge.NextAfter, aten.igamma.default: ge.Igamma,
+    aten.igammac.default: ge.Igammac, aten.remainder.Tensor: ge.FloorMod,
+    aten.remainder.Scalar: ge.FloorMod, aten.remainder.Scalar_Tensor: ge.FloorMod,
+    aten.fmod.Tensor: ge.TruncateMod, aten.fmod.Scalar: ge.TruncateMod, aten.pow.Tensor_Tensor: ge.Pow,
+    aten.pow.Scalar: ge.Pow, aten.xlogy.Tensor: ge.Xlogy, aten.xlogy.Scalar_Other: ge.Xlogy,
+    aten.xlogy.Scalar_Self: ge.Xlogy,
 }, promoted=True)  # fmt: skip
 
 
@@ -144,7 +147,9 @@ def _division(op):
     return run
 
 
-converter(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)(_division(ge.RealDiv))
+converter(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)(
+    _division(ge.RealDiv)
+)
 converter(aten.floor_divide.default, aten.floor_divide.Scalar)(_division(ge.FloorDiv))
 
 

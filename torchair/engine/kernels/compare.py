@@ -9,7 +9,8 @@ from torchair.engine.registry import Operand, kernel, torch_kernels
 torch_kernels({
     "Equal": torch.eq, "NotEqual": torch.ne, "Less": torch.lt, "LessEqual": torch.le, "Greater": torch.gt,
     "GreaterEqual": torch.ge, "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor, "LeftShift": torch.bitwise_left_shift, "RightShift": torch.bitwise_right_shift,
+    "BitwiseXor": torch.bitwise_xor, "LeftShift": torch.bitwise_left_shift,
+    "RightShift": torch.bitwise_right_shift,
 }, numbers=True)  # fmt: skip
 torch_kernels({
     "LogicalAnd": torch.logical_and, "LogicalOr": torch.logical_or, "LogicalNot": torch.logical_not,

@@ -8,8 +8,13 @@ from torchair.engine.registry import Number, kernel, torch_kernels
 
 aten = torch.ops.aten
 
-_UNARY = "Abs Acos Asin Atan Cos Cosh Erf Erfc Exp Expm1 Log Log10 Log1p Log2 Neg Reciprocal Sigmoid Sin Sinh Sqrt Tan Tanh"
-torch_kernels({f"Foreach{name}": getattr(aten, f"_foreach_{name.lower()}").default for name in _UNARY.split()})
+_UNARY = (
+    "Abs Acos Asin Atan Cos Cosh Erf Erfc Exp Expm1 Log Log10 Log1p Log2 "
+    "Neg Reciprocal Sigmoid Sin Sinh Sqrt Tan Tanh"
+)
+torch_kernels(
+    {f"Foreach{name}": getattr(aten, f"_foreach_{name.lower()}").default for name in _UNARY.split()}
+)
 torch_kernels({"ForeachACos": aten._foreach_acos.default, "ForeachASin": aten._foreach_asin.default})
 torch_kernels({"ForeachATan": aten._foreach_atan.default, "ForeachLerpList": aten._foreach_lerp.List})
 torch_kernels({
@@ -72,13 +77,17 @@ def addcdiv(x1, x2, x3, scalar: Number):
 @kernel("ForeachAddcmulList", "ForeachAddcmulScalarList")
 def addcmul_list(x1, x2, x3, scalars):
     """x1 + scalar * x2 * x3, one scalar per tensor."""
-    return [(a + number * b * c).to(a.dtype) for a, b, c, number in zip(x1, x2, x3, scalars.unbind(), strict=True)]
+    return [
+        (a + number * b * c).to(a.dtype) for a, b, c, number in zip(x1, x2, x3, scalars.unbind(), strict=True)
+    ]
 
 
 @kernel("ForeachAddcdivList", "ForeachAddcdivScalarList")
 def addcdiv_list(x1, x2, x3, scalars):
     """x1 + scalar * x2 / x3, one scalar per tensor."""
-    return [(a + number * b / c).to(a.dtype) for a, b, c, number in zip(x1, x2, x3, scalars.unbind(), strict=True)]
+    return [
+        (a + number * b / c).to(a.dtype) for a, b, c, number in zip(x1, x2, x3, scalars.unbind(), strict=True)
+    ]
 
 
 @kernel("ForeachLerpScalar")

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: one result element from the elements at the same place. Operands have equal dtypes."""
+"""Elementwise arithmetic: an element comes from the elements at its place. Operands have one dtype."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from torchair.engine.registry import Operand, kernel, torch_kernels
 
 torch_kernels({
     "Abs": torch.abs, "Neg": torch.neg, "Sign": torch.sgn, "Reciprocal": torch.reciprocal,
-    "Ceil": torch.ceil, "Floor": torch.floor, "Round": torch.round, "Rint": torch.round, "Trunc": torch.trunc,
-    "Sqrt": torch.sqrt, "Rsqrt": torch.rsqrt, "Square": torch.square, "Expm1": torch.expm1, "Log1p": torch.log1p,
-    "Sin": torch.sin, "Cos": torch.cos, "Tan": torch.tan, "Asin": torch.asin, "Acos": torch.acos, "Atan": torch.atan,
-    "Sinh": torch.sinh, "Cosh": torch.cosh, "Tanh": torch.tanh, "Asinh": torch.asinh, "Acosh": torch.acosh,
-    "Atanh": torch.atanh, "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv,
-    "Atan2": torch.atan2, "NextAfter": torch.nextafter, "Igamma": torch.special.gammainc,
-    "Igammac": torch.special.gammaincc, "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e,
-    "Ndtri": torch.special.ndtri,
+    "Ceil": torch.ceil, "Floor": torch.floor, "Round": torch.round, "Rint": torch.round,
+    "Trunc": torch.trunc, "Sqrt": torch.sqrt, "Rsqrt": torch.rsqrt, "Square": torch.square,
+    "Expm1": torch.expm1, "Log1p": torch.log1p, "Sin": torch.sin, "Cos": torch.cos, "Tan": torch.tan,
+    "Asin": torch.asin, "Acos": torch.acos, "Atan": torch.atan, "Sinh": torch.sinh, "Cosh": torch.cosh,
+    "Tanh": torch.tanh, "Asinh": torch.asinh, "Acosh": torch.acosh, "Atanh": torch.atanh,
+    "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv, "Atan2": torch.atan2,
+    "NextAfter": torch.nextafter, "Igamma": torch.special.gammainc, "Igammac": torch.special.gammaincc,
+    "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e, "Ndtri": torch.special.ndtri,
 })  # fmt: skip
 torch_kernels({
     "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "RealDiv": torch.true_divide,
-    "FloorMod": torch.remainder, "Mod": torch.fmod, "TruncateMod": torch.fmod, "Pow": torch.pow, "Xlogy": torch.xlogy,
+    "FloorMod": torch.remainder, "Mod": torch.fmod, "TruncateMod": torch.fmod, "Pow": torch.pow,
+    "Xlogy": torch.xlogy,
 }, numbers=True)  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from torchair.core.torch_private import SYM_MATH
 from torchair.engine.registry import host_kernels
 from torchair.ge.host import Host, is_symbol
 
-
 # Host arithmetic is exact only for these; everything else is computed as data.
 _NUMBER_DTYPES = (torch.int64, torch.int32, torch.float32, torch.float64, torch.bool)
 _INT64 = torch.iinfo(torch.int64)
@@ -28,7 +27,10 @@ def _elementwise(fn: Callable[..., Any], result: torch.dtype | None = None) -> C
         if not _is_size_arithmetic(operands):
             return None
         length = max((len(operand.items) for operand in operands if operand.ndim), default=None)
-        columns = [operand.items * (length or 1) if len(operand.items) == 1 else operand.items for operand in operands]
+        columns = [
+            operand.items * (length or 1) if len(operand.items) == 1 else operand.items
+            for operand in operands
+        ]
         try:
             items = tuple(fn(*row) for row in zip(*columns, strict=True))
         except (ArithmeticError, ValueError):
@@ -41,7 +43,7 @@ def _elementwise(fn: Callable[..., Any], result: torch.dtype | None = None) -> C
 
 
 def _is_size_arithmetic(operands: Sequence[Host]) -> bool:
-    """Integers and bools always; floats where a symbol takes part: float constants are data, with the rounding of data."""
+    """Integers and bools always; floats where a symbol takes part: float constants are rounded like data."""
     if any(operand.dtype not in _NUMBER_DTYPES for operand in operands):
         return False
     has_symbol = any(is_symbol(item) for operand in operands for item in operand.items)
@@ -69,7 +71,11 @@ def _minimum(a: Any, b: Any) -> Any:
 
 
 def _choose(condition: Any, then: Any, otherwise: Any) -> Any:
-    return torch.sym_ite(condition, then, otherwise) if is_symbol(condition) else (then if condition else otherwise)
+    return (
+        torch.sym_ite(condition, then, otherwise)
+        if is_symbol(condition)
+        else (then if condition else otherwise)
+    )
 
 
 def _functions() -> dict[str, Callable[..., Host | None]]:
@@ -78,7 +84,11 @@ def _functions() -> dict[str, Callable[..., Host | None]]:
 
 
 def _log(x: Host, *, base: float, scale: float, shift: float) -> Host | None:
-    return _elementwise(SYM_MATH["log2"])(x) if (base, scale, shift) == (2, 1, 0) and "log2" in SYM_MATH else None
+    return (
+        _elementwise(SYM_MATH["log2"])(x)
+        if (base, scale, shift) == (2, 1, 0) and "log2" in SYM_MATH
+        else None
+    )
 
 
 def _cast(x: Host, *, dst_type: int, **_: Any) -> Host | None:
@@ -154,20 +164,23 @@ def _reshape(x: Host, shape: Host, **_: Any) -> Host | None:
 
 
 host_kernels({
-    "Add": _elementwise(operator.add), "Sub": _elementwise(operator.sub), "Mul": _elementwise(operator.mul),
-    "FloorDiv": _elementwise(operator.floordiv), "Mod": _elementwise(operator.mod), "FloorMod": _elementwise(operator.mod),
-    "Div": _elementwise(_truncating), "RealDiv": _elementwise(operator.truediv), "Neg": _elementwise(operator.neg),
-    "Maximum": _elementwise(_maximum), "Minimum": _elementwise(_minimum), "Pow": _elementwise(operator.pow),
-    "LeftShift": _elementwise(operator.lshift), "RightShift": _elementwise(operator.rshift), "Abs": _elementwise(abs),
-    "Floor": _elementwise(math.floor), "Ceil": _elementwise(math.ceil), "Trunc": _elementwise(math.trunc),
-    "Round": _elementwise(round), "Cast": _cast, "Log": _log, **_functions(),
-    "Equal": _elementwise(operator.eq, torch.bool), "NotEqual": _elementwise(operator.ne, torch.bool),
-    "Less": _elementwise(operator.lt, torch.bool), "LessEqual": _elementwise(operator.le, torch.bool),
-    "Greater": _elementwise(operator.gt, torch.bool), "GreaterEqual": _elementwise(operator.ge, torch.bool),
-    "LogicalAnd": _elementwise(operator.and_), "LogicalOr": _elementwise(operator.or_), "LogicalNot": _elementwise(torch.sym_not),
+    "Add": _elementwise(operator.add), "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul), "FloorDiv": _elementwise(operator.floordiv),
+    "Mod": _elementwise(operator.mod), "FloorMod": _elementwise(operator.mod),
+    "Div": _elementwise(_truncating), "RealDiv": _elementwise(operator.truediv),
+    "Neg": _elementwise(operator.neg), "Maximum": _elementwise(_maximum),
+    "Minimum": _elementwise(_minimum), "Pow": _elementwise(operator.pow),
+    "LeftShift": _elementwise(operator.lshift), "RightShift": _elementwise(operator.rshift),
+    "Abs": _elementwise(abs), "Floor": _elementwise(math.floor), "Ceil": _elementwise(math.ceil),
+    "Trunc": _elementwise(math.trunc), "Round": _elementwise(round), "Cast": _cast, "Log": _log,
+    **_functions(), "Equal": _elementwise(operator.eq, torch.bool),
+    "NotEqual": _elementwise(operator.ne, torch.bool), "Less": _elementwise(operator.lt, torch.bool),
+    "LessEqual": _elementwise(operator.le, torch.bool), "Greater": _elementwise(operator.gt, torch.bool),
+    "GreaterEqual": _elementwise(operator.ge, torch.bool), "LogicalAnd": _elementwise(operator.and_),
+    "LogicalOr": _elementwise(operator.or_), "LogicalNot": _elementwise(torch.sym_not),
     "BitwiseAnd": _elementwise(operator.and_), "BitwiseOr": _elementwise(operator.or_),
-    "BitwiseXor": _elementwise(operator.xor), "SelectV2": _elementwise(_choose),
-    "Gather": _gather, "GatherV2": _gather, "Pack": _pack, "ConcatV2": _concat, "Unpack": _unpack,
-    "ReduceProdD": _product, "ReduceSum": _total, "StridedSliceV2": _slice,
-    "Identity": _identity, "TensorMove": _identity, "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
+    "BitwiseXor": _elementwise(operator.xor), "SelectV2": _elementwise(_choose), "Gather": _gather,
+    "GatherV2": _gather, "Pack": _pack, "ConcatV2": _concat, "Unpack": _unpack, "ReduceProdD": _product,
+    "ReduceSum": _total, "StridedSliceV2": _slice, "Identity": _identity, "TensorMove": _identity,
+    "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
 })  # fmt: skip
