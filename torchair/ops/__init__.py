@@ -1,0 +1,1 @@
+"""Our torch.library ops, each with its fake (shape) function."""
