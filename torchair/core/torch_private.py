@@ -328,6 +328,18 @@ class _Recorded(PythonReferenceAnalysis):
     def ceil(cls, x: Any) -> Any:
         return torch.sym_float(cls.ceil_to_int(x))
 
+    # torch 2.11 has no reading of choices.
+    @staticmethod
+    def expr_cond_pair(expr: Any, cond: Any) -> tuple[Any, Any]:
+        return expr, cond
+
+    @staticmethod
+    def piecewise(*pairs: tuple[Any, Any]) -> Any:
+        chosen = pairs[-1][0]
+        for expr, cond in reversed(pairs[:-1]):
+            chosen = torch.sym_ite(cond, expr, chosen)
+        return chosen
+
 
 for _name, _function in SYM_MATH.items():
     setattr(_Recorded, _name, staticmethod(_applied(_function)))
