@@ -32,6 +32,7 @@ from torchair.core.torch_private import (
     tree_flatten,
     tree_unflatten,
 )
+from torchair.ge.attr import Str
 from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import Symbol, torch_op
@@ -90,7 +91,7 @@ def _placeholder(walk: Walk, node: fx.Node) -> Any:
     if not isinstance(value, torch.Tensor) and not is_symbol(value):
         return value
     walk.graph.origin = Origin(node.name, "placeholder", source_of(node), node)
-    tensor: Tensor = ge.Data(index=index, node_name=_unique(walk, node.name))
+    tensor: Tensor = ge.Data(index=len(walk.graph.feeds), node_name=_unique(walk, node.name))
     walk.graph.feeds[tensor.op.name] = Feed("value", (index,))
     if isinstance(value, torch.Tensor):
         tensor.meta = value
@@ -210,9 +211,12 @@ def _check(node: fx.Node, result: Any, meta: Any) -> None:
             got=", ".join(_shown(value) for value in made),
             near=", ".join(describe(value) for value in expected),
         )
-    for value, want in zip(made, expected, strict=True):
+    for number, (value, want) in enumerate(zip(made, expected, strict=True)):
         if isinstance(value, Tensor) and isinstance(want, torch.Tensor):
             _check_tensor(node, value, want)
+            # The name by which dumps of the FX graph and of the IR are matched.
+            name = f"{node.name}-{_target_name(node.target)}.OUTPUT.{number}"
+            value.desc.attrs.setdefault("_fx_tensor_name", Str(name))
 
 
 def _check_tensor(node: fx.Node, value: Tensor, want: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchair.core.torch_private import storage_id
 from torchair.engine.evaluate import Value, evaluate
 from torchair.engine.layout import is_static, restride
 from torchair.engine.registry import as_host
@@ -21,6 +22,14 @@ def interpret(
 ) -> list[Any]:
     """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs."""
     values: dict[Tensor, Value] = {}
+    # Results that share memory with an argument where FX promised that they do not: copied before it changes.
+    kept: dict[Tensor, Value] = {}
+    returned = {result.tensor for result in graph.results if result.kind == "tensor"}
+    owned = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
+
+    def shares(value: Value) -> bool:
+        return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in owned
+
     with torch.no_grad():
         for op in graph.ops:
             if op.type == OUTPUT_TYPE:
@@ -31,9 +40,27 @@ def interpret(
                 else evaluate(op, values, device)
             )
             values.update(zip(op.outputs, made, strict=True))
+            kept.update(
+                (tensor, value.clone())
+                for tensor, value in zip(op.outputs, made, strict=True)
+                if tensor in returned and shares(value)
+            )
             if observe is not None:
                 observe(op, made)
-        return [read(result, values, args, device) for result in graph.results]
+        made = [read(result, values | kept, args, device) for result in graph.results]
+        return _apart(graph.results, made)
+
+
+def _apart(results: Sequence[Result], made: Sequence[Any]) -> list[Any]:
+    """Results that share memory with each other where FX promised that they do not get memory of their own."""
+    owners: dict[int, int] = {}
+    apart = list(made)
+    for place, (result, value) in enumerate(zip(results, made, strict=True)):
+        if result.kind == "tensor":
+            promised = storage_id(result.meta)
+            if owners.setdefault(value.untyped_storage().data_ptr(), promised) != promised:
+                apart[place] = value.clone()
+    return apart
 
 
 def read(result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], device: torch.device) -> Any:
@@ -48,8 +75,9 @@ def read(result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], de
     if result.kind == "number":
         return as_host(value).value
     if isinstance(value, Host):
-        return value.to_tensor(result.meta.device)
-    return restride(value, result.meta)
+        return value.to_tensor(device if result.meta is None else result.meta.device)
+    # A graph read from a file may not say how its results were laid out.
+    return value if result.meta is None else restride(value, result.meta)
 
 
 def feed_value(feed: Feed, args: Sequence[Any]) -> Value:
