@@ -202,3 +202,9 @@ def test_half_products_use_muls():
 
 def test_the_same_operand_twice_after_two_operands():
     check(lambda a, b: (a * b, a * a, b * b), make(f32, 3), make(f32, 3) + 1)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0.1, "Adds"), (0.5, "Add")])
+def test_sums_beyond_cpus_keep_numbers_that_16_bits_do_not_hold(number, expected):
+    graph, _, _, _ = converted(lambda x: x + number, [torch.empty(3, dtype=f16, device="meta")])
+    assert [op.type for op in graph.ops if op.type not in ("Const", "Data", "NetOutput")] == [expected]

@@ -88,6 +88,8 @@ def sign(self):
 @converter(aten.add.Tensor, aten.add.Scalar)
 def add(self, other, alpha=1, *, meta_outputs):
     """self + alpha * other, computed in the dtype of the result; for bools either."""
+    if _shows_rounding(other, meta_outputs) and not isinstance(alpha, Tensor):
+        return ge.Adds(cast(self, meta_outputs.dtype), value=float(alpha * other))
     self, other = promote(self, other, to=meta_outputs.dtype)
     if _is_one(alpha):
         return (ge.LogicalOr if meta_outputs.torch_dtype is torch.bool else ge.Add)(self, other)
@@ -97,6 +99,8 @@ def add(self, other, alpha=1, *, meta_outputs):
 @converter(aten.sub.Tensor, aten.sub.Scalar)
 def sub(self, other, alpha=1, *, meta_outputs):
     """self - alpha * other."""
+    if _shows_rounding(other, meta_outputs):
+        return add(self, other, _negative(alpha), meta_outputs=meta_outputs)
     self, other = promote(self, other, to=meta_outputs.dtype)
     return ge.Sub(self, other) if _is_one(alpha) else _axpy(self, other, _negative(alpha), meta_outputs)
 
@@ -105,6 +109,13 @@ def sub(self, other, alpha=1, *, meta_outputs):
 def rsub(self, other, alpha=1, *, meta_outputs):
     """other - alpha * self."""
     return sub(other, self, alpha, meta_outputs=meta_outputs)
+
+
+def _shows_rounding(number, meta) -> bool:
+    """Is this a number that 16 bits do not hold? CPUs round it before they add it, other devices do not."""
+    if not isinstance(number, int | float) or meta.device.type == "cpu":
+        return False
+    return working_dtype(meta.torch_dtype, number) is not meta.torch_dtype
 
 
 def _axpy(self, other, alpha, meta):
