@@ -52,7 +52,7 @@ def interpret(
 
 
 def _apart(results: Sequence[Result], made: Sequence[Any]) -> list[Any]:
-    """Results that share memory with each other where FX promised that they do not get memory of their own."""
+    """Results that share memory with each other, though in FX they do not, get memory of their own."""
     owners: dict[int, int] = {}
     apart = list(made)
     for place, (result, value) in enumerate(zip(results, made, strict=True)):

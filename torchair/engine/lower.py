@@ -24,6 +24,7 @@ from torchair.core.torch_private import (
     faking,
     forget_data_sizes,
     make_fx,
+    storage_id,
     unclaimed_symbols,
 )
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
@@ -60,6 +61,8 @@ class Lowering:
     values: dict[Tensor, fx.Node | Host] = field(default_factory=dict)
     traced: dict[Hashable, Traced] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
+    # The storage that FX says an argument or result has, by the storage it has here.
+    owners: dict[int, int] = field(default_factory=dict)
 
     def value(self, tensor: Tensor) -> Value:
         """The fake tensor or host value that flows on an edge."""
@@ -91,6 +94,9 @@ def lower(
                 state.values[op.outputs[0]] = state.values[op.inputs[0]]
             else:
                 _lower_op(state, graph, op)
+        arguments = [node.meta["val"] for node in state.placeholders]
+        stored = [storage_id(value) for value in arguments if isinstance(value, torch.Tensor)]
+        state.owners = dict(zip(stored, stored, strict=True))
         outputs = [_output(state, result) for result in graph.results]
     state.graph.output(tuple(outputs))
     gm = fx.GraphModule(state.root, state.graph, "Lowered")
@@ -259,9 +265,26 @@ def _output(state: Lowering, result: Result) -> Any:
         return number_node(state, as_host(state.value(result.tensor)).value)
     if isinstance(found, Host):
         return _call(state, lambda: found.to_tensor(result.meta.device), None, _symbols_of([found]))
+    found = _own(state, found, result.meta)
     if restride(found.meta["val"], result.meta) is found.meta["val"]:
         return found
     return _call(state, lambda x: restride(x, result.meta), found, [])
+
+
+def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
+    """The node, or a copy when it shares memory with an argument or another result, and in FX it does not.
+
+    Identity ops and no-op reductions are views here. The copy is made at once: the argument may change.
+    """
+    promised = storage_id(meta)
+    if state.owners.setdefault(storage_id(node.meta["val"]), promised) == promised:
+        return node
+    after = state.placeholders[-1] if node.op == "placeholder" else node
+    with state.graph.inserting_after(after):
+        made = state.graph.call_function(torch.ops.aten.clone.default, (node,))
+    with state.fake_mode:
+        made.meta["val"] = torch.ops.aten.clone.default(node.meta["val"])
+    return made
 
 
 def _call(state: Lowering, fn: Callable[..., Any], x: fx.Node | None, numbers: list[Any]) -> fx.Node:
