@@ -106,6 +106,18 @@ def select_scatter(self, src, dim, index):
     return _assign(self, cast(ge.Unsqueeze(src, axes=[dim]), self.dtype), dim, index, stop, 1)
 
 
+@converter(aten.slice_backward.default)
+def slice_backward(grad_output, input_sizes, dim, start, end, step):
+    """The gradient of a slice: in its place, among zeros."""
+    return slice_scatter(ge.Fill(input_sizes, like(0, grad_output)), grad_output, dim, start, end, step)
+
+
+@converter(aten.select_backward.default)
+def select_backward(grad_output, input_sizes, dim, index):
+    """The gradient of one entry: in its place, among zeros."""
+    return select_scatter(ge.Fill(input_sizes, like(0, grad_output)), grad_output, dim, index)
+
+
 def _assign(self, value, dim, start, stop, step):
     """Write a slice of one dim; the other dims are whole, which their mask bits say."""
     others = (1 << self.rank) - 1 - (1 << dim)

@@ -7,7 +7,6 @@ import torch
 from torchair import ge
 from torchair.convert.operands import INT64, cast, dim_of, dims_of, pack, promote, same_size, shape_of, sizes
 from torchair.convert.registry import converter
-from torchair.convert.views import permutation
 from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten
@@ -31,13 +30,17 @@ def permute(self, dims):
 @converter(aten.t.default)
 def t(self):
     """Rows and columns swapped."""
-    return ge.Transpose(self, list(permutation(aten.t.default, (self,), self.rank)))
+    return ge.Transpose(self, [1, 0]) if self.rank == 2 else self
 
 
 @converter(aten.transpose.int)
 def transpose(self, dim0, dim1):
     """Two dims swapped."""
-    return ge.Transpose(self, list(permutation(aten.transpose.int, (self, dim0, dim1), self.rank)))
+    order = list(range(self.rank))
+    if self.rank:
+        a, b = dim_of(dim0, self.rank), dim_of(dim1, self.rank)
+        order[a], order[b] = b, a
+    return ge.Transpose(self, order)
 
 
 @converter(aten.expand.default)
