@@ -62,4 +62,5 @@ class CompiledGraph:
 
 
 def _standalone(runner: Runner) -> str | None:
-    return getattr(runner.program, "standalone", None)
+    write = getattr(runner.program, "standalone", None)
+    return None if write is None else write()

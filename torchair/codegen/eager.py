@@ -13,6 +13,7 @@ import linecache
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     writer = Writer(gm)
     source, names = writer.write()
-    return Boxed("eager", source, load(source, names), standalone(source, names, writer.spelled))
+    return Boxed("eager", source, load(source, names), partial(standalone, source, names, writer.spelled))
 
 
 def standalone(source: str, names: dict[str, Any], spelled: dict[str, str]) -> str | None:
