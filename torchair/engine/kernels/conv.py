@@ -80,12 +80,21 @@ def _gradient(dy, x, filter, mask, strides, pads, dilations, groups, data_format
     )
 
 
+def _memory_format(filter):
+    """Channels last where the filters are; filters whose order says nothing count as contiguous."""
+    last = torch.channels_last if filter.ndim == 4 else torch.channels_last_3d
+    is_last = filter.is_contiguous(memory_format=last) and not filter.is_contiguous()
+    return last if is_last else torch.contiguous_format
+
+
 @kernel("Conv2DBackpropInput", "Conv3DBackpropInput")
 def conv_backprop_input(
     input_size: Ints, filter, out_backprop, *, strides, pads, dilations, groups, data_format
 ):
     """The gradient of the data, whose shape is `input_size`."""
-    shape_only = out_backprop.new_empty(1).expand(input_size)
+    # Only its shape and memory order are read, but a strided stand-in would be copied: so it is dense.
+    order = _memory_format(filter)
+    shape_only = torch.empty(input_size, dtype=filter.dtype, device=filter.device, memory_format=order)
     mask = [True, False, False]
     return _gradient(out_backprop, shape_only, filter, mask, strides, pads, dilations, groups, data_format)[0]
 
@@ -95,7 +104,7 @@ def conv_backprop_filter(
     x, filter_size: Ints, out_backprop, *, strides, pads, dilations, groups, data_format
 ):
     """The gradient of the filters, whose shape is `filter_size`; half precision gives float32."""
-    shape_only = x.new_empty(1).expand(filter_size)
+    shape_only = x.new_empty(filter_size)
     mask = [False, True, False]
     made = _gradient(out_backprop, x, shape_only, mask, strides, pads, dilations, groups, data_format)[1]
     return made if made.dtype == torch.float64 else made.float()
