@@ -1,7 +1,11 @@
 """Writes the reference pages that are read off the code: `make docs`. A structure test fails when one is old.
 
-`docs/reference/errors.md` comes from `torchair/core/errors.py` and the cures below, `docs/reference/api.md`
-from the `__all__` and the docstrings of the public modules.
+| page | from |
+| --- | --- |
+| `errors.md` | `torchair/core/errors.py` and the cures below |
+| `api.md` | `__all__` and the docstrings of the public modules |
+| `options.md` | the rows of `torchair/configs/compiler_config.py` |
+| `ops.md` | the registry of converters |
 """
 
 from __future__ import annotations
@@ -10,35 +14,39 @@ import enum
 import importlib
 import inspect
 import re
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import torchair.backend.compile  # noqa: F401 - fills the registries as a user's import does
+from docs.emitted import emitted_by_target
+from torchair.configs import reference
 from torchair.core import errors
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
-# In the order of the page: what users meet first comes first.
-PUBLIC_MODULES = (
-    "torchair",
-    "torchair.configs.compiler_config",
-    "torchair.npugraph_ex",
-    "torchair.inference",
-    "torchair.scope",
-    "torchair.ops",
-    "torchair.ge",
-    "torchair.ge.attr",
-)
+# In the order of the page: what users meet first comes first. Names, or all of `__all__`.
+PUBLIC_MODULES: dict[str, tuple[str, ...] | None] = {
+    "torchair": None,
+    "torchair.npugraph_ex": None,
+    "torchair.configs.compiler_config": ("CompilerConfig",),
+    "torchair.ge": None,
+    "torchair.ge.attr": None,
+    "torchair.ge.prototype": ("register_prototype",),
+    "torchair.core.utils": None,
+}
 
 CURES = {
     "AirError": (
-        "Read the lines below the first one: `at` is your source line, `got` is what was there, `near` is"
-        " what would work, `next` is what to do. Catch this class to catch everything torchair raises on "
+        "Read the lines below the first one: `at` is your source line, `got` is what was there, `near` is "
+        "what would work, `next` is what to do. Catch this class to catch everything torchair raises on "
         "purpose."
     ),
     "BadOption": (
-        "Compare the name with [the options page](options.md); the message lists the allowed values and "
-        "the closest name. Options are checked when they are assigned, so the failing line is the one "
-        "that sets it."
+        "Compare the name with [the options page](options.md): the message lists the valid names or values "
+        "and, for a name, the closest one. Options are checked when they are assigned, so the failing line "
+        "is the one that sets it."
     ),
     "BadOptionType": (
         "Pass the Python type that the message names; options are values, not text to be parsed."
@@ -48,39 +56,47 @@ CURES = {
         "directory."
     ),
     "UnknownOp": (
-        "Check the spelling: IR op types are case-sensitive (`MatMulV2`). For an op that only your device"
-        " knows, build it with `torchair.ge.custom_op`."
+        "Check the spelling: IR op types are case-sensitive (`MatMulV2`), and the message names the nearest "
+        "ones. Declare an op of your own with `torchair.ge.prototype.register_prototype"
+        '("Name(x, y?; k: Int = 1) -> z")`.'
     ),
     "BadAttribute": (
-        "Use the attributes the message lists; wrap values in `torchair.ge.attr` types where kinds differ."
+        "`near` is the whole prototype of the op: use the attributes it lists, with values of the kind it "
+        "names; `torchair.ge.attr` has a class for each kind."
     ),
     "BadInput": (
-        "Give every required input in prototype order; numbers, lists and torch tensors become constants."
+        "`near` is the whole prototype of the op: give every required input in that order, a list where it "
+        "says `*`. Numbers, lists, numpy arrays and torch tensors become constants, nothing else does."
     ),
     "BadGraph": (
-        "If a pass of yours ran last, look there first: the message names it. Otherwise please report it "
-        'with the text of the graph (`config.debug.graph_dump.type = "py"`).'
+        "The message names the op and, where it is known, your source line. If you have a pass of your own, "
+        "set `config.engine_config.verify = True`: the graph is then checked after every pass, and "
+        "`logger.setLevel(logging.DEBUG)` lists the passes that left it whole. A graph that was read from a "
+        "file or from text is refused as a whole, nothing of it is kept."
     ),
     "BadConverter": (
-        "Make the converter return as many tensors as the FX node does, with the same dtypes and shapes; "
-        "insert `ge.Cast` or `ge.Reshape` where they differ. The message shows both sides."
+        "Make the converter return as many tensors as the op does, with the same dtypes and shapes; insert "
+        "`ge.Cast` or `ge.Reshape` where they differ. The message shows both sides. A converter that cannot "
+        "serve a call raises `NotImplementedError(reason)`: then the next one is tried."
     ),
     "UnsupportedOp": (
-        "Do what `near` offers, or register a converter ([five minutes](../develop/converter.md)). "
-        "Running a model never needs this: an op without a converter runs as it is. Only exports and "
-        "hand-built graphs do."
+        "Add a kernel ([five minutes](../develop/kernel.md)), or convert to IR ops that have one. An ATen op "
+        "never meets this, because it runs as it is when nothing converts it; IR ops that you build yourself "
+        "and attributes that a kernel does not know do."
     ),
     "BadPass": (
-        "Run the pass alone on the graph text in the message. A pass must keep the graph valid: every "
-        "used value defined before its use, outputs unchanged in number."
+        "The message names the pass and the option that brought it. A pass must leave a valid graph: every "
+        "value defined before its use. Print `gm.graph` at the end of your pass and compare."
     ),
     "BadCall": (
-        "Call with the shapes, dtypes and devices the graph was compiled for, or compile with "
-        "`dynamic=True`. Through `torch.compile` this cannot happen; it happens to direct calls of a "
-        "compiled graph."
+        "Call with the shapes and memory layouts that the graph was recorded with. Through `torch.compile` "
+        "this cannot happen, as its guards compile again; it happens to direct calls of a compiled graph "
+        "(`get_compiler`, `npugraph_ex.compile_fx`)."
     ),
     "NotPossible": (
-        "Choose another mode or device as the message says, or drop the request: nothing was half done."
+        'Do what `next` says, often: use another `config.engine_config.codegen` (`"inductor"` instead of '
+        '`"native"`). Nothing was half done. With `codegen = "auto"` a generator that cannot serve a graph '
+        "is replaced by `eager` and the log says so."
     ),
 }
 
@@ -127,14 +143,18 @@ def api_page() -> str:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """The names of `__all__`; submodules have a heading of their own."""
-    return [name for name in sorted(module.__all__) if not inspect.ismodule(getattr(module, name))]
+    """The public names of a module; submodules have a heading of their own."""
+    names = PUBLIC_MODULES[module.__name__] or module.__all__
+    return [name for name in sorted(names) if not inspect.ismodule(getattr(module, name))]
 
 
 def _entry(name: str, value: object) -> list[str]:
-    if not callable(value) or isinstance(value, enum.EnumMeta):
-        shown = ", ".join(value.__members__) if isinstance(value, enum.EnumMeta) else type(value).__name__
-        return [f"`{shown}`", "", _text(value if isinstance(value, type) else type(value))]
+    if isinstance(value, enum.EnumMeta):
+        return [f"`{', '.join(value.__members__)}`", "", _text(value)]
+    if isinstance(value, int | str):
+        return [f"`{value!r}`"]
+    if not callable(value):
+        return [f"`{type(value).__name__}`", "", _text(type(value))]
     return ["```python", f"{name}{_signature(value)}", "```", "", _text(value)]
 
 
@@ -151,7 +171,31 @@ def _text(value: object) -> str:
     return inspect.cleandoc(getattr(value, "__doc__", None) or "")
 
 
-PAGES = {"errors.md": errors_page, "api.md": api_page}
+def ops_page() -> str:
+    """One row per FX target with a converter of ours, by namespace."""
+    emitted = {_target_name(target): ops for target, ops in emitted_by_target().items()}
+    lines = [
+        "# Converted ops",
+        "",
+        f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE ops",
+        "that the converter can emit; which of them it does depends on dtypes, shapes and arguments. Casts,",
+        "constants and sizes that operands need are named only where there is nothing else. An op that is not",
+        "listed is taken apart by torch's own decomposition or, where it has none, runs as it is (`TorchOp`).",
+    ]
+    for namespace, names in groupby(sorted(emitted), key=lambda name: name.split(".")[0]):
+        lines += ["", f"## {namespace}", "", "| op | GE ops |", "| --- | --- |"]
+        lines += [f"| `{name}` | {', '.join(emitted[name]) or 'none: only checked'} |" for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def _target_name(target: Any) -> str:
+    """`aten.add.Tensor` for an overload, `operator.add` for a function."""
+    if not hasattr(target, "__module__") or not callable(target) or hasattr(target, "overloadpacket"):
+        return str(target)
+    return f"{target.__module__.removeprefix('_')}.{target.__name__}"
+
+
+PAGES = {"errors.md": errors_page, "api.md": api_page, "options.md": reference.page, "ops.md": ops_page}
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 
 import pytest
+import torch
 
 import torchair.backend.compile  # noqa: F401  fills the registries as a user's import does
+from docs.emitted import emitted_by_target, emitted_ops
+from tests.convert.harness import check, converted
 from tests.structure.tree import modules, parse
 from torchair import ge
 from torchair.engine import registry
@@ -17,7 +20,7 @@ EMITTERS = ("torchair.convert", "torchair.passes")
 BUILT_IN = {"Const", "Data", "NetOutput", "Shape", "TorchOp"}
 
 
-def emitted_ops() -> dict[str, str]:
+def written_ops() -> dict[str, str]:
     """GE op type -> one place that builds it: every `ge.Name` that is an op and not a class of the IR."""
     return {
         node.attr: f"{name}:{node.lineno}"
@@ -32,13 +35,28 @@ def emitted_ops() -> dict[str, str]:
     }
 
 
-EMITTED = emitted_ops()
+def registered_ops() -> dict[str, str]:
+    """GE op type -> one target whose converter builds it, also where the name is put together from parts."""
+    return {op: f"the converter of {target}" for target, ops in emitted_by_target().items() for op in ops}
 
 
-def test_the_scan_sees_converters() -> None:
-    assert {"Add", "MatMulV2", "Reshape"} & set(EMITTED), (
-        "no well-known op found: the scan looks in the wrong place"
-    )
+EMITTED = registered_ops() | written_ops()
+
+
+def test_both_scans_see_converters() -> None:
+    well_known = {"Add", "MatMul", "Reshape", "SoftmaxV2", "Conv2D"}
+    assert well_known <= set(written_ops())
+    assert well_known <= set(registered_ops())
+    assert {"ForeachAddList", "ForeachExp"} <= set(registered_ops()), "names put together from parts"
+
+
+def test_emitted_ops_looks_into_closures_and_tables() -> None:
+    def made(op, table):
+        return lambda x: table[x](op(x))
+
+    fn = made(ge.Acos, {"a": ge.Asin, "b": (ge.Cos, ge.Sin)})
+    fn.__module__ = "torchair.convert.test"
+    assert emitted_ops(fn) == ["Acos", "Asin", "Cos", "Sin"]
 
 
 @pytest.mark.parametrize("op", sorted(EMITTED))
@@ -54,9 +72,15 @@ def test_has_a_kernel(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(BUILT_IN))
-def test_built_in_ops_are_named_by_the_engine(op: str) -> None:
-    engine = [parse(path) for name, path in modules().items() if name.startswith("torchair.engine")]
-    assert any(
-        isinstance(node, ast.Constant) and node.value == op for tree in engine for node in ast.walk(tree)
-    )
+def test_built_in_ops_have_no_kernel(op: str) -> None:
     assert not registry.has_kernel(op), f"{op} has a kernel: take it off this list"
+
+
+def test_built_in_ops_run() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svdvals(x) + x.shape[0] * 2
+
+    x = torch.randn(3, 4)
+    graph, report, *_ = converted(fn, [x], dynamic=True)
+    assert BUILT_IN <= {op.type for op in graph.ops}
+    check(fn, x, dynamic=True, allow=[reason.op for reason in report.fallbacks])
