@@ -1,0 +1,51 @@
+"""Recurrent layers."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.engine.registry import kernel
+
+# Where torch's gates (input, forget, cell, output) stand among CommonLSTM's (input, output, forget, cell).
+TO_IFGO = (0, 2, 3, 1)
+
+
+@kernel("CommonLSTM")
+def common_lstm(
+    x,
+    w,
+    r,
+    b,
+    sequence_lens,
+    initial_h,
+    initial_c,
+    p,
+    *,
+    activations,
+    clip,
+    direction,
+    hidden_size,
+    input_forget,
+):
+    """An LSTM over [time, batch, features], as ONNX defines it. y is [time, directions, batch, hidden].
+
+    Weights are [directions, 4·hidden, …] with gates in the order input, output, forget, cell; the bias has
+    the input's part, then the recurrent part.
+    """
+    assert sequence_lens is None and p is None, "lengths and peepholes are not emitted"
+    assert not activations and clip == -1.0 and not input_forget, "only the plain cell is emitted"
+    assert direction in ("forward", "reverse"), "each direction is a layer of its own"
+    assert initial_h is not None and initial_c is not None, "the first states are always given"
+    weights = [_gates(w[0]), _gates(r[0])]
+    if b is not None:
+        weights += [_gates(part) for part in b[0].chunk(2)]
+    steps = x.flip(0) if direction == "reverse" else x
+    y, h, c = torch.lstm(steps, [initial_h, initial_c], weights, b is not None, 1, 0.0, False, False, False)
+    y = y.flip(0) if direction == "reverse" else y
+    return y.unsqueeze(1), h, c
+
+
+def _gates(weight):
+    """Rows in torch's order of gates."""
+    chunks = weight.chunk(4)
+    return torch.cat([chunks[number] for number in TO_IFGO])
