@@ -275,18 +275,35 @@ def _decompose(
 
     mark = len(walk.graph.ops)
     try:
-        with faking(walk.fake_mode), torch.no_grad():
-            gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*(flat[i] for i in varying))
-        for inner in gm.graph.nodes:
-            name = _target_name(inner.target)
-            if inner.target is node.target or (name.startswith("prims.") and not has_converter(inner.target)):
-                reasons.append(f"its decomposition ends in {name}")
-                return None
-        return (_inline(walk, gm, [values[i] for i in varying], node),)
-    except NotImplementedError as error:
+        gm = _trace(walk, run, [flat[i] for i in varying])
+        ends = [name for inner in gm.graph.nodes if (name := _dead_end(inner, node))]
+        if ends:
+            reasons.append(f"its decomposition ends in {ends[0]}")
+            return None
+        result = _inline(walk, gm, [values[i] for i in varying], node)
+        _check(node, result, node.meta.get("val"))
+        return (result,)
+    except Exception as error:
         walk.graph.rollback(mark)
-        reasons.append(f"its decomposition failed: {error}")
+        reasons.append(f"its decomposition failed: {getattr(error, 'what', None) or error}")
         return None
+
+
+def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+    """The ATen graph of a decomposition; one that writes into its own values is made functional."""
+    with faking(walk.fake_mode), torch.no_grad():
+        gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs)
+        if any(_mutates(inner.target) for inner in gm.graph.nodes):
+            functional = torch.func.functionalize(run, remove="mutations")
+            gm = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs)
+    return gm
+
+
+def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
+    """The name of a part that would lead nowhere: the op itself, a prim nobody converts, a write."""
+    name = _target_name(inner.target)
+    unknown_prim = name.startswith("prims.") and not has_converter(inner.target)
+    return name if inner.target is outer.target or unknown_prim or _mutates(inner.target) else ""
 
 
 def _mutable(arguments: Any) -> Any:
