@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -80,13 +81,14 @@ class Explanation:
         return [table for table in made if table.row_count]
 
     def __str__(self) -> str:
-        console = Console(width=110, record=True, quiet=True)
+        text = io.StringIO()
+        console = Console(width=110, file=text)
         for table in self.tables():
             console.print(table)
         console.print(
             f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart"
         )
-        return console.export_text()
+        return text.getvalue()
 
 
 def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
