@@ -30,8 +30,10 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 # Without pytest-xdist (SETUP=0) the tests run one after another.
 SPREAD = $$($(PYTHON) -c 'import xdist' 2>/dev/null && echo "-n $(JOBS) --dist worksteal" || true)
 PYTEST = $(PYTHON) -m pytest $(SPREAD)
+# torch's types are found through the interpreter it is installed for. The first use fetches pyright itself.
+PYRIGHT = $(PYTHON) -m pyright --pythonpath "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 
-.PHONY: help setup demo test test-full lint format docs bench check
+.PHONY: help setup demo test test-full style lint format docs bench check
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -45,7 +47,7 @@ $(VENV)/.ready: pyproject.toml
 
 setup: $(READY)  ## Make the environment in .venv, or reuse it
 
-demo: $(READY)  ## Compile a small language model and show what happened
+demo: $(READY)  ## Three models in both modes, against eager and stock torch.compile
 	$(PYTHON) -m benchmarks.demo
 
 test: $(READY)  ## All tests but the slow sweeps
@@ -54,20 +56,22 @@ test: $(READY)  ## All tests but the slow sweeps
 test-full: $(READY)  ## All tests
 	$(PYTEST) $(ARGS)
 
-lint: $(READY)  ## Style, formatting and types
+style: $(READY)  ## Style and formatting
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m pyright
-	$(PYTHON) -m pyright -p pyright.strict.json
+
+lint: style  ## Style, formatting and types (pyright is fetched on first use)
+	$(PYRIGHT)
+	$(PYRIGHT) -p pyright.strict.json
 
 format: $(READY)  ## Let ruff mend what it can
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-docs: $(READY)  ## Write the generated reference pages again
+docs: $(READY)  ## Write the generated reference pages anew
 	$(PYTHON) -m docs.generate
 
 bench: $(READY)  ## Measure against eager and Inductor on this CPU
 	$(PYTHON) -m benchmarks cpu
 
-check: lint test  ## What CI runs
+check: test lint  ## Everything before a merge: tests, style, types

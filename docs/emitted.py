@@ -1,4 +1,4 @@
-"""Which GE ops a converter can emit, read off the function itself: for the ops page and the structure tests."""
+"""Which GE ops a converter can emit, read off the function itself: for the ops page and its test."""
 
 from __future__ import annotations
 

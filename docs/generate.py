@@ -177,10 +177,11 @@ def ops_page() -> str:
     lines = [
         "# Converted ops",
         "",
-        f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE ops",
-        "that the converter can emit; which of them it does depends on dtypes, shapes and arguments. Casts,",
-        "constants and sizes that operands need are named only where there is nothing else. An op that is not",
-        "listed is taken apart by torch's own decomposition or, where it has none, runs as it is (`TorchOp`).",
+        f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE",
+        "ops that the converter can emit; which of them it does depends on dtypes, shapes and arguments.",
+        "Casts, constants and sizes that operands need are named only where there is nothing else. An op that",
+        "is not listed is taken apart by torch's own decomposition or, where it has none, runs as it is",
+        "(`TorchOp`).",
     ]
     for namespace, names in groupby(sorted(emitted), key=lambda name: name.split(".")[0]):
         lines += ["", f"## {namespace}", "", "| op | GE ops |", "| --- | --- |"]
