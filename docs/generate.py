@@ -179,7 +179,7 @@ def ops_page() -> str:
         "",
         f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE",
         "ops that the converter can emit; which of them it does depends on dtypes, shapes and arguments.",
-        "Casts, constants and sizes that operands need are named only where there is nothing else. An op that",
+        "Casts, constants and sizes that operands need are named only where nothing else is. An op that",
         "is not listed is taken apart by torch's own decomposition or, where it has none, runs as it is",
         "(`TorchOp`).",
     ]

@@ -1,4 +1,6 @@
-"""Recurrent layers. Dynamic lengths, with weights of fixed size as models have them, are in `tests/models`."""
+"""Recurrent layers. Dynamic lengths, with weights of fixed size as models have them, are in
+`tests/models`.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ class CompiledGraph:
         return self.runner(list(args))
 
     def get_code(self, extend_config: Any = None) -> Any:
-        """Python source of a standalone `kernel(*args)`, or the runner itself when there is no such source."""
+        """Python source of a standalone `kernel(*args)`, or the runner itself when there is no such
+        source.
+        """
         source = _standalone(self.runner)
         return self.runner if source is None else source
 

@@ -46,8 +46,10 @@ REMEMBERED = 4096  # dropped keys that are remembered
 class Program(Protocol):
     """What codegen makes: boxed, it may clear its arguments."""
 
-    kind: str
-    source: str
+    @property
+    def kind(self) -> str: ...
+    @property
+    def source(self) -> str: ...
 
     def __call__(self, args: list[Any]) -> list[Any]: ...
 

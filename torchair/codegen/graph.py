@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.traceback import preserve_node_meta
 
 from torchair.core import torch_private as private
 
@@ -111,7 +112,7 @@ def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: 
     traced = run if functional else torch.func.functionalize(run, remove="mutations")
     mode = fake_mode_of(gm, inputs)
     assert mode is not None, "codegen is given a graph with fake values"
-    with mode, fx.traceback.preserve_node_meta():
+    with mode, preserve_node_meta():
         return private.make_fx(
             traced, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True
         )(*inputs)

@@ -12,10 +12,15 @@ import torch
 class Program(Protocol):
     """One compiled FX graph. Boxed: it may clear `args`. Mutated inputs are updated in place."""
 
-    kind: str
-    """`eager`, `inductor`, `native` or `reference`."""
-    source: str
-    """Readable text of what runs: Python, or the generated wrapper."""
+    @property
+    def kind(self) -> str:
+        """`eager`, `inductor`, `native` or `reference`."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Readable text of what runs: Python, or the generated wrapper."""
+        ...
 
     def __call__(self, args: list[Any]) -> list[Any]: ...
 
@@ -28,7 +33,8 @@ class Boxed:
     _boxed_call = True
 
     def __init__(
-        self, kind: str, source: str, run: Callable[[list[Any]], Sequence[Any]], standalone: Callable[[], str | None] | None = None
+        self, kind: str, source: str, run: Callable[[list[Any]], Sequence[Any]], standalone: Callable[[],
+        str | None] | None = None
     ) -> None:
         self.kind = kind
         self.source = source

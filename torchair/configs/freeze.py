@@ -12,7 +12,7 @@ from torchair.configs.option import cell, root_of, unknown_name, walk
 from torchair.core.errors import BadOptionType
 
 Config = CompilerConfig | npugraph_ex.CompilerConfig
-C = TypeVar("C", CompilerConfig, npugraph_ex.CompilerConfig)
+C = TypeVar("C", bound=Config)
 
 _IDLE_HEAD = "The following options may have no effect in {mode} mode:"
 _IDLE_TAIL = (

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from torchair import ge
 from torchair.convert import views
@@ -122,7 +123,7 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: Mapping[fx.Node, A
     walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node)
     if walk.fold_views and node.target in views.TARGETS and not walk.graph.scopes:
         x = _argument(walk, node.args[0], env, read_views=False)
-        if isinstance(x, Tensor | views.View) and not _is_empty(meta):
+        if isinstance(x, Tensor | views.View) and isinstance(meta, torch.Tensor) and not _is_empty(meta):
             args = [None, *(_raw(argument, env) for argument in node.args[1:])]
             return views.fold(node.target, x, args, meta)
     args = [_argument(walk, argument, env) for argument in node.args]
@@ -195,7 +196,7 @@ def _try(
 def _used(node: fx.Node, meta: Any) -> list[bool]:
     """Which of several results anybody reads; a converter may return None for the others."""
     users = [user for user in node.users if user.users or user.target is not operator.getitem]
-    read = {user.args[1] if user.target is operator.getitem else None for user in users}
+    read = [user.args[1] if user.target is operator.getitem else None for user in users]
     return [None in read or index in read for index in range(len(meta))]
 
 
@@ -252,9 +253,7 @@ def _decompose(
     decomposition = decomposition_of(node.target)
     if decomposition is None:
         return None
-    real_args, real_kwargs = _mutable(
-        fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
-    )
+    real_args, real_kwargs = _mutable(map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"]))
     flat, structure = tree_flatten((real_args, real_kwargs))
     values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
     varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
@@ -325,7 +324,7 @@ def _inline(walk: Walk, gm: fx.GraphModule, inputs: Sequence[Any], outer: fx.Nod
             value = next(feeds)
             env[node] = value.tensor if isinstance(value, Symbol) else value
         elif node.op == "output":
-            return fx.node.map_arg(node.args[0], lambda inner: _read(walk, env[inner]))
+            return map_arg(node.args[0], lambda inner: _read(walk, env[inner]))
         else:
             env[node] = _node(walk, gm, node, env)
     raise AssertionError("a traced decomposition ends in an output")

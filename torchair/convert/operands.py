@@ -83,7 +83,9 @@ def static_sizes(x: Tensor) -> list[int] | None:
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Are two sizes the same number or the same expression of symbols? Asks nothing, so it installs no guard."""
+    """Are two sizes the same number or the same expression of symbols? Asks nothing, so it installs no
+    guard.
+    """
     first, second = _settled(a), _settled(b)
     if is_symbol(first) and is_symbol(second):
         return first.node.expr == second.node.expr

@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten import compare, pointwise  # noqa: F401 - their rows are referred to
-from torchair.convert.operands import cast, promote
+from torchair.convert.operands import cast, promote, sizes
 from torchair.convert.registry import candidates, converter, rename
 from torchair.ge.graph import Tensor
 
@@ -88,7 +88,7 @@ def iota(length, *, start, step, dtype, device, requires_grad, meta_outputs):
 @converter(prims.broadcast_in_dim.default)
 def broadcast_in_dim(a, shape, broadcast_dimensions):
     """The dims of `a` go to the places given; all others are new."""
-    rank = shape.meta.shape[0] if isinstance(shape, Tensor) else len(shape)
+    rank = sizes(shape)[0] if isinstance(shape, Tensor) else len(shape)
     new = [dim for dim in range(rank) if dim not in broadcast_dimensions]
     return ge.BroadcastTo(ge.Unsqueeze(a, axes=new) if new else a, shape)
 

@@ -22,7 +22,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Step:
-    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after it."""
+    """`reshape` to `sizes` (ints and rank-0 tensors), or `permute` by `perm`; `shape` is the shape after
+    it.
+    """
 
     kind: str
     shape: tuple[Any, ...]

@@ -3,6 +3,9 @@
 torch 2.11 to 2.13 differ in places: the difference is handled here, so that nobody else has to know.
 """
 
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
 from __future__ import annotations
 
 import contextlib
@@ -49,7 +52,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import profiler
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.fx.proxy import GraphAppendingTracer
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
@@ -311,22 +316,25 @@ def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
     return run
 
 
+_floor, _ceil = _applied(math.floor), _applied(math.ceil)
+
+
 class _Recorded(PythonReferenceAnalysis):
     """Torch's reading of size expressions, with Python's own functions recorded where it would call them."""
 
-    floor_to_int = staticmethod(_applied(math.floor))
-    ceil_to_int = staticmethod(_applied(math.ceil))
+    floor_to_int = staticmethod(_floor)
+    ceil_to_int = staticmethod(_ceil)
     trunc_to_int = staticmethod(_applied(math.trunc))
     round_to_int = staticmethod(_applied(round))
     abs = staticmethod(_applied(operator.abs))
 
-    @classmethod
-    def floor(cls, x: Any) -> Any:
-        return torch.sym_float(cls.floor_to_int(x))
+    @staticmethod
+    def floor(x: Any) -> Any:
+        return torch.sym_float(_floor(x))
 
-    @classmethod
-    def ceil(cls, x: Any) -> Any:
-        return torch.sym_float(cls.ceil_to_int(x))
+    @staticmethod
+    def ceil(x: Any) -> Any:
+        return torch.sym_float(_ceil(x))
 
     # torch 2.11 has no reading of choices.
     @staticmethod
@@ -357,12 +365,12 @@ def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) 
     if expr.is_number:
         return type(number.node.hint)(expr) if number.node.has_hint() else int(expr)
     before = len(graph.nodes)
-    tracer = fx.proxy.GraphAppendingTracer(graph)
+    tracer = GraphAppendingTracer(graph)
     env = {symbol: fx.Proxy(symbols[symbol], tracer) for symbol in expr.free_symbols}
     made = sympy_interp(_Recorded, env, expr).node
     new = list(itertools.islice(reversed(graph.nodes), len(graph.nodes) - before))
     for node in reversed(new):
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+        args, kwargs = map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
         node.meta["val"] = node.target(*args, **kwargs)
     symbols[expr] = made
     return made
@@ -429,7 +437,9 @@ def find_overload(name: str) -> OpOverload | None:
 
 
 def static_input_indices(count: int) -> tuple[int, ...]:
-    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked tensors."""
+    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked
+    tensors.
+    """
     context = TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return ()
@@ -437,7 +447,9 @@ def static_input_indices(count: int) -> tuple[int, ...]:
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being traced."""
+    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being
+    traced.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

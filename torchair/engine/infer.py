@@ -50,7 +50,9 @@ def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
 
 
 def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> Hashable | None:
-    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not memoise."""
+    """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not
+    memoise.
+    """
     if op.objects:
         return None
     attrs = tuple(sorted((name, repr(attr)) for name, attr in op.attrs.items() if not name.startswith("_")))

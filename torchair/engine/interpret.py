@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -27,7 +27,7 @@ def interpret(
     returned = {result.tensor for result in graph.results if result.kind == "tensor"}
     owned = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
 
-    def shares(value: Value) -> bool:
+    def shares(value: Value) -> TypeGuard[torch.Tensor]:
         return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in owned
 
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Strides of results. IR tensors are logically contiguous; what a graph returns has the strides FX promised."""
+"""Strides of results. IR tensors are logically contiguous; what a graph returns has the strides FX
+promised.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def is_static(meta: torch.Tensor) -> bool:
 
 
 def hint(number: Any) -> int:
-    """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent one."""
+    """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent
+    one.
+    """
     if not is_symbol(number):
         return int(number)
     return int(number.node.hint) if number.node.has_hint() else 2

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from torchair.core.errors import AirError, BadGraph
 from torchair.core.torch_private import (
@@ -180,7 +181,7 @@ def _trace(state: Lowering, op: Op) -> Traced:
             tracing_mode="real",
             _allow_non_fake_inputs=True,
         )(*flat)
-    returned = iter(gm.graph.output_node().args[0])
+    returned = iter(cast(Any, gm.graph.output_node().args[0]))
     results: list[fx.Node | Host] = [next(returned) if host is None else host for host in shape]
     return Traced(gm, results)
 
@@ -219,7 +220,7 @@ def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op,
     if op.origin is not None:
         made.meta["stack_trace"] = op.origin.source
     if not first_time:
-        args, kwargs = fx.node.map_arg((made.args, made.kwargs), lambda inner: inner.meta["val"])
+        args, kwargs = map_arg((made.args, made.kwargs), lambda inner: inner.meta["val"])
         with faking(state.fake_mode), unclaimed_symbols(state.fake_mode):
             made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
     _bind_symbols(state, made)

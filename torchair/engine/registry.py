@@ -24,8 +24,8 @@ from torchair.ge.prototype import prototype
 
 Ints = list[int]
 Int = int
-Number = complex
-Operand = torch.Tensor | complex
+Number = float
+Operand = torch.Tensor | float
 Value = torch.Tensor | Host
 """Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype;
 `Value` does not

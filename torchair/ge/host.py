@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -47,7 +47,7 @@ class Host:
         return torch.stack(scalars) if isinstance(self.value, tuple) else scalars[0]
 
 
-def is_symbol(value: object) -> bool:
+def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
     """A SymInt, SymFloat or SymBool (which may still turn out to be a constant)."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 

@@ -105,7 +105,7 @@ def convolution_backward(
     window = Window(input, weight, stride, padding, dilation, output_padding, groups)
     grad, input, weight = (window.widen(x) for x in (grad_output, input, weight))
     wanted = [a and b for a, b in zip(used, output_mask, strict=True)]
-    made = [None, None, None]
+    made: list[Tensor | None] = [None, None, None]
     if wanted[0] and transposed:
         made[0] = window.narrow(_FORWARD[window.spatial](grad, weight, None, **window.attrs))
     elif wanted[0]:

@@ -12,14 +12,18 @@ aten = torch.ops.aten
 LSTM = 2
 """The mode number of an LSTM among torch's RNN kinds."""
 TO_IOFC = (0, 3, 1, 2)
-"""Where CommonLSTM's gates (input, output, forget, cell) stand among torch's (input, forget, cell, output)."""
+"""Where CommonLSTM's gates (input, output, forget, cell) stand among torch's (input, forget, cell,
+output).
+"""
 
 
 def why_not_lstm(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size,
     num_layers, has_biases, bidirectional, batch_first, train,
 ):  # fmt: skip
-    """Only the LSTM for inference: another kind, packed sequences and training keep more than the IR op gives."""
+    """Only the LSTM for inference: another kind, packed sequences and training keep more than the IR op
+    gives.
+    """
     if mode != LSTM:
         return "only LSTM layers have an IR op"
     if batch_sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.engine.registry import Number, kernel, torch_kernels
+from torchair.engine.registry import Int, Number, kernel, torch_kernels
 
 aten = torch.ops.aten
 
@@ -112,6 +112,6 @@ _ROUNDING = {2: torch.floor, 3: torch.ceil, 4: torch.round, 5: torch.trunc, 7: t
 
 
 @kernel("ForeachRoundOffNumber")
-def round_off(x, roundMode: Number):
+def round_off(x, roundMode: Int):
     """2 down, 3 up, 4 to the nearest, 5 toward zero, 7 what is left after that."""
     return [_ROUNDING[roundMode](tensor) for tensor in x]

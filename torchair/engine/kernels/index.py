@@ -14,7 +14,7 @@ def gather_v2(x, indices: Value, axis: Int, *, negative_index_support):
     """x.shape[:axis] + indices.shape + x.shape[axis+1:]. A number that the compiler knows makes a view."""
     if isinstance(indices, Host):
         if not indices.ndim:
-            return torch.select(x, axis, indices.value)
+            return torch.select(x, axis, indices.items[0])
         indices = indices.to_tensor(x.device)
     return take(x, indices, axis, negative_index_support)
 

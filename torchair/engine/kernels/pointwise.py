@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -144,7 +145,7 @@ def clip_by_value(x, clip_value_min: Operand, clip_value_max: Operand):
     return x if low is None and high is None else torch.clamp(x, low, high)
 
 
-def _bound(x: torch.Tensor, bound: torch.Tensor | complex) -> torch.Tensor | complex | None:
+def _bound(x: torch.Tensor, bound: Operand) -> Any:
     """None for an infinite bound."""
     return None if isinstance(bound, float) and math.isinf(bound) else bound
 

@@ -22,7 +22,9 @@ TWINS = {
 
 
 def recover_view_inplace(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Only where the first view has one reader, the input two, and source and destination have equal shapes."""
+    """Only where the first view has one reader, the input two, and source and destination have equal
+    shapes.
+    """
     changed = 0
     for copy in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
         if _recover(gm, copy, ctx):

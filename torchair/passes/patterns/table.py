@@ -1,4 +1,6 @@
-"""The one set of pattern replacements: users add with `register_replacement`, the pass applies all of them."""
+"""The one set of pattern replacements: users add with `register_replacement`, the pass applies all of
+them.
+"""
 
 from __future__ import annotations
 
