@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._inductor.compile_fx import compile_fx
 from torch import fx, nn
 from torch._dynamo import lookup_backend
+from torch._inductor.compile_fx import compile_fx
 
 from benchmarks import report
 from benchmarks.columns import Call, air_backend, only_dynamo, own_copy
