@@ -33,8 +33,11 @@ class Boxed:
     _boxed_call = True
 
     def __init__(
-        self, kind: str, source: str, run: Callable[[list[Any]], Sequence[Any]], standalone: Callable[[],
-        str | None] | None = None
+        self,
+        kind: str,
+        source: str,
+        run: Callable[[list[Any]], Sequence[Any]],
+        standalone: Callable[[], str | None] | None = None,
     ) -> None:
         self.kind = kind
         self.source = source
