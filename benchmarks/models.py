@@ -253,9 +253,9 @@ LLAMA_8B = DecoderShape(layers=32, hidden=4096, inner=14336, heads=32, kv_heads=
 
 MODELS = (
     Model("llama-decode", "tiny Llama, one step over a static cache", lambda: Decoder(TINY), decode(TINY)),
-    Model("llama-prefill", "tiny transformers Llama, 2 x 64 tokens", llama, text(2, 64), other=text(3, 40)),
-    Model("bert", "tiny transformers BERT, 2 x 64 tokens", bert, text(2, 64), other=text(3, 40)),
-    Model("cnn", "ResNet-like, 2 x 3 x 64 x 64", lambda: ResNet(32), images(2, 64), other=images(3, 96)),
+    Model("llama-prefill", "tiny transformers Llama, 32 tokens", llama, text(1, 32), other=text(3, 40)),
+    Model("bert", "tiny transformers BERT, 32 tokens", bert, text(1, 32), other=text(3, 40)),
+    Model("cnn", "ResNet-like, one image of 32 x 32", lambda: ResNet(16), images(1, 32), other=images(3, 48)),
     Model("mlp", "32 layers of width 64, batch 1", Mlp, rows(1, 64), other=rows(5, 64)),
     Model("decoder32", "32 narrow decoder layers, one step", lambda: Decoder(DEEP), decode(DEEP)),
     Model("one-op", "a single addition", OneOp, rows(8), other=rows(9)),

@@ -127,6 +127,13 @@ def test_compile_fx_in_a_users_backend() -> None:
     torch.testing.assert_close(torch.compile(torch.sin, backend=mine)(x), torch.sin(x))
 
 
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_a_graph_that_returns_one_tensor(codegen: str) -> None:
+    gm = make_fx(lambda x: torch.relu(x) + 1, tracing_mode="fake")(torch.ones(2))
+    (result,) = npugraph_ex.compile_fx(gm, options={"codegen": codegen})(torch.ones(2))
+    assert result.tolist() == [2, 2]
+
+
 def test_artifacts_are_source_that_runs() -> None:
     gm = make_fx(lambda x: [x + 1], tracing_mode="fake")(torch.ones(2))
     compiled = torchair.get_compiler(config())(gm, [torch.ones(2)])

@@ -208,3 +208,8 @@ def test_the_same_operand_twice_after_two_operands():
 def test_sums_beyond_cpus_keep_numbers_that_16_bits_do_not_hold(number, expected):
     graph, _, _, _ = converted(lambda x: x + number, [torch.empty(3, dtype=f16, device="meta")])
     assert [op.type for op in graph.ops if op.type not in ("Const", "Data", "NetOutput")] == [expected]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_decomposition_that_writes_into_its_own_values(dynamic: bool) -> None:
+    check(torch.polar, torch.rand(4), torch.rand(4), dynamic=dynamic)

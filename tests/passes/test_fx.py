@@ -199,3 +199,15 @@ def test_an_op_that_reads_the_input_twice_stays() -> None:
 
     gm, ctx = traced(fn, torch.ones(2, 2))
     assert reinplace_input_mutated_ops(gm, ctx) == 0
+
+
+def test_patterns_are_matched_as_our_graphs_are_written() -> None:
+    """Inductor would take `silu` and `softmax` apart in the pattern; our graphs keep them whole."""
+    register_replacement(
+        lambda x: torch.nn.functional.silu(torch.softmax(x, -1)),
+        lambda x: torch.nn.functional.silu(torch.erf(x)),
+        [torch.ones(2, 2)],
+    )
+    gm, ctx = traced(lambda x: torch.nn.functional.silu(torch.softmax(x, -1)), torch.ones(3, 3))
+    assert apply_pattern_passes(gm, ctx) == 1
+    assert calls(gm) == ["aten.erf.default", "aten.silu.default"]

@@ -94,6 +94,10 @@ def compile_fx(
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
     """A copy of the graph whose nodes all have values of one fake mode."""
     gm = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    returned = gm.graph.output_node().args[0]
+    if not isinstance(returned, list | tuple):
+        # One tensor is a list of one: every stage below counts on a list.
+        gm.graph.output_node().args = ((returned,),)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     fake_mode = detect_fake_mode(list(inputs)) or FakeTensorMode(shape_env=ShapeEnv())
     fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]

@@ -15,6 +15,11 @@ from torchair.passes.run import PassContext
 _rules = PatternMatcherPass(pass_name="npugraph_ex_generic_pattern_pass")
 
 
+def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
+    """As `fwd_only`, but nothing is taken apart: our graphs are not either when the patterns run."""
+    return fwd_only(fn, args, **{**options, "get_decomp_fn": dict})
+
+
 def _always(match: Any) -> bool:
     return True
 
@@ -38,7 +43,7 @@ def register_replacement(
         search_fn,
         replace_fn,
         list(example_inputs),
-        trace_fn,
+        _undecomposed if trace_fn is fwd_only else trace_fn,
         _rules,
         extra_check=_on_one_stream(extra_check),
         search_fn_pattern=search_fn_pattern,
