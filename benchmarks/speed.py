@@ -18,7 +18,14 @@ def run(device: str, options: Options) -> report.Suite:
     """Measure the chosen models on one device and print the tables."""
     suite = report.Suite(device, device)
     columns = chosen(options.backends, device)
-    models = [model for model in MODELS if device in model.devices and options.wants(model.name)]
+    # One op measures a call, not a model: it belongs to the suite `overhead`, unless it is asked for.
+    models = [
+        model
+        for model in MODELS
+        if device in model.devices
+        and options.wants(model.name)
+        and (options.models or model.name != "one-op")
+    ]
     with torch.no_grad():
         for model in models:
             report.console.print(f"{device}: {model.name} ({model.about})")

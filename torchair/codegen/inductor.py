@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.codegen import graph
+from torchair.codegen import cpu, graph
 from torchair.codegen.program import Boxed
 from torchair.core import torch_private as private
 
@@ -32,6 +32,7 @@ def build(
     options = private.known_options(OPTIONS | (GUARDED if guarded else {}))
     with private.inductor_config.patch(options), private.fake_tracing(mode):
         gm = private.joint_graph_passes(gm, graph.device_of(gm))
+        cpu.add_bias_later(gm, mode)
         keep_output_strides(gm)
         compiled = private.compile_fx_inner(
             gm,

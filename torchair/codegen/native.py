@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import eager, graph, library
+from torchair.codegen import cpu, eager, graph, library
 from torchair.codegen.split import Split, split
 from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
@@ -45,6 +45,7 @@ def build(
     mode = graph.fake_mode_of(gm, inputs)
     with private.fake_tracing(mode):
         gm = private.joint_graph_passes(gm, graph.device_of(gm))
+        cpu.add_bias_later(gm, mode)
     parts = split(gm, static)
     device = graph.device_of(gm)
     made = library.obtain(parts, mode, backward=backward, inference=inference)
