@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 # Bound to the stream of the start: a redirection around somebody's prints does not catch ours.
-console = Console(highlight=False, file=sys.stdout)
+# Into a file or a log the tables go uncut; a terminal has its own width.
+console = Console(highlight=False, file=sys.stdout, width=None if sys.stdout.isatty() else 120)
 
 
 @dataclass
