@@ -29,7 +29,9 @@ def test_the_bias_is_added_after_the_product() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bias"), [(torch.bfloat16, torch.randn(5)), (torch.float32, torch.randn(3, 5))], ids=str
+    ("dtype", "bias"),
+    [(torch.bfloat16, torch.randn(5)), (torch.float32, torch.randn(3, 5))],
+    ids=["bfloat16", "matrix"],
 )
 def test_not_where_it_would_round_twice_or_the_bias_is_a_matrix(
     dtype: torch.dtype, bias: torch.Tensor
