@@ -27,6 +27,7 @@ from torchair.core.torch_private import (
     OpOverload,
     decomposition_of,
     faking,
+    find_overload,
     is_alias,
     is_unbacked,
     make_fx,
@@ -110,7 +111,7 @@ def _unique(walk: Walk, name: str) -> str:
     return name
 
 
-def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(gm)
         return ge.Const(value, readable=value.numel() <= 64) if isinstance(value, torch.Tensor) else value
@@ -128,7 +129,13 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: Mapping[fx.Node, A
             return views.fold(node.target, x, args, meta)
     args = [_argument(walk, argument, env) for argument in node.args]
     kwargs = {key: _argument(walk, argument, env) for key, argument in node.kwargs.items()}
-    return _call(walk, node, args, kwargs)
+    twin = rebinding_twin(node)
+    if twin is None:
+        return _call(walk, node, args, kwargs)
+    # torch's own composites write into values they have just made: who reads that value reads the new one.
+    node.target = twin
+    env[node.args[0]] = _call(walk, node, args, kwargs)
+    return env[node.args[0]]
 
 
 def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -292,7 +299,7 @@ def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.Gra
     """The ATen graph of a decomposition; one that writes into its own values is made functional."""
     with faking(walk.fake_mode), torch.no_grad():
         gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs)
-        if any(_mutates(inner.target) for inner in gm.graph.nodes):
+        if any(_writes_inside(inner) for inner in gm.graph.nodes):
             functional = torch.func.functionalize(run, remove="mutations")
             gm = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs)
     return gm
@@ -302,7 +309,17 @@ def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
     """The name of a part that would lead nowhere: the op itself, a prim nobody converts, a write."""
     name = _target_name(inner.target)
     unknown_prim = name.startswith("prims.") and not has_converter(inner.target)
-    return name if inner.target is outer.target or unknown_prim or _mutates(inner.target) else ""
+    lost_write = _writes_inside(inner) and rebinding_twin(inner) is None
+    return name if inner.target is outer.target or unknown_prim or lost_write else ""
+
+
+def _writes_inside(node: fx.Node) -> bool:
+    """A write into a value of the graph itself; `copy_` into an argument says that the graph updates that."""
+    if not _mutates(node.target):
+        return False
+    target = node.args[0] if node.args else None
+    is_input = isinstance(target, fx.Node) and target.op == "placeholder"
+    return not (is_input and node.target is aten.copy_.default)
 
 
 def _mutable(arguments: Any) -> Any:
@@ -458,6 +475,27 @@ def _empty(meta: Any) -> Any:
     made = ge.Const(torch.empty(tuple(meta.shape), dtype=meta.dtype), readable=False)
     made.meta = meta
     return made
+
+
+def rebinding_twin(node: fx.Node) -> Any:
+    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and that nothing views."""
+    if not _mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
+        return None
+    made = node.args[0]
+    if not isinstance(made, fx.Node) or made.op == "placeholder" or _may_alias(made.target):
+        return None
+    if any(_may_alias(user.target) for user in made.users if user is not node):
+        return None
+    overload: Any = node.target
+    namespace, name = overload._schema.name.split("::")
+    return find_overload(f"{namespace}.{name.removesuffix('_')}.{overload._overloadname}")
+
+
+def _may_alias(target: Any) -> bool:
+    """Could a result share memory with an argument?"""
+    if not isinstance(target, OpOverload):
+        return True
+    return any(argument.alias_info is not None for argument in target._schema.arguments)
 
 
 def _mutates(target: Any) -> bool:

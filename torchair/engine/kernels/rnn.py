@@ -8,6 +8,8 @@ from torchair.engine.registry import kernel
 
 # Where torch's gates (input, forget, cell, output) stand among CommonLSTM's (input, output, forget, cell).
 TO_IFGO = (0, 2, 3, 1)
+LSTM = 2
+"""The mode number of an LSTM among torch's RNN kinds."""
 
 
 @kernel("CommonLSTM")
@@ -37,12 +39,27 @@ def common_lstm(
     assert direction in ("forward", "reverse"), "each direction is a layer of its own"
     assert initial_h is not None and initial_c is not None, "the first states are always given"
     weights = [_gates(w[0]), _gates(r[0])]
-    if b is not None:
-        weights += [_gates(part) for part in b[0].chunk(2)]
+    weights += [_gates(part) for part in b[0].chunk(2)] if b is not None else []
     steps = x.flip(0) if direction == "reverse" else x
-    y, h, c = torch.lstm(steps, [initial_h, initial_c], weights, b is not None, 1, 0.0, False, False, False)
+    y, h, c = _layer(steps, initial_h, initial_c, weights, hidden_size)
     y = y.flip(0) if direction == "reverse" else y
     return y.unsqueeze(1), h, c
+
+
+def _layer(x, h, c, weights, hidden_size):
+    """One forward layer with states [1, batch, hidden].
+
+    On the CPU it is oneDNN's layer, the one ATen picks; that one reads plain memory, whatever the strides.
+    """
+    if x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return torch.lstm(x, [h, c], weights, len(weights) == 4, 1, 0.0, False, False, False)
+    biases = weights[2:] or [x.new_zeros(4 * hidden_size)] * 2
+    states = (h[0].contiguous(), c[0].contiguous())
+    y, last_h, last_c, _ = torch.ops.aten.mkldnn_rnn_layer(
+        x.contiguous(), *weights[:2], *biases, *states, False, [], LSTM, hidden_size, 1,
+        len(weights) == 4, False, False, False,
+    )  # fmt: skip
+    return y, last_h.unsqueeze(0), last_c.unsqueeze(0)
 
 
 def _gates(weight):
