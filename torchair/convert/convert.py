@@ -478,7 +478,7 @@ def _empty(meta: Any) -> Any:
 
 
 def rebinding_twin(node: fx.Node) -> Any:
-    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and that nothing views."""
+    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views."""
     if not _mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
         return None
     made = node.args[0]
