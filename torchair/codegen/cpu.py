@@ -47,6 +47,6 @@ def _worth_it(node: fx.Node) -> bool:
 
 
 def _evaluate(node: fx.Node, fake_mode: private.FakeTensorMode) -> None:
-    args = fx.node.map_arg(node.args, lambda inner: inner.meta["val"])
+    args = fx.map_arg(node.args, lambda inner: inner.meta["val"])
     with private.faking(fake_mode), torch.no_grad():
         node.meta["val"] = node.target(*args)  # type: ignore[operator]

@@ -134,8 +134,9 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
         return _call(walk, node, args, kwargs)
     # torch's own composites write into values they have just made: who reads that value reads the new one.
     node.target = twin
-    env[node.args[0]] = _call(walk, node, args, kwargs)
-    return env[node.args[0]]
+    written = node.all_input_nodes[0]
+    env[written] = _call(walk, node, args, kwargs)
+    return env[written]
 
 
 def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
