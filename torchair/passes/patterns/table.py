@@ -17,7 +17,8 @@ _rules = PatternMatcherPass(pass_name="npugraph_ex_generic_pattern_pass")
 
 def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
     """As `fwd_only`, but nothing is taken apart: our graphs are not either when the patterns run."""
-    return fwd_only(fn, args, **{**options, "get_decomp_fn": dict})
+    options["get_decomp_fn"] = dict
+    return fwd_only(fn, args, **options)
 
 
 def _always(match: Any) -> bool:
