@@ -26,6 +26,7 @@ from torchair.core.source import source_of
 from torchair.core.torch_private import (
     OpOverload,
     decomposition_of,
+    disable_modes,
     faking,
     find_overload,
     is_alias,
@@ -74,7 +75,8 @@ def convert(
     """
     walk = Walk(Graph(name, infer), fake_mode, fold_views)
     env: dict[fx.Node, Any] = {}
-    with walk.graph:
+    # Constants are real tensors, whatever mode the caller traces under.
+    with disable_modes(), walk.graph:
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = _placeholder(walk, node)

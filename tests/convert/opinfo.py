@@ -1,0 +1,309 @@
+"""PyTorch's own table of operators as test rows: traced by AOTAutograd, compiled here, compared with eager.
+
+One sample is traced once; the traced graph is run as it is (that is `aot_eager`), by the reference engine and
+by the lowered graph. A sample that AOTAutograd itself cannot serve says nothing about us and is skipped.
+
+`python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--save FILE] [NAME...]`
+prints a table of what is not perfect, and saves all of it as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch._functorch.aot_autograd import aot_function
+from torch.testing._internal.common_device_type import toleranceOverride
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from torchair.backend.compile import compile_fx
+from torchair.backend.settings import settle
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.convert.report import Report
+
+DTYPES = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.bool,
+    torch.complex64,
+)
+SEED = 20240607
+# The ways a traced graph is run: as traced, by the reference engine, lowered to ATen calls.
+WAYS = ("aot_eager", "reference", "eager")
+
+
+def name_of(op: Any) -> str:
+    """`linalg.norm` or `std_mean:unbiased`: the name, and the variant where there is one."""
+    return f"{op.name}:{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+BY_NAME = {name_of(op): op for op in op_db}
+
+
+@dataclass
+class Outcome:
+    """What became of the samples of one operator, in one dtype, static or dynamic."""
+
+    name: str
+    dtype: str
+    dynamic: bool
+    samples: int = 0
+    equal: int = 0
+    skipped: list[str] = field(default_factory=list)
+    unequal: list[str] = field(default_factory=list)
+    fatal: list[str] = field(default_factory=list)
+    strides: list[str] = field(default_factory=list)
+    # ATen op -> why it is carried through as it is
+    fallbacks: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class Traced:
+    """One sample under way: which way to run next, what the compiler said."""
+
+    way: str = "aot_eager"
+    runs: dict[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+
+    def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The compiler given to AOTAutograd. What fails here is told apart from what fails in AOTAutograd."""
+        self.runs["aot_eager"] = lambda args: gm(*args)
+        for way in WAYS[1:]:
+            config = CompilerConfig()
+            config.engine_config.codegen = way
+            try:
+                runner = compile_fx(gm, inputs, settle(config), guarded=True)
+            except Exception as error:
+                self.errors[way] = error
+                continue
+            self.runs[way] = runner.boxed
+            self.report = runner.conversion
+
+        def run(args: list[Any]) -> Any:
+            if self.way in self.errors:
+                raise self.errors[self.way]
+            return self.runs[self.way](args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+def samples_of(op: Any, dtype: torch.dtype, limit: int | None = None) -> list[Any]:
+    """Sample inputs on the CPU; with a limit, that many spread evenly over all of them."""
+    _seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    if limit is None or len(found) <= limit:
+        return found
+    step = (len(found) - 1) / max(limit - 1, 1)
+    return [found[round(place * step)] for place in range(limit)]
+
+
+def check_op(op: Any, dtype: torch.dtype, dynamic: bool, limit: int | None = None) -> Outcome:
+    """Every sample of one operator."""
+    outcome = Outcome(name_of(op), str(dtype).removeprefix("torch."), dynamic)
+    began = time.perf_counter()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            samples = samples_of(op, dtype, limit)
+        except Exception as error:
+            outcome.skipped.append(f"its samples cannot be made: {_first_line(error)}")
+            return outcome
+        for sample in samples:
+            _check_sample(op, sample, tolerance_of(op, dtype), outcome)
+    outcome.seconds = round(time.perf_counter() - began, 2)
+    return outcome
+
+
+def tolerance_of(op: Any, dtype: torch.dtype) -> dict[str, float]:
+    """The widest tolerance that OpInfo gives this operator in this dtype; empty: torch's default."""
+    rows = [part for info in op.decorators for part in getattr(info, "decorators", ())]
+    found = [
+        row.d[dtype] for row in rows if isinstance(row, toleranceOverride) and dtype in row.d
+    ]
+    if not found:
+        return {}
+    return {"atol": max(row.atol for row in found), "rtol": max(row.rtol for row in found)}
+
+
+def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Outcome) -> None:
+    flat, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
+    places = [index for index, part in enumerate(flat) if isinstance(part, torch.Tensor)]
+    tensors = [flat[index] for index in places]
+
+    def call(*given: torch.Tensor) -> list[Any]:
+        filled = list(flat)
+        for index, value in zip(places, given, strict=True):
+            filled[index] = value
+        first, args, kwargs = tree_unflatten(filled, structure)
+        return tree_flatten(op(first, *args, **kwargs))[0]
+
+    try:
+        expected, other = _run(call, tensors, 1), _run(call, tensors, 2)
+    except Exception as error:
+        outcome.skipped.append(f"eager: {_first_line(error)}")
+        return
+    settled = [_same(a, b, {}) is None for a, b in zip(expected, other, strict=True)]
+    traced = Traced()
+    compiled = aot_function(
+        call, traced.compile, dynamic=outcome.dynamic, keep_inference_input_mutations=True
+    )
+    try:
+        promised = _run(compiled, tensors, 1)
+    except Exception as error:
+        outcome.skipped.append(f"aot_eager: {_first_line(error)}")
+        return
+    if (why := _differs(promised, expected, settled, tolerance)) is not None:
+        outcome.skipped.append(f"aot_eager is not eager: {why}")
+        return
+    outcome.samples += 1
+    outcome.fallbacks.update((reason.op, reason.why) for reason in traced.report.fallbacks)
+    for reason in (*traced.report.decomposed, *traced.report.fallbacks):
+        if "the converter failed" in reason.why or "the converter is wrong" in reason.why:
+            outcome.broken[reason.op] = reason.why
+    if all(_check_way(traced, way, compiled, tensors, expected, promised, settled, tolerance, outcome, sample)
+           for way in WAYS[1:]):
+        outcome.equal += 1
+
+
+def _check_way(traced, way, compiled, tensors, expected, promised, settled, tolerance, outcome, sample) -> bool:
+    traced.way = way
+    try:
+        got = _run(compiled, tensors, 1)
+    except Exception as error:
+        outcome.fatal.append(f"{way}: {type(error).__name__}: {_first_line(error)}  [{_shown(sample)}]")
+        return False
+    why = _differs(got, expected, settled, tolerance)
+    if why is not None:
+        outcome.unequal.append(f"{way}: {why}  [{_shown(sample)}]")
+        return False
+    for a, b in zip(got, promised, strict=True):
+        if isinstance(a, torch.Tensor) and a.layout == torch.strided and _strides(a) != _strides(b):
+            outcome.strides.append(f"{way}: {a.stride()} for {b.stride()} of {tuple(a.shape)}  [{_shown(sample)}]")
+            break
+    return True
+
+
+def _strides(x: torch.Tensor) -> list[int]:
+    """The strides of dims that have more than one element."""
+    return [] if x.numel() == 0 else [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1]
+
+
+def _run(call: Callable[..., Any], tensors: Sequence[torch.Tensor], seed: int) -> list[Any]:
+    _seed(seed)
+    return call(*copy.deepcopy(list(tensors)))
+
+
+def _seed(number: int) -> None:
+    random.seed(SEED + number)
+    np.random.seed(SEED + number)
+    torch.manual_seed(SEED + number)
+
+
+def _differs(
+    got: Sequence[Any], expected: Sequence[Any], settled: Sequence[bool], tolerance: dict[str, float]
+) -> str | None:
+    """Why results are not equal. Where eager itself changes with the seed, only the spec is compared."""
+    if len(got) != len(expected):
+        return f"{len(got)} results, expected {len(expected)}"
+    for number, (a, b, whole) in enumerate(zip(got, expected, settled, strict=True)):
+        why = _same(a, b, tolerance) if whole else _same_spec(a, b)
+        if why is not None:
+            return f"result {number}: {why}"
+    return None
+
+
+def _same_spec(a: Any, b: Any) -> str | None:
+    if not isinstance(b, torch.Tensor):
+        return None if type(a) is type(b) else f"{type(a).__name__} for {type(b).__name__}"
+    same = isinstance(a, torch.Tensor) and (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
+    return None if same else f"{_spec(a)} for {_spec(b)}"
+
+
+def _same(a: Any, b: Any, tolerance: dict[str, float]) -> str | None:
+    if not isinstance(b, torch.Tensor):
+        return None if a == b or (a != a and b != b) else f"{a!r} for {b!r}"
+    try:
+        torch.testing.assert_close(a, b, equal_nan=True, check_stride=False, **tolerance)
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return "; ".join(lines[:3])
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+
+
+def _spec(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:40]
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _shown(sample: Any) -> str:
+    parts = [_spec(part) for part in tree_flatten((sample.input, sample.args))[0]]
+    return ", ".join([*parts, *(f"{key}={_spec(value)}" for key, value in sample.kwargs.items())])[:300]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Sweep over the table and say what is not perfect."""
+    parser = argparse.ArgumentParser(prog="python -m tests.convert.opinfo")
+    parser.add_argument("names", nargs="*", help="operators, all without")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator, from the i-th on")
+    parser.add_argument("--samples", type=int, help="at most so many samples per operator")
+    parser.add_argument("--save", type=Path, help="write all outcomes here as JSON")
+    chosen = parser.parse_args(arguments)
+    dtype = getattr(torch, chosen.dtype)
+    first, step = map(int, chosen.shard.split("/"))
+    ops = [op for op in op_db if not chosen.names or {op.name, name_of(op)} & set(chosen.names)]
+    outcomes: list[Outcome] = []
+    for op in ops[first::step]:
+        if dtype not in op.supported_dtypes("cpu"):
+            continue
+        outcomes.append(check_op(op, dtype, chosen.dynamic, chosen.samples))
+        print(line(outcomes[-1]), flush=True)
+        if chosen.save is not None:
+            chosen.save.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+
+
+def line(outcome: Outcome) -> str:
+    """One outcome in one line, and one for each thing that went wrong."""
+    text = (
+        f"{outcome.name:48s} {outcome.equal}/{outcome.samples} equal, {len(outcome.skipped)} skipped, "
+        f"{outcome.seconds} s"
+    )
+    problems = [
+        *(f"fatal    {why}" for why in outcome.fatal),
+        *(f"unequal  {why}" for why in outcome.unequal),
+        *(f"strides  {why}" for why in outcome.strides),
+        *(f"opaque   {op}: {why}" for op, why in outcome.fallbacks.items()),
+        *(f"broken   {op}: {why}" for op, why in outcome.broken.items()),
+    ]
+    return "\n    ".join([text, *dict.fromkeys(problems)])
+
+
+if __name__ == "__main__":
+    main()
