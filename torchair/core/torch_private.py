@@ -47,7 +47,7 @@ from torch._inductor.fx_utils import FakeTensorUpdater
 from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import profiler
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -71,6 +71,7 @@ __all__ = [
     "FakeTensorUpdater",
     "HigherOrderOperator",
     "OpOverload",
+    "OpOverloadPacket",
     "PatternMatcherPass",
     "PythonReferenceAnalysis",
     "ShapeEnv",
@@ -118,6 +119,7 @@ __all__ = [
     "pick_vec_isa",
     "profiler",
     "raw_stream_getter",
+    "same_addresses",
     "register_pattern",
     "register_replacement",
     "reinplace",
@@ -125,6 +127,7 @@ __all__ = [
     "remove_noop_ops",
     "remove_noops",
     "reset_dynamo",
+    "resolve_overload",
     "select_decomp_table",
     "static_input_indices",
     "storage_id",
@@ -258,6 +261,20 @@ def _wrapper_uses() -> int:
 
 STORAGE_WRAPPER_USES = _wrapper_uses()
 """References that a storage's Python object adds once somebody asked for it; it then stays for good."""
+
+
+def _same_addresses(
+    tensors: list[Any], addresses: Sequence[int | None], indices: Sequence[int]
+) -> bool:
+    return all(tensors[index].data_ptr() == addresses[index] for index in indices)
+
+
+same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
+    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses
+)
+"""Are the tensors at these indices where `addresses`, a list as long as `tensors`, says? In C++ where torch was
+built with CUDA.
+"""
 
 
 def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
@@ -404,8 +421,10 @@ def is_unbacked(number: Any) -> bool:
 
 
 def fake_tensor_prop(gm: fx.GraphModule, fake_mode: FakeTensorMode | None, inputs: Sequence[Any]) -> None:
-    """Compute `meta["val"]` of every node anew."""
-    FakeTensorProp(gm, mode=fake_mode).propagate_dont_convert_inputs(*inputs)
+    """Compute `meta["val"]` of every node anew; some composite ops in C++ refuse symbols, as in `faking`."""
+    symbolic = fake_mode is not None and fake_mode.shape_env is not None
+    with enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+        FakeTensorProp(gm, mode=fake_mode).propagate_dont_convert_inputs(*inputs)
 
 
 def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
@@ -431,6 +450,12 @@ def find_overload(name: str) -> OpOverload | None:
     namespace, packet, overload = name.split(".")
     found = getattr(getattr(torch.ops, namespace), packet, None)
     return getattr(found, overload, None)
+
+
+def resolve_overload(packet: OpOverloadPacket, args: Sequence[Any], kwargs: dict[str, Any]) -> OpOverload:
+    """The overload of a packet that a call with these (real) arguments means."""
+    name = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
+    return getattr(packet, name or "default")
 
 
 # AOTAutograd
@@ -474,3 +499,8 @@ def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
     a node that makes it.
     """
     fake_mode.epoch += 1
+
+
+def parse_schema(text: str) -> Any:
+    """An operator's schema from its text: arguments with names, defaults and what they alias."""
+    return torch._C.parse_schema(text)

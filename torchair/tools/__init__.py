@@ -1,0 +1,1 @@
+"""Commands for people who build on torchair."""
