@@ -13,6 +13,7 @@ from torchair.engine.layout import is_static, restride
 from torchair.engine.registry import as_host
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Feed, Graph, Op, Result, Tensor
 from torchair.ge.host import Host, host_dtype
+from torchair.ge.random_state import FROM_GENERATOR
 
 Observer = Callable[[Op, list[Value]], None]
 
@@ -82,6 +83,8 @@ def read(result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], de
 
 def feed_value(feed: Feed, args: Sequence[Any]) -> Value:
     """The value of a graph input: an argument tensor, a number as a host value, or several packed."""
+    if feed.kind == "random":
+        return Host((FROM_GENERATOR,) * feed.args[0])
     if feed.kind == "pack":
         return Host(tuple(args[index] for index in feed.args))
     value = args[feed.args[0]]

@@ -34,6 +34,7 @@ from torchair.engine.layout import restride
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
+from torchair.ge.random_state import FROM_GENERATOR
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -122,6 +123,9 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
         return
     if op.type in INPUT_TYPES:
         feed = graph.feeds[op.name]
+        if feed.kind == "random":
+            state.values[op.outputs[0]] = Host((FROM_GENERATOR,) * feed.args[0])
+            return
         nodes = [state.placeholders[index] for index in feed.args]
         first = nodes[0]
         if feed.kind == "pack":

@@ -308,7 +308,8 @@ class Feed:
     """How a graph input is obtained from the flat arguments of a call.
 
     `value`: argument `args[0]` as it is (a tensor, or a number made a rank-0 host value);
-    `pack`: the arguments `args` as one int64 host vector.
+    `pack`: the arguments `args` as one int64 host vector;
+    `random`: `args[0]` offsets of the graph's random state (`random_state.py`).
     """
 
     kind: str

@@ -96,7 +96,7 @@ def _cast(x: Host, *, dst_type: int, **_: Any) -> Host | None:
     dtype = dtypes.to_torch(dst_type)
     if dtype.is_floating_point and dtype in (torch.float32, torch.float64):
         convert: Callable[[Any], Any] = torch.sym_float
-    elif dtype in (torch.int64, torch.int32) and x.dtype != torch.bool:
+    elif dtype in (torch.int64, torch.int32, torch.uint64) and x.dtype != torch.bool:
         convert = torch.sym_int
     else:
         return None

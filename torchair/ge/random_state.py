@@ -1,0 +1,70 @@
+"""The random state of a graph: per generator a constant seed and a vector of offsets, one for each op that
+draws numbers.
+
+On an Ascend device the offsets are fed before every call, and the generator is advanced. Here the numbers
+come from torch's own generator: an offset of `FROM_GENERATOR` says so. A graph that is fed real offsets computes
+its numbers from seed and offset alone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.ge.attr import Int, Str
+from torchair.ge.build import Const, builder
+from torchair.ge.graph import Feed, Graph, Op, Tensor, current_graph
+from torchair.ge.host import Host
+
+SEED, OFFSETS, UNPACK = "initial_seed", "offset_list", "unpack_generator_offsets"
+
+# No generator stands at a negative offset.
+FROM_GENERATOR = -1
+
+_INT64 = 9
+_OWNER = "_generator"
+
+
+def random_state(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Seed and offset (rank-0 INT64 tensors) for one more op that draws numbers on `device`."""
+    graph = current_graph()
+    unpack = next((op for op in graph.ops if _is_of(op, device)), None) or _start(graph, device)
+    offset = Tensor(unpack, len(unpack.outputs), f"y{len(unpack.outputs)}")
+    unpack.outputs.append(offset)
+    offset.meta = Host(FROM_GENERATOR)
+    count = len(unpack.outputs)
+    unpack.attrs["num"] = Int(count)
+    offsets = unpack.inputs[0]
+    offsets.meta = Host((FROM_GENERATOR,) * count)
+    offsets.desc.shape = (count,)
+    graph.feeds[offsets.op.name] = Feed("random", (count,))
+    return _seed(graph, unpack), offset
+
+
+def _is_of(op: Op, device: torch.device) -> bool:
+    return op.type == "Unpack" and _OWNER in op.attrs and op.attrs[_OWNER].value == str(device)
+
+
+def _start(graph: Graph, device: torch.device) -> Op:
+    """Seed, offsets and their Unpack, which has no outputs yet; a second generator has numbered names."""
+    number = sum(op.type == "Unpack" and _OWNER in op.attrs for op in graph.ops)
+    suffix = f"_{number}" if number else ""
+    Const(initial_seed(device), dtype=_INT64, node_name=SEED + suffix)
+    offsets = builder("Data")(
+        index=len(graph.feeds), dtype=_INT64, shape=[0], placement="CPU", node_name=OFFSETS + suffix
+    )
+    offsets.meta = Host(())
+    builder("Unpack")(offsets, num=0, axis=0, outputs=0, node_name=UNPACK + suffix)
+    unpack = graph.by_name[UNPACK + suffix]
+    unpack.attrs[_OWNER] = Str(str(device))
+    return unpack
+
+
+def _seed(graph: Graph, unpack: Op) -> Tensor:
+    return graph.by_name[SEED + unpack.name.removeprefix(UNPACK)].outputs[0]
+
+
+def initial_seed(device: torch.device) -> int:
+    """The seed of the device's default generator, as a signed number of 64 bits."""
+    module = torch if device.type in ("cpu", "meta") else torch.get_device_module(device)
+    seed = module.initial_seed()
+    return seed - (1 << 64) if seed >= 1 << 63 else seed
