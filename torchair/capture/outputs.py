@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from torchair.capture.pool import extent
 from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
 from torchair.core.torch_private import storage_id, storage_use_count
@@ -89,11 +90,72 @@ class Owned:
         return empty.set_(copied, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
+class Homes:
+    """Memory outside the pool for the outputs of one recording: no graph ever used it as workspace."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
+        with torch.inference_mode(False):
+            self._blocks = [torch.empty(size, dtype=torch.uint8, device=device) for size in sizes]
+        self.nbytes = sum(sizes)
+
+    def take(self, outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[Any]:
+        """Copy the owned outputs here, and return all with those replaced."""
+        taken = _plain(outputs)
+        groups = _owned(taken, args, inputs)
+        for positions, block in zip(groups, self._blocks, strict=True):
+            source = _span([taken[position] for position in positions])
+            if source.numel() != block.numel():
+                raise RuntimeError(f"an output has {source.numel()} bytes, in the run before {block.numel()}")
+            block.copy_(source)
+            for position in positions:
+                tensor = taken[position]
+                start = tensor.storage_offset() * tensor.element_size() - source.storage_offset()
+                empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                taken[position] = empty.set_(
+                    block.untyped_storage(),
+                    start // tensor.element_size(),
+                    tensor.size(),
+                    tensor.stride(),
+                )
+        return taken
+
+
+def home_sizes(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[int]:
+    """The sizes `Homes` needs for outputs like these."""
+    plain = _plain(outputs)
+    return [_span([plain[p] for p in positions]).numel() for positions in _owned(plain, args, inputs)]
+
+
+def _plain(outputs: Sequence[Any]) -> list[Any]:
+    """Without lazy conjugation and negation, which a tensor made on a storage would lose."""
+    return [o.resolve_conj().resolve_neg() if isinstance(o, torch.Tensor) else o for o in outputs]
+
+
+def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[list[int]]:
+    """Positions of the outputs that are not views of inputs, those of one storage together."""
+    owners = _owners(args)
+    groups: dict[int, list[int]] = {}
+    for position, output in enumerate(outputs):
+        if isinstance(output, torch.Tensor) and _source_of(position, output, owners, args, inputs) is None:
+            groups.setdefault(storage_id(output), []).append(position)
+    return list(groups.values())
+
+
+def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The bytes of one storage from the first to the last element of these tensors."""
+    starts = [tensor.storage_offset() * tensor.element_size() for tensor in tensors]
+    ends = [start + extent(tensor) for start, tensor in zip(starts, tensors, strict=True)]
+    # Whole 16 bytes before the first element: every dtype can start there.
+    first = min(starts) // 16 * 16
+    span = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
+    return span.set_(tensors[0].untyped_storage(), first, (max(ends) - first,), (1,))
+
+
 class Outputs:
     """How the outputs of one recording reach the caller."""
 
     def __init__(self, outputs: Sequence[Any], static_args: Sequence[Any], inputs: Inputs) -> None:
-        owners = {storage_id(a): i for i, a in enumerate(static_args) if isinstance(a, torch.Tensor)}
+        owners = _owners(static_args)
         sharers = Counter(storage_id(o) for o in outputs if isinstance(o, torch.Tensor))
         self._steps: list[Constant | Tied | Owned] = []
         for position, output in enumerate(outputs):
@@ -140,6 +202,11 @@ class Outputs:
         """Copies; outputs that shared memory share it again, views of inputs stay views of inputs."""
         copies: Copies = {}
         return [step.copy(args, copies) for step in self._steps]
+
+
+def _owners(args: Sequence[Any]) -> dict[int, int]:
+    """Storage -> index of the argument that lives there."""
+    return {storage_id(arg): index for index, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
 
 
 def _source_of(

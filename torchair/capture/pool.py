@@ -3,7 +3,8 @@
 Graphs of one pool overlay their workspace: what one freed while it was captured, the next one uses. That is
 safe while they run one after another, so the pool carries the lock and remembers the stream of the last
 launch; a launch on another stream first waits for it. Outputs are kept alive by their recording, so no
-other graph gets their memory.
+later graph gets their memory; but an earlier graph may have used it as workspace, so only the first graph of
+a pool hands out outputs in the pool's memory. The others move theirs to memory of their own (`outputs.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Pool:
 
     def __init__(self, row: Device, device: torch.device, token: PoolToken | None = None) -> None:
         self.token = token or row.new_pool()
+        self.is_fresh = token is None  # no graph that we know of has workspace in it
         self.lock = threading.Lock()
         self.stream: Any = None  # to capture on: blocks are shared only between captures on one stream
         self._row = row
@@ -75,7 +77,7 @@ class Arena:
 
     def like(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
         """A buffer for input `index`, with the sizes and strides of this tensor."""
-        need = _extent(tensor)
+        need = extent(tensor)
         block = self._blocks.get(index)
         with torch.inference_mode(False):
             if block is None or block.numel() < need:
@@ -90,7 +92,7 @@ class Arena:
         return sum(block.numel() for block in self._blocks.values())
 
 
-def _extent(tensor: torch.Tensor) -> int:
+def extent(tensor: torch.Tensor) -> int:
     """Bytes from the first to the last element."""
     if tensor.numel() == 0:
         return 0

@@ -11,7 +11,7 @@ import torch
 
 from torchair.capture.device import Device, Graph, PoolToken, Program
 from torchair.capture.ledger import Ledger
-from torchair.capture.outputs import Outputs
+from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
 from torchair.core.errors import BadCall
@@ -98,15 +98,24 @@ class Recording:
     """A recorded graph that can be replayed with new data."""
 
     def __init__(
-        self, graph: Graph, statics: StaticInputs, ledger: Ledger, outputs: Outputs, *, private: bool
+        self,
+        graph: Graph,
+        statics: StaticInputs,
+        ledger: Ledger,
+        outputs: Outputs,
+        homes: Homes | None,
+        *,
+        private: bool,
     ) -> None:
         self.graph = graph
         self.statics = statics
         self.ledger = ledger
         self.outputs = outputs
+        self.homes = homes  # kept: the outputs were counted while it was there
         self.private = private  # its outputs are always copied out
         self.replays = 0
         self.nbytes = 0
+        self.bytes_out = 0  # copied on each call
         self.seconds = 0.0
 
     def replay(self, args: list[Any]) -> list[Any]:
@@ -129,7 +138,7 @@ def record(
     program: Program,
     args: Sequence[Any],
     inputs: Inputs,
-    watched: Sequence[int],
+    watched: list[int],
     *,
     row: Device,
     pool: Pool,
@@ -138,15 +147,24 @@ def record(
     device: torch.device,
     error_mode: str,
     private: bool,
+    homes: Homes | None,
 ) -> Recording:
-    """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn."""
+    """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn.
+    With `homes`, the graph ends by moving its outputs there.
+    """
     started = time.perf_counter()
     statics = StaticInputs(inputs, args, arena)
     placed = statics.place(args)
     before = row.reserved_bytes(device)
-    graph, results = row.record(program, list(placed), token, pool.stream, error_mode, device)
+
+    def run(own: list[Any]) -> list[Any]:
+        results = program(own)
+        return results if homes is None else homes.take(results, placed, inputs)
+
+    graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device)
     outputs = Outputs(results, placed, inputs)
-    made = Recording(graph, statics, Ledger(watched, args), outputs, private=private)
+    made = Recording(graph, statics, Ledger(watched, args), outputs, homes, private=private)
     made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)
+    made.bytes_out = outputs.copied_bytes if private else homes.nbytes if homes else 0
     made.seconds = time.perf_counter() - started
     return made

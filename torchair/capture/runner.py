@@ -8,6 +8,8 @@ The life of a key in `ReplayRunner`:
 * later calls: compare addresses, copy plain inputs in, replay, hand out.
 * an output of the last replay is still held: a second recording takes turns with the first. Both held: a
   private recording, whose outputs never leave it, is replayed and its outputs are copied.
+* recordings overlay their workspace. All but the first of a pool end by moving their outputs to memory of
+  their own, where no replay of another recording can write.
 * an input that is used in place has moved: recorded again under the same key. A second move keeps the older
   binding beside the new one (double buffers); an input that moves on every call makes the call run
   directly.
@@ -30,6 +32,7 @@ import torch
 from torchair.capture.device import Device
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, watched_inputs
+from torchair.capture.outputs import Homes, home_sizes
 from torchair.capture.policy import Policy
 from torchair.capture.pool import Arena, pool_for
 from torchair.capture.record import Recording, record
@@ -184,6 +187,8 @@ class Entry:
         self.wasted = 0  # recaptures in a row that were not worth it
         self.wandering: list[int] | None = None  # addresses of the last call that ran directly for moving
         self.own_buffers = False  # plain inputs got buffers after all
+        self.output_sizes: list[int] = []
+        self.draws = False  # running it advances the random generator
 
 
 class ReplayRunner(Runner):
@@ -236,14 +241,14 @@ class ReplayRunner(Runner):
             recording = self._choose(entry, args)
             if recording is None:
                 return self.program(args)
-            outputs = self._replay(recording, args)
+            outputs = self._replay(entry, recording, args)
             args.clear()
             return outputs
 
-    def _replay(self, recording: Recording, args: list[Any]) -> list[Any]:
+    def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
             recording.statics.check(args)
-        if self.inputs.random and not recording.replays:
+        if entry.draws and not recording.replays:
             return self._replay_random(recording, args)
         if is_profiling():
             with torch.profiler.record_function("acl_graph_replay"):
@@ -321,6 +326,7 @@ class ReplayRunner(Runner):
     def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
         """Run directly, which warms up, then record for the calls to come."""
         kept = list(args)
+        offset = self._row.random_offset(self.device) if self.inputs.random else None
         with torch.profiler.record_function("acl_graph_warm_up"):
             outputs = self.program(args)
         if self._asked[key] < self._drops[key]:
@@ -331,6 +337,8 @@ class ReplayRunner(Runner):
         while len(self._entries) >= self.policy.capture_limit:
             self._drop_oldest()
         entry = self._entries[key] = Entry()
+        entry.output_sizes = home_sizes(outputs, kept, self.inputs)
+        entry.draws = offset is not None and self._row.random_offset(self.device) != offset
         self._last = key
         if self._record(entry, kept, private=False) is not None:
             self.book.keys(len(self._entries))
@@ -359,6 +367,7 @@ class ReplayRunner(Runner):
         shared = self.policy.reuse_pool or self.policy.pool is not None
         arena = self._arena if shared else Arena(self.device)
         borrows = not self.policy.clone_input and not entry.own_buffers
+        moves_outputs = shared and not private and not self._pool.is_fresh
         with torch.profiler.record_function("acl_graph_capture"):
             made = record(
                 self.program,
@@ -372,7 +381,9 @@ class ReplayRunner(Runner):
                 device=self.device,
                 error_mode=self.policy.error_mode,
                 private=private,
+                homes=Homes(entry.output_sizes, self.device) if moves_outputs else None,
             )
+        self._pool.is_fresh = self._pool.is_fresh and not shared
         entry.recordings.append(made)
         logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
         self._keep_budget(entry)
@@ -438,7 +449,7 @@ class ReplayRunner(Runner):
                     key_text(key),
                     r.replays,
                     r.nbytes,
-                    r.outputs.copied_bytes if r.private else 0,
+                    r.bytes_out,
                     r.seconds,
                     r.private,
                 )

@@ -14,7 +14,7 @@ import inspect
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,6 @@ __all__ = [
     "pick_vec_isa",
     "profiler",
     "raw_stream_getter",
-    "same_addresses",
     "register_pattern",
     "register_replacement",
     "reinplace",
@@ -128,6 +127,7 @@ __all__ = [
     "remove_noops",
     "reset_dynamo",
     "resolve_overload",
+    "same_addresses",
     "select_decomp_table",
     "static_input_indices",
     "storage_id",
@@ -135,12 +135,34 @@ __all__ = [
     "symbol_facts",
     "sympy_interp",
     "torch_key",
+    "traced_as",
     "tracing",
     "tree_flatten",
     "tree_unflatten",
     "unclaimed_symbols",
     "without_modes",
 ]
+
+
+# Tracing
+
+
+@contextlib.contextmanager
+def traced_as(kernels: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, tracing replaces these composite ops by these functions; each gets torch's own function, then
+    the op's arguments.
+    """
+    keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+    saved = {(op, key): op.py_kernels[key] for op in kernels for key in keys if key in op.py_kernels}
+    try:
+        for (op, key), own in saved.items():
+            op.py_kernels[key] = functools.partial(kernels[op], own)
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for (op, key), own in saved.items():
+            op.py_kernels[key] = own
+            op._dispatch_cache.clear()
 
 
 # Inductor, as codegen uses it
@@ -263,17 +285,15 @@ STORAGE_WRAPPER_USES = _wrapper_uses()
 """References that a storage's Python object adds once somebody asked for it; it then stays for good."""
 
 
-def _same_addresses(
-    tensors: list[Any], addresses: Sequence[int | None], indices: Sequence[int]
-) -> bool:
+def _same_addresses(tensors: list[Any], addresses: Sequence[int | None], indices: Sequence[int]) -> bool:
     return all(tensors[index].data_ptr() == addresses[index] for index in indices)
 
 
 same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
     torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses
 )
-"""Are the tensors at these indices where `addresses`, a list as long as `tensors`, says? In C++ where torch was
-built with CUDA.
+"""Are the tensors at these indices where `addresses`, a list as long as `tensors`, says? In C++ where torch
+was built with CUDA.
 """
 
 
