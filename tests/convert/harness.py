@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import torchair.convert.aten
+import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - fills the tables

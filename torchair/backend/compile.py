@@ -12,9 +12,10 @@ import torch
 from torch import fx
 
 import torchair.convert.aten
+import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
-import torchair.engine.kernels  # noqa: F401 - these four imports fill the tables
+import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend.settings import Settings
 from torchair.capture import Inputs, Runner, capture, inputs_of
 from torchair.codegen import Program, build

@@ -1,0 +1,13 @@
+"""The IR ops of the `npu` library mean what its definitions in `ops.npu` say."""
+
+from __future__ import annotations
+
+from torchair.engine.registry import kernel
+from torchair.ops.npu import ROWS
+
+_definitions = {row.ir: row.fn for row in ROWS if not row.shared}
+# On a device these write into an input; the definitions return a new tensor.
+_writers = {row.ir for row in ROWS if row.copies or row.writes}
+
+for _ir, _fn in _definitions.items():
+    kernel(_ir, pure=_ir in _writers)(_fn)

@@ -1,0 +1,35 @@
+"""The `npu` operator library: definitions by family, defined in torch unless `torch_npu` brings them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchair.ops.npu import norm
+from torchair.ops.npu.library import define_in_place, define_plain, define_rows, schemas
+from torchair.ops.npu.row import InPlace, Row
+
+# Every family has ROWS (calls of one IR op); PLAIN (functions of torch's arguments) and IN_PLACE if it needs.
+FAMILIES = (norm,)
+ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
+PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
+IN_PLACE: tuple[InPlace, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))
+
+define_rows(ROWS)
+define_plain(PLAIN)
+define_in_place(IN_PLACE)
+
+# Where `torchair.ops.<name>` looks; in the first the sequence lengths of attention are tensors.
+NAMESPACES = ("air", "npu", "npu_inference")
+
+
+def find(name: str) -> Any:
+    """The op of this name; AttributeError if the library has none."""
+    for namespace in NAMESPACES:
+        if f"{namespace}.{name}.default" in schemas():
+            return getattr(getattr(torch.ops, namespace), name)
+    raise AttributeError(f"torchair.ops has no {name!r}, and there is no such op in the npu library")
+
+
+__all__ = ["FAMILIES", "IN_PLACE", "PLAIN", "ROWS", "find", "schemas"]

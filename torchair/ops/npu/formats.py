@@ -1,0 +1,302 @@
+"""Number formats of the `npu` ops: type codes, 4-bit packing, 8- and 4-bit floats, quantisation.
+
+A value of a type torch lacks travels packed: int4 as eight values per int32 (or two per uint8), the lowest
+nibble first; fp4 as two per uint8; hifloat8 and e8m0 scales as bytes. `store` and `load` are the two
+directions.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from torchair.core import dtypes
+
+INT8, INT4, HIF8 = (dtypes.BY_NAME[name].runtime for name in ("INT8", "INT4", "HIFLOAT8"))
+E5M2, E4M3 = (dtypes.BY_NAME[name].runtime for name in ("FLOAT8_E5M2", "FLOAT8_E4M3FN"))
+E2M1, E1M2 = (dtypes.BY_NAME[name].runtime for name in ("FLOAT4_E2M1", "FLOAT4_E1M2"))
+FP16, BF16, FP32, INT32, INT64, UINT8 = (
+    dtypes.BY_NAME[name].runtime for name in ("FLOAT16", "BF16", "FLOAT", "INT32", "INT64", "UINT8")
+)
+
+# The largest value of each type that data are scaled to.
+LARGEST = {INT8: 127.0, INT4: 7.0, E4M3: 448.0, E5M2: 57344.0, HIF8: 32768.0, E2M1: 6.0, E1M2: 1.75}
+# The exponent of that value, by which a shared power of two is chosen.
+TOP_EXPONENT = {E2M1: 2, E1M2: 0, E4M3: 8, E5M2: 15}
+INTEGER_RANGE = {INT8: (-128, 127), INT4: (-8, 7), UINT8: (0, 255), INT32: (-(2**31), 2**31 - 1)}
+FP4 = (E2M1, E1M2)
+
+# torch's own numbers for its dtypes, as they stand in the int arguments of the library.
+_TORCH_CODES = {
+    0: "UINT8", 1: "INT8", 2: "INT16", 3: "INT32", 4: "INT64", 5: "FLOAT16", 6: "FLOAT", 7: "DOUBLE",
+    8: "COMPLEX32", 9: "COMPLEX64", 10: "COMPLEX128", 11: "BOOL", 12: "INT8", 13: "UINT8", 14: "INT32",
+    15: "BF16", 16: "INT4", 23: "FLOAT8_E5M2", 24: "FLOAT8_E4M3FN",
+}  # fmt: skip
+# Types without a torch number are this plus their IR number.
+_OWN_CODES = 256
+
+
+def ir_type(code: int | torch.dtype | None) -> int | None:
+    """A type code of a torch argument (or a dtype) -> the IR's number of that type."""
+    if code is None or isinstance(code, torch.dtype):
+        return None if code is None else dtypes.to_ge(code)
+    return code - _OWN_CODES if code >= _OWN_CODES else dtypes.BY_NAME[_TORCH_CODES[code]].runtime
+
+
+def ir_type_or(default: int) -> Any:
+    """As `ir_type`, with a type for None."""
+    return lambda code: default if code is None else ir_type(code)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """What arithmetic is done in: float32, for doubles double."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+# Rounding
+
+
+def rounded(x: torch.Tensor, mode: str = "rint") -> torch.Tensor:
+    """To whole numbers: rint half to even, round half away from zero, floor, ceil, trunc."""
+    if mode == "round":
+        return torch.sign(x) * torch.floor(x.abs() + 0.5)
+    return {"rint": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc}[mode](x)
+
+
+def store(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
+    """Values in a stored type: rounded, saturated, packed where a value is smaller than a byte."""
+    if kind == INT4:
+        return pack_int4(rounded(x, mode).clamp(-8, 7))
+    if kind in INTEGER_RANGE:
+        return rounded(x, mode).clamp(*INTEGER_RANGE[kind]).to(dtypes.to_torch(kind))
+    if kind in (E4M3, E5M2) and mode == "rint":
+        return x.clamp(-LARGEST[kind], LARGEST[kind]).to(dtypes.to_torch(kind))
+    if kind in (E4M3, E5M2):
+        return encode(x, kind, mode).view(dtypes.to_torch(kind))
+    if kind in FP4:
+        low, high = encode(x, kind, mode).unflatten(-1, (-1, 2)).unbind(-1)
+        return low | (high << 4)
+    if kind == HIF8:
+        return encode(x, kind, mode)
+    return x.to(dtypes.to_torch(kind))
+
+
+def load(x: torch.Tensor, kind: int | None = None) -> torch.Tensor:
+    """The values of a stored tensor, in float32. Without a type it is the tensor's own; int32 is packed
+    int4.
+    """
+    if x.dtype == torch.int32 and kind in (None, INT4, INT32):
+        return unpack_int4(x).float()
+    if kind in FP4:
+        both = torch.stack((x & 15, x >> 4), -1).flatten(-2)
+        return decode(both, kind)
+    return decode(x, kind) if kind == HIF8 else wide(x)
+
+
+# Types smaller than a byte
+
+
+def pack_int4(x: torch.Tensor) -> torch.Tensor:
+    """Eight values of -8 … 7 along the last dim in one int32."""
+    nibbles = x.to(torch.int32).unflatten(-1, (-1, 8)) & 15
+    return functools.reduce(torch.bitwise_or, (nibbles[..., i] << (4 * i) for i in range(8)))
+
+
+def unpack_int4(x: torch.Tensor) -> torch.Tensor:
+    """int32 (eight values) or bytes (two) as int8, the last dim that many times longer."""
+    count = 8 if x.dtype == torch.int32 else 2
+    words = x.to(torch.int32).unsqueeze(-1)
+    shifts = 28 - 4 * torch.arange(count, dtype=torch.int32, device=x.device)
+    return ((words << shifts) >> 28).to(torch.int8).flatten(-2)
+
+
+# Small floats by their list of values
+
+
+@functools.cache
+def positive_values(kind: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The finite values >= 0 of a type in ascending order, and their bit patterns."""
+    if kind == HIF8:
+        pairs = sorted((value, code) for code in range(128) if (value := _hif8(code)) is not None)
+        return tuple(value for value, _ in pairs), tuple(code for _, code in pairs)
+    exponent_bits, bits = {E2M1: (2, 1), E1M2: (1, 2), E4M3: (4, 3), E5M2: (5, 2)}[kind]
+    bias = max((1 << (exponent_bits - 1)) - 1, 0 if kind == E1M2 else 1)
+    values: list[float] = []
+    for code in range(1 << (exponent_bits + bits)):
+        exponent, mantissa = code >> bits, code & ((1 << bits) - 1)
+        fraction = mantissa / (1 << bits) + (exponent > 0)
+        # A zero exponent field has the scale of the field 1; e1m2 is a plain fixed-point number.
+        values.append(fraction * 2.0 ** (max(exponent, 1) - bias - (kind == E1M2)))
+    finite = [value for value in values if value <= LARGEST[kind]]
+    return tuple(finite), tuple(range(len(finite)))
+
+
+def _hif8(code: int) -> float | None:
+    """The value of seven bits of HiFloat8: a prefix says how many exponent bits follow."""
+    if code < 8:
+        return 2.0 ** (code - 23) if code else 0.0
+    if code < 16:
+        return 1 + (code & 7) / 8
+    width, start = (1, 3) if code < 32 else ((code >> 5) + 1, 2)
+    rest = code & ((1 << (7 - start)) - 1)
+    bits = 7 - start - width
+    field, mantissa = rest >> bits, rest & ((1 << bits) - 1)
+    magnitude = (1 << (width - 1)) | (field & ((1 << (width - 1)) - 1))
+    exponent = -magnitude if field >> (width - 1) else magnitude
+    value = (1 + mantissa / (1 << bits)) * 2.0**exponent
+    return value if value <= LARGEST[HIF8] else None
+
+
+def encode(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
+    """The bit patterns (one per byte) of the nearest values; beyond the largest value is the largest."""
+    values, codes = positive_values(kind)
+    table = torch.tensor(values, dtype=torch.float32, device=x.device)
+    size = x.float().abs().clamp(max=values[-1]).contiguous()
+    above = torch.bucketize(size, table).clamp(max=len(values) - 1)
+    below = (above - 1).clamp(min=0)
+    lower, upper = table[below], table[above]
+    up, down = size == upper, size == lower
+    negative = x < 0
+    if mode in ("rint", "round", "hybrid"):
+        middle = (lower + upper) / 2
+        tie = (above % 2 == 0) if mode == "rint" else torch.ones_like(up)
+        chosen = up | (size > middle) | ((size == middle) & tie)
+    else:
+        away = {"trunc": torch.zeros_like(up), "floor": negative, "ceil": ~negative}[mode]
+        chosen = up | (away & ~down)
+    index = torch.where(chosen, above, below)
+    patterns = torch.tensor(codes, dtype=torch.uint8, device=x.device)[index]
+    sign = 8 if kind in FP4 else 128
+    # A negative zero of HiFloat8 is its NaN.
+    marked = negative & (index > 0)
+    return patterns | (marked.to(torch.uint8) * sign)
+
+
+def decode(x: torch.Tensor, kind: int) -> torch.Tensor:
+    """The values of bit patterns, one per byte."""
+    values, codes = positive_values(kind)
+    width = 3 if kind in FP4 else 7
+    positive = [float("nan")] * (1 << width)
+    for value, code in zip(values, codes, strict=True):
+        positive[code] = value
+    table = torch.tensor(positive + [-value for value in positive], dtype=torch.float32, device=x.device)
+    return table[x.to(torch.int64)]
+
+
+# Quantisation
+
+
+def largest(kind: int, given: float = 0.0) -> float:
+    """What the largest value is scaled to: the type's own maximum unless one is given."""
+    return given if given > 0 else LARGEST[kind]
+
+
+def divided(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """x / scale, 0 where the scale is 0."""
+    return torch.where(scale == 0, torch.zeros_like(x), x / torch.where(scale == 0, 1.0, scale))
+
+
+def dynamic(
+    x: torch.Tensor, kind: int, dims: Any = -1, maximum: float = 0.0, mode: str = "rint"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Symmetric: (stored values, scale without `dims`), x ≈ values · scale, scale = max|x| / largest."""
+    scale = wide(x).abs().amax(dims, keepdim=True) / largest(kind, maximum)
+    return store(divided(wide(x), scale), kind, mode), _squeezed(scale, dims)
+
+
+def asymmetric(x: torch.Tensor, kind: int, dims: Any = -1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(stored values, scale, offset), x ≈ (values - offset) · scale; the range of x covers the type's."""
+    low, high = INTEGER_RANGE[kind]
+    top = wide(x).amax(dims, keepdim=True)
+    scale = (top - wide(x).amin(dims, keepdim=True)) / (high - low)
+    offset = high - divided(top, scale)
+    stored = store(divided(wide(x), scale) + offset, kind)
+    return stored, _squeezed(scale, dims), _squeezed(offset, dims)
+
+
+def static(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    kind: int,
+    *,
+    divide: bool = False,
+    mode: str = "rint",
+) -> torch.Tensor:
+    """x · scale + offset, or x / scale + offset, stored."""
+    scaled = wide(x) / wide(scale) if divide else wide(x) * wide(scale)
+    return store(scaled if offset is None else scaled + wide(offset), kind, mode)
+
+
+def _squeezed(scale: torch.Tensor, dims: Any) -> torch.Tensor:
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    return scale.squeeze(listed)
+
+
+# Microscaling: one power of two per block
+
+
+def shared_exponent(
+    peak: torch.Tensor, kind: int, scale_alg: int = 0, maximum: float = 0.0
+) -> torch.Tensor:
+    """The biased exponent (e8m0 byte, as int32) of blocks whose largest magnitude is `peak`."""
+    if scale_alg == 0:
+        found = _biased_exponent(peak) - TOP_EXPONENT[kind]
+    else:
+        quotient = peak / largest(kind, maximum)
+        has_fraction = (quotient.view(torch.int32) & 0x7FFFFF) != 0
+        found = _biased_exponent(quotient) + has_fraction.to(torch.int32)
+    return torch.where(peak == 0, 0, found.clamp(0, 254))
+
+
+def _biased_exponent(x: torch.Tensor) -> torch.Tensor:
+    return (x.view(torch.int32) >> 23) & 0xFF
+
+
+def power_of_two(byte: torch.Tensor) -> torch.Tensor:
+    """2^(byte - 127), the value of an e8m0 scale."""
+    return torch.exp2(byte.float() - 127)
+
+
+def blocked(x: torch.Tensor, block: int) -> torch.Tensor:
+    """The last dim cut into blocks, the last one filled with zeros: [..., blocks, block]."""
+    return F.pad(x, (0, -x.shape[-1] % block)).unflatten(-1, (-1, block))
+
+
+def paired(scale: torch.Tensor, axis: int) -> torch.Tensor:
+    """Scales of blocks (last dim) as bytes in pairs: `axis` counts pairs, a trailing dim of 2 the members."""
+    bytes_ = F.pad(scale, (0, scale.shape[-1] % 2)).to(torch.uint8)
+    return bytes_.unflatten(-1, (-1, 2)).movedim(-2, axis)
+
+
+def mx(
+    x: torch.Tensor,
+    kind: int,
+    axis: int = -1,
+    *,
+    block: int = 32,
+    scale_alg: int = 0,
+    maximum: float = 0.0,
+    mode: str = "rint",
+    lowest: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(stored values, paired scales) with one power of two per `block` values along `axis`."""
+    axis = axis % x.ndim
+    moved = x.float().movedim(axis, -1)
+    blocks = blocked(moved, block)
+    peak = blocks.abs().amax(-1).clamp(min=lowest)
+    scale = shared_exponent(peak, kind, scale_alg, maximum)
+    values = (blocks * torch.exp2(127.0 - scale.float()).unsqueeze(-1)).flatten(-2)
+    values = values[..., : moved.shape[-1]].movedim(-1, axis)
+    return store(values, kind, mode), paired(scale, axis)
+
+
+def unpaired(mxscale: torch.Tensor, axis: int, length: Any, block: int = 32) -> torch.Tensor:
+    """The scale of every value along `axis` from paired bytes; `length` values are there."""
+    axis = axis % (mxscale.ndim - 1)
+    bytes_ = mxscale.view(torch.uint8) if mxscale.dtype != torch.uint8 else mxscale
+    flat = bytes_.movedim(axis, -2).flatten(-2).repeat_interleave(block, -1)[..., :length]
+    return power_of_two(flat).movedim(-1, axis)

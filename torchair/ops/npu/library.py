@@ -1,0 +1,175 @@
+"""Defines the ops of the tables in torch: schema, eager and fake kernels.
+
+Nothing is defined where the vendor's plug-in `torch_npu` is installed, nor an op that somebody has already
+defined: the real ones win.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchair.core.torch_private import parse_schema
+from torchair.ops.npu.gradients import Gradient
+from torchair.ops.npu.row import InPlace, Row, bind, choose
+
+Fn = Callable[..., Any]
+PLUGIN = "torch_npu"
+# Direct kernels of in-place ops: on real data they write their rows only.
+DEVICES = ("CPU", "CUDA")
+_libraries: dict[str, torch.library.Library] = {}
+
+
+@functools.cache
+def schemas() -> dict[str, str]:
+    """`npu.npu_rms_norm.default` -> its schema, for every op of the library."""
+    return json.loads((Path(__file__).parent / "schemas.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def schema_of(op: str) -> Any:
+    """The parsed schema of an op, by its full name."""
+    return parse_schema(schemas()[full_name(op)])
+
+
+def full_name(op: str) -> str:
+    """`npu_rms_norm` -> `npu.npu_rms_norm.default`; other namespaces and overloads are spelled out."""
+    namespace, _, rest = op.rpartition("::")
+    name, _, overload = rest.partition(".")
+    return f"{namespace or 'npu'}.{name}.{overload or 'default'}"
+
+
+def overload(op: str) -> Any:
+    """The operator of torch, whoever has defined it."""
+    namespace, name, variant = full_name(op).split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), variant)
+
+
+def by_op(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
+    """The rows of each torch op, in order."""
+    found: dict[str, tuple[Row, ...]] = {}
+    for row in rows:
+        unread = {argument.name for argument in schema_of(row.op).arguments} - row.reads()
+        assert not unread, f"{row.op}: {row.ir} does not read {sorted(unread)}"
+        found[row.op] = (*found.get(row.op, ()), row)
+    return found
+
+
+def define_rows(rows: Sequence[Row]) -> None:
+    """Define the ops that are calls of one IR op."""
+    for op, served in by_op(rows).items():
+        if not any(row.writes for row in served):
+            define(op, _from_rows(op, served))
+
+
+def define_plain(functions: Mapping[str, Fn]) -> None:
+    """Define ops by functions of their own arguments."""
+    for op, fn in functions.items():
+        define(op, fn)
+
+
+def define_in_place(rows: Sequence[InPlace]) -> None:
+    """Define ops that write into arguments."""
+    for row in rows:
+        library = _declare(row.op)
+        if library is not None:
+            library.impl(_local(row.op), _composite(row), "CompositeImplicitAutograd")
+
+
+def define(op: str, fn: Fn) -> None:
+    """One op: its definition runs on data and, on fake tensors, says what it returns."""
+    library = _declare(op)
+    if library is None:
+        return
+    library.impl(_local(op), fn, "CompositeExplicitAutograd")
+    torch.library.register_fake(schema_of(op).name + _suffix(op), fn, lib=library)
+
+
+def define_gradients(gradients: Mapping[str, Gradient]) -> None:
+    """Tell autograd which op is the backward of which, where the op is ours."""
+    for op, gradient in gradients.items():
+        library = _libraries.get(full_name(op).split(".")[0])
+        if library is not None:
+            _differentiate(op, gradient, library)
+
+
+def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) -> None:
+    schema = schema_of(op)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Any = None) -> None:
+        given = bind(schema, inputs, keyword_only_inputs or {})
+        kept = gradient.keep(given, output)
+        ctx.save_for_backward(*(part for part in kept if isinstance(part, torch.Tensor)))
+        ctx.kept = [None if isinstance(part, torch.Tensor) else part for part in kept]
+        ctx.is_tensor = [isinstance(part, torch.Tensor) for part in kept]
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        kept = [next(tensors) if is_tensor else part for part, is_tensor in zip(ctx.kept, ctx.is_tensor, strict=True)]
+        made = gradient.backward(*kept, *grads)
+        rest = sum(not argument.kwarg_only for argument in schema.arguments) - len(made)
+        return (*made, *(None,) * rest)
+
+    torch.library.register_autograd(schema.name + _suffix(op), backward, setup_context=keep, lib=library)
+
+
+def _declare(op: str) -> torch.library.Library | None:
+    """The library to fill, with the op's schema in it; None when the op is not ours to define."""
+    namespace, name, variant = full_name(op).split(".")
+    if importlib.util.find_spec(PLUGIN) is not None and namespace != "torchair":
+        return None
+    if variant in getattr(getattr(torch.ops, namespace), name, _Nothing).overloads():
+        return None
+    library = _libraries.setdefault(namespace, torch.library.Library(namespace, "FRAGMENT"))
+    library.define(schemas()[full_name(op)].partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
+    return library
+
+
+class _Nothing:
+    """Stands for an op that nobody has defined."""
+
+    @staticmethod
+    def overloads() -> tuple[str, ...]:
+        return ()
+
+
+def _local(op: str) -> str:
+    return full_name(op).split(".")[1] + _suffix(op)
+
+
+def _suffix(op: str) -> str:
+    variant = full_name(op).split(".")[2]
+    return "" if variant == "default" else f".{variant}"
+
+
+def _from_rows(op: str, rows: Sequence[Row]) -> Fn:
+    schema = schema_of(op)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = bind(schema, args, kwargs)
+        row = choose(rows, given)
+        return row.results(row.fn(*row.inputs(given), **row.attributes(given)))
+
+    return run
+
+
+def _composite(row: InPlace) -> Fn:
+    schema, twin = schema_of(row.op), overload(row.twin)
+    taken = {argument.name for argument in schema_of(row.twin).arguments}
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = bind(schema, args, kwargs)
+        made = twin(**{name: value for name, value in given.items() if name in taken})
+        results = made if isinstance(made, tuple | list) else (made,)
+        for name, index in row.writes.items():
+            given[name].copy_(results[index])
+        returned = tuple(given[r] if isinstance(r, str) else results[r] for r in row.returns)
+        return returned[0] if len(returned) == 1 else returned or None
+
+    return run
