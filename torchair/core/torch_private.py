@@ -48,10 +48,14 @@ from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, regist
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.autograd import profiler
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv, free_symbols
 from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.proxy import GraphAppendingTracer
@@ -61,6 +65,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
+    "DATA_ERRORS",
     "STORAGE_WRAPPER_USES",
     "SYM_MATH",
     "BoxedBool",
@@ -114,6 +119,7 @@ __all__ = [
     "known_options",
     "library_path",
     "lower_bound",
+    "lowering_table",
     "make_fx",
     "native_runner",
     "pick_vec_isa",
@@ -241,6 +247,27 @@ def library_path(compiled: Any) -> str:
     return compiled.filename if hasattr(compiled, "filename") else compiled
 
 
+def _fused_bernoulli(self: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
+    """A comparison that fuses with its neighbours, where Inductor would call the op on the CPU."""
+    if generator is not None:
+        return NotImplemented
+    return (torch.rand_like(self, dtype=torch.float32) < p).to(self.dtype)
+
+
+def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions for a code generator.
+
+    Inductor makes random numbers of its own, in fused loops. What is run op by op draws torch's numbers.
+    """
+    if kind not in ("inductor", "native"):
+        with inductor_config.patch(fallback_random=True):
+            return dict(select_decomp_table())
+    table = dict(select_decomp_table())
+    if not inductor_config.fallback_random:
+        table[torch.ops.aten.bernoulli.p] = _fused_bernoulli
+    return table
+
+
 def lower_bound(value: torch.SymInt) -> int:
     """The least value the shape environment allows for `value`."""
     bound = value.node.shape_env.bound_sympy(value.node.expr).lower
@@ -334,6 +361,10 @@ def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
     symbolic = fake_mode.shape_env is not None
     with fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
         yield
+
+
+DATA_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+"""What fake tensors raise where only real data could answer."""
 
 
 # Functions of symbolic floats, by the name of the function of numbers

@@ -7,9 +7,8 @@ from typing import Any, TypeGuard
 
 import torch
 
-from torchair.core.torch_private import storage_id
 from torchair.engine.evaluate import Value, evaluate
-from torchair.engine.layout import is_static, restride
+from torchair.engine.layout import is_static, memory_of, restride
 from torchair.engine.registry import as_host
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Feed, Graph, Op, Result, Tensor
 from torchair.ge.host import Host, host_dtype
@@ -26,10 +25,10 @@ def interpret(
     # Results that share memory with an argument where FX promised that they do not: copied before it changes.
     kept: dict[Tensor, Value] = {}
     returned = {result.tensor for result in graph.results if result.kind == "tensor"}
-    owned = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
+    owned = {memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)}
 
     def shares(value: Value) -> TypeGuard[torch.Tensor]:
-        return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in owned
+        return isinstance(value, torch.Tensor) and memory_of(value) in owned
 
     with torch.no_grad():
         for op in graph.ops:
@@ -58,8 +57,8 @@ def _apart(results: Sequence[Result], made: Sequence[Any]) -> list[Any]:
     apart = list(made)
     for place, (result, value) in enumerate(zip(results, made, strict=True)):
         if result.kind == "tensor":
-            promised = storage_id(result.meta)
-            if owners.setdefault(value.untyped_storage().data_ptr(), promised) != promised:
+            promised = memory_of(result.meta)
+            if owners.setdefault(memory_of(value), promised) != promised:
                 apart[place] = value.clone()
     return apart
 
@@ -88,4 +87,7 @@ def feed_value(feed: Feed, args: Sequence[Any]) -> Value:
     if feed.kind == "pack":
         return Host(tuple(args[index] for index in feed.args))
     value = args[feed.args[0]]
+    if value is None:
+        # AOTAutograd passes nothing for a token, which only puts effects in order.
+        return torch.empty(0)
     return value if isinstance(value, torch.Tensor) else Host(value, host_dtype(value))

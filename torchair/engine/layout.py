@@ -8,12 +8,20 @@ from typing import Any
 
 import torch
 
+from torchair.core.torch_private import storage_id
 from torchair.ge.host import is_symbol
 
 
 def is_static(meta: torch.Tensor) -> bool:
-    """No symbol in sizes, strides or offset."""
+    """No symbol in sizes, strides or offset; a sparse tensor has no strides to tell."""
+    if meta.layout is not torch.strided:
+        return False
     return not any(is_symbol(part) for part in (*meta.shape, *meta.stride(), meta.storage_offset()))
+
+
+def memory_of(x: torch.Tensor) -> int:
+    """Identity of the memory a tensor looks at; a sparse one has parts of its own."""
+    return storage_id(x) if x.layout is torch.strided else id(x)
 
 
 def hint(number: Any) -> int:
@@ -40,7 +48,7 @@ def restride(x: torch.Tensor, promised: torch.Tensor) -> torch.Tensor:
     """`x` with the memory order of `promised`; itself when it has it already or when the order cannot be
     told.
     """
-    if x.ndim != promised.ndim or has_overlap(promised):
+    if x.ndim != promised.ndim or x.layout is not torch.strided or has_overlap(promised):
         return x
     order = stride_order(promised)
     if stride_order(x) == order and is_dense(x) >= is_dense(promised):

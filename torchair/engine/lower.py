@@ -20,17 +20,18 @@ from torch.fx.node import map_arg
 
 from torchair.core.errors import AirError, BadGraph
 from torchair.core.torch_private import (
+    DATA_ERRORS,
     FakeTensorMode,
     expression_nodes,
     faking,
     forget_data_sizes,
+    is_unbacked,
     make_fx,
-    storage_id,
     unclaimed_symbols,
 )
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
-from torchair.engine.layout import restride
+from torchair.engine.layout import memory_of, restride
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
@@ -97,7 +98,7 @@ def lower(
             else:
                 _lower_op(state, graph, op)
         arguments = [node.meta["val"] for node in state.placeholders]
-        stored = [storage_id(value) for value in arguments if isinstance(value, torch.Tensor)]
+        stored = [memory_of(value) for value in arguments if isinstance(value, torch.Tensor)]
         state.owners = dict(zip(stored, stored, strict=True))
         outputs = [_output(state, result) for result in graph.results]
     state.graph.output(tuple(outputs))
@@ -169,25 +170,35 @@ def _trace(state: Lowering, op: Op) -> Traced:
 
     def run(*flat: Any) -> list[Any]:
         data, symbols = iter(flat[: len(flat) - len(numbers)]), flat[len(flat) - len(numbers) :]
-        given = dict(zip((_key(number) for number in numbers), symbols, strict=True))
         values: dict[Tensor, Value] = {}
         for tensor, fake in zip(tensors, fakes, strict=True):
-            values[tensor] = _with_symbols(fake, given) if isinstance(fake, Host) else next(data)
+            values[tensor] = _given(fake, numbers, symbols) if isinstance(fake, Host) else next(data)
         results = evaluate(op, values, state.device)
         shape[:] = [result if isinstance(result, Host) else None for result in results]
-        return [result for result in results if not isinstance(result, Host)] or [None]
+        # Numbers that the data decides are returned too, so that the node that makes them stays.
+        read = [number for number in _symbols_of(results) if is_unbacked(number)]
+        return [*(result for result in results if not isinstance(result, Host)), *read] or [None]
 
     flat = [fake for fake in fakes if not isinstance(fake, Host)] + numbers
-    with faking(state.fake_mode):
-        gm = make_fx(
-            run,
-            decomposition_table=dict(state.decompositions),
-            tracing_mode="real",
-            _allow_non_fake_inputs=True,
-        )(*flat)
+    gm = _traced(state, run, flat)
     returned = iter(cast(Any, gm.graph.output_node().args[0]))
     results: list[fx.Node | Host] = [next(returned) if host is None else host for host in shape]
     return Traced(gm, results)
+
+
+def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.GraphModule:
+    """The ATen graph of a function. Where a decomposition asks for what only the data can tell, the op stays
+    whole.
+    """
+    tracers = [
+        make_fx(run, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)
+        for table in (dict(state.decompositions), {})
+    ]
+    with faking(state.fake_mode):
+        try:
+            return tracers[0](*flat)
+        except DATA_ERRORS:
+            return tracers[1](*flat)
 
 
 def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[fx.Node | Host]:
@@ -256,24 +267,32 @@ def _output(state: Lowering, result: Result) -> Any:
     if result.kind == "constant":
         return result.value
     if result.kind == "alias":
-        meta = result.meta
-        view = (meta.shape, meta.stride(), meta.storage_offset())
-        return _call(
-            state,
-            lambda x: torch.as_strided(x, *view),
-            state.placeholders[result.arg],
-            list(_symbols_in(view)),
-        )
+        return _view(state, state.placeholders[result.arg], result.meta)
     assert result.tensor is not None, "only constants have no tensor"
     found = state.values[result.tensor]
     if result.kind == "number":
         return number_node(state, as_host(state.value(result.tensor)).value)
     if isinstance(found, Host):
-        return _call(state, lambda: found.to_tensor(result.meta.device), None, _symbols_of([found]))
+        numbers = _symbols_of([found])
+        return _call(
+            state, lambda *given: _given(found, numbers, given).to_tensor(result.meta.device), None, numbers
+        )
     found = _own(state, found, result.meta)
     if restride(found.meta["val"], result.meta) is found.meta["val"]:
         return found
     return _call(state, lambda x: restride(x, result.meta), found, [])
+
+
+def _view(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
+    """The memory of an argument as `meta` looks at it."""
+    numbers = (list(meta.shape), list(meta.stride()), meta.storage_offset())
+    sizes, steps = ([number_node(state, number) for number in part] for part in numbers[:2])
+    made = state.graph.call_function(
+        torch.ops.aten.as_strided.default, (node, sizes, steps, number_node(state, numbers[2]))
+    )
+    with faking(state.fake_mode):
+        made.meta["val"] = torch.as_strided(node.meta["val"], *numbers)
+    return made
 
 
 def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
@@ -281,8 +300,8 @@ def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
 
     Identity ops and no-op reductions are views here. The copy is made at once: the argument may change.
     """
-    promised = storage_id(meta)
-    if state.owners.setdefault(storage_id(node.meta["val"]), promised) == promised:
+    promised = memory_of(meta)
+    if state.owners.setdefault(memory_of(node.meta["val"]), promised) == promised:
         return node
     after = state.placeholders[-1] if node.op == "placeholder" else node
     with state.graph.inserting_after(after):
@@ -293,14 +312,10 @@ def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
 
 
 def _call(state: Lowering, fn: Callable[..., Any], x: fx.Node | None, numbers: list[Any]) -> fx.Node:
-    """Trace a small function of one node and inline it."""
+    """Trace a small function of a node and of numbers, and inline it."""
     inputs = [] if x is None else [x.meta["val"]]
-
-    def run(*flat: Any) -> Any:
-        return fn(*flat[: len(inputs)])
-
     with faking(state.fake_mode):
-        gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs, *numbers)
+        gm = make_fx(fn, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs, *numbers)
     feeds = iter([*([] if x is None else [x]), *(number_node(state, number) for number in numbers)])
     mapped: dict[fx.Node, Any] = {}
     for node in gm.graph.nodes:
@@ -324,22 +339,25 @@ def number_node(state: Lowering, number: Any) -> Any:
 
 
 def _bind_symbols(state: Lowering, node: fx.Node) -> None:
-    """Remember where a symbol can be read from: a number, or a dimension of a tensor that is just this
-    symbol.
+    """Remember where a symbol can be read from: a number, or a size, stride or offset of a tensor that is
+    just this symbol.
     """
     value = node.meta.get("val")
     if is_symbol(value):
-        expr = value.node.expr
-        if expr.is_symbol:
-            state.symbols.setdefault(expr, node)
-    elif isinstance(value, torch.Tensor):
-        for dim, size in enumerate(value.shape):
-            if is_symbol(size) and size.node.expr.is_symbol and size.node.expr not in state.symbols:
-                made = state.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
-                made.meta["val"] = size
-                state.symbols[size.node.expr] = made
-    elif isinstance(value, list | tuple):
+        if value.node.expr.is_symbol:
+            state.symbols.setdefault(value.node.expr, node)
         return
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return
+    aten = torch.ops.aten
+    places = [(size, aten.sym_size.int, (node, dim)) for dim, size in enumerate(value.shape)]
+    places += [(step, aten.sym_stride.int, (node, dim)) for dim, step in enumerate(value.stride())]
+    places += [(value.storage_offset(), aten.sym_storage_offset.default, (node,))]
+    for number, target, args in places:
+        if is_symbol(number) and number.node.expr.is_symbol and number.node.expr not in state.symbols:
+            made = state.graph.call_function(target, args)
+            made.meta["val"] = number
+            state.symbols[number.node.expr] = made
 
 
 def _symbols_of(values: Sequence[Any]) -> list[Any]:
@@ -365,8 +383,9 @@ def _key(number: Any) -> Hashable:
     return (type(number).__name__, number.node.expr)
 
 
-def _with_symbols(value: Host, given: Mapping[Hashable, Any]) -> Host:
-    """A host value whose symbols are the traced ones."""
+def _given(value: Host, numbers: Sequence[Any], symbols: Sequence[Any]) -> Host:
+    """A host value with `symbols`, the traced ones, in place of `numbers`."""
+    given = dict(zip(map(_key, numbers), symbols, strict=True))
     items = tuple(given[_key(item)] if is_symbol(item) else item for item in value.items)
     return Host(items if isinstance(value.value, tuple) else items[0], value.dtype)
 
