@@ -27,7 +27,7 @@ from torchair.core.torch_private import (
     ShapeEnv,
     detect_fake_mode,
     fake_tensor_prop,
-    select_decomp_table,
+    lowering_table,
 )
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
@@ -171,9 +171,9 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
 
 
 def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
-    """GE graph -> FX' of ATen calls with Inductor's decompositions."""
+    """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
     placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
-    return lower(graph, placeholders, stage.fake_mode, stage.device, select_decomp_table())
+    return lower(graph, placeholders, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
 
 
 def codegen_kind(stage: Stage) -> str:

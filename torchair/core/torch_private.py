@@ -14,7 +14,7 @@ import inspect
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,11 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.post_grad import remove_noop_ops
-from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops
+from torch._inductor.fx_passes.reinplace import (
+    inplaceable_foreach_ops,
+    inplaceable_ops,
+    reinplace_inplaceable_ops,
+)
 from torch._inductor.fx_utils import FakeTensorUpdater
 from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
 from torch._inductor.utils import BoxedBool
@@ -141,34 +145,13 @@ __all__ = [
     "symbol_facts",
     "sympy_interp",
     "torch_key",
-    "traced_as",
     "tracing",
     "tree_flatten",
     "tree_unflatten",
     "unclaimed_symbols",
     "without_modes",
+    "writes_in_place",
 ]
-
-
-# Tracing
-
-
-@contextlib.contextmanager
-def traced_as(kernels: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
-    """Inside, tracing replaces these composite ops by these functions; each gets torch's own function, then
-    the op's arguments.
-    """
-    keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
-    saved = {(op, key): op.py_kernels[key] for op in kernels for key in keys if key in op.py_kernels}
-    try:
-        for (op, key), own in saved.items():
-            op.py_kernels[key] = functools.partial(kernels[op], own)
-            op._dispatch_cache.clear()
-        yield
-    finally:
-        for (op, key), own in saved.items():
-            op.py_kernels[key] = own
-            op._dispatch_cache.clear()
 
 
 # Inductor, as codegen uses it
@@ -197,6 +180,15 @@ def reinplace(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
     wants_module = "gm" in inspect.signature(FakeTensorUpdater).parameters
     with V.set_fake_mode(fake_mode):
         reinplace_inplaceable_ops(FakeTensorUpdater(gm if wants_module else gm.graph), gm.graph)
+
+
+def writes_in_place(target: Any) -> bool:
+    """Does this op write into an argument, or may Inductor make it do so?"""
+    if isinstance(target, OpOverload) and target._schema.is_mutable:
+        return True
+    if isinstance(target, HigherOrderOperator):
+        return True
+    return target in inplaceable_ops or target in inplaceable_foreach_ops
 
 
 @contextlib.contextmanager

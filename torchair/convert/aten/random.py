@@ -169,14 +169,6 @@ def randint_like_from(self, low, high, *, meta_outputs, **_):
     return randint_from(low, high, shape_of(self), meta_outputs=meta_outputs)
 
 
-@converter(getattr(aten.random, "from"), only=default_generator)
-def random_from(self, low, to, *, generator=None, meta_outputs):
-    """Whole numbers in [low, to), of the sizes and dtype of another tensor."""
-    if to is None:
-        raise NotImplementedError("its upper bound is the greatest number of the dtype")
-    return randint_from(low, to, shape_of(self), meta_outputs=meta_outputs)
-
-
 @converter(aten.random.to, only=default_generator)
 def random_to(self, to, *, generator=None, meta_outputs):
     """Whole numbers in [0, to), of the sizes and dtype of another tensor."""
@@ -246,20 +238,24 @@ def bernoulli_of(self, p=0.5, *, generator=None, meta_outputs):
 
 
 @converter(aten.native_dropout.default)
-def native_dropout(input, p, train=None, *, meta_outputs, used):
-    """Each element is kept with probability 1 - p, and then scaled; the mask is for the backward pass."""
-    spec = meta_outputs[0]
+def native_dropout(input, p, train=None, *, meta_outputs):
+    """Each element is kept with probability 1 - p, and then scaled; the mask is for the backward pass.
+
+    A device whose kernel packs the mask into bits says so by its dtype, UINT8.
+    """
+    spec, mask_spec = meta_outputs
     if train is False or p == 0:
         return ge.TensorMove(input), ge.Fill(shape_of(input), cast(True, BOOL))
     if p == 1:
         return ge.ZerosLike(input), ge.Fill(shape_of(input), cast(False, BOOL))
     keep = 1.0 - float(p)
-    if not used[1] and spec.torch_dtype != torch.float64:
+    if mask_spec.torch_dtype == torch.uint8:
         seed, offset = random_state(spec.device)
         mask = ge.StatelessDropOutGenMask(
             _sizes(shape_of(input)), cast(keep, FLOAT), seed, cast(0, INT64), pack([0, offset])
         )
-        return ge.DropOutDoMask(input, _placed(mask, spec), cast(keep, FLOAT)), None
+        mask = _placed(mask, mask_spec)
+        return ge.DropOutDoMask(input, mask, cast(keep, FLOAT)), mask
     kept = _placed(_bernoulli(shape_of(input), cast(keep, FLOAT), spec.device, BOOL), spec)
     return ge.Muls(ge.Mul(input, cast(kept, input.dtype)), value=1.0 / keep), kept
 
@@ -267,6 +263,8 @@ def native_dropout(input, p, train=None, *, meta_outputs, used):
 @converter(aten.native_dropout_backward.default)
 def native_dropout_backward(grad_output, mask, scale):
     """The gradient of what was kept, scaled."""
+    if mask.dtype == ge.DataType.DT_UINT8:
+        return ge.DropOutDoMask(grad_output, mask, cast(1.0 / scale, FLOAT))
     return ge.Muls(ge.Mul(grad_output, cast(mask, grad_output.dtype)), value=float(scale))
 
 
