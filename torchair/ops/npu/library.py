@@ -95,7 +95,7 @@ def define_gradients(gradients: Mapping[str, Gradient]) -> None:
     """Tell autograd which op is the backward of which, where the op is ours."""
     for op, gradient in gradients.items():
         library = _libraries.get(full_name(op).split(".")[0])
-        if library is not None:
+        if library is not None and hasattr(getattr(torch.ops, library.ns), schema_of(op).name.partition("::")[2]):
             _differentiate(op, gradient, library)
 
 
