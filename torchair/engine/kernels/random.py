@@ -160,7 +160,7 @@ def _uniform(
 ) -> torch.Tensor:
     """Uniform numbers in [0, 1) with as many bits as `dtype` holds exactly."""
     count = math.prod(shape)
-    words = _philox(count if dtype != torch.float64 else 2 * count, _words(key, device), counter, device)
+    words = philox(count if dtype != torch.float64 else 2 * count, words_of(key, device), counter, device)
     if dtype == torch.float64:
         high, low = words.view(-1, 2).unbind(1)
         return (((high << 21) | (low >> 11)).to(dtype) * 2.0**-53).reshape(shape)
@@ -168,12 +168,12 @@ def _uniform(
     return ((words >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype).reshape(shape)
 
 
-def _philox(
+def philox(
     count: int, key: tuple[torch.Tensor, torch.Tensor], counter: Value, device: torch.device
 ) -> torch.Tensor:
     """`count` words of 32 bits (in int64). The counter of a block of four is (block, offset)."""
     blocks = torch.arange((count + 3) // 4, dtype=torch.int64, device=device)
-    third, fourth = _words(counter, device)
+    third, fourth = words_of(counter, device)
     c0, c1, c2, c3 = blocks & _WORD, blocks >> 32, third.expand_as(blocks), fourth.expand_as(blocks)
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -190,7 +190,7 @@ def _product(a: torch.Tensor, b: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (product >> 32) & _WORD, product & _WORD
 
 
-def _words(value: Value, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def words_of(value: Value, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Low and high word of the last number of a value: a seed, an offset, or a counter [0, offset]."""
     number = value.to_tensor(device) if isinstance(value, Host) else value.to(device)
     last = number.to(torch.int64).reshape(-1)[-1]
