@@ -16,7 +16,9 @@ from torchair.configs.compiler_config import CompilerConfig
 MODES = ("max-autotune", "npugraph_ex")
 
 
-def agrees(op: Callable[..., Any], args: Sequence[Any], formula: Callable[..., Any], **tolerance: Any) -> None:
+def agrees(
+    op: Callable[..., Any], args: Sequence[Any], formula: Callable[..., Any], **tolerance: Any
+) -> None:
     """Eager, interpreted and lowered, static and dynamic: all are what `formula` says."""
     expected = listed(formula(*args))
     got = listed(op(*[fresh(arg) for arg in args]))

@@ -77,7 +77,11 @@ ROWS = {
         lambda x: (x[..., 8:] * F.gelu(x[..., :8]), F.gelu(x[..., :8])),
     ),
     "gelu": (lambda x: npu.npu_gelu(x, approximate="tanh"), (X,), lambda x: F.gelu(x, approximate="tanh")),
-    "gelu_backward": (lambda dy, x: npu.npu_gelu_backward(dy, x), (rand(3, 4, 16, seed=3), X), gradient(F.gelu)),
+    "gelu_backward": (
+        lambda dy, x: npu.npu_gelu_backward(dy, x),
+        (rand(3, 4, 16, seed=3), X),
+        gradient(F.gelu),
+    ),
     "fast_gelu": (lambda x: npu.npu_fast_gelu(x), (X,), lambda x: x * torch.sigmoid(1.702 * x)),
     "fast_gelu_old": (lambda x: npu.fast_gelu(x), (X,), lambda x: x * torch.sigmoid(1.702 * x)),
     "fast_gelu_backward": (
@@ -109,7 +113,13 @@ ROWS = {
     ),
     "dequant_swiglu_quant_groups": (
         lambda x, w, r, q, c: npu.npu_dequant_swiglu_quant(
-            x, weight_scale=w, activation_scale=r, quant_scale=q, group_index=c, activate_left=True, quant_mode=1
+            x,
+            weight_scale=w,
+            activation_scale=r,
+            quant_scale=q,
+            group_index=c,
+            activate_left=True,
+            quant_mode=1,
         ),
         (
             ints(-99, 99, 5, 16, dtype=torch.int32),
@@ -127,7 +137,9 @@ ROWS = {
             x, quant_scale=q, quant_offset=o, swiglu_mode=1, round_mode=2, clamp_limit=1.0
         )[0],
         (X.flatten(0, 1), rand(8).abs() / 20 + 0.01, rand(8)),
-        lambda x, q, o: (clipped(x[:, ::2], x[:, 1::2], limit=1.0) / q + o).floor().clamp(-128, 127).to(torch.int8),
+        lambda x, q, o: (
+            (clipped(x[:, ::2], x[:, 1::2], limit=1.0) / q + o).floor().clamp(-128, 127).to(torch.int8)
+        ),
     ),
     "inference_name": (
         lambda x, b: torch.ops.npu_inference.npu_dequant_swiglu_quant(x, bias=b, quant_mode=1),

@@ -33,7 +33,9 @@ def spread(angle, mode):
 
 def rotated(x, angle, mode):
     from_real, from_imaginary, real, imaginary = pairs(mode)
-    turned = torch.complex(x[..., from_real], x[..., from_imaginary]) * torch.polar(torch.ones_like(angle), angle)
+    turned = torch.complex(x[..., from_real], x[..., from_imaginary]) * torch.polar(
+        torch.ones_like(angle), angle
+    )
     made = torch.empty_like(x)
     made[..., real], made[..., imaginary] = turned.real, turned.imag
     return made
@@ -65,7 +67,10 @@ def test_rotation_by_a_matrix():
 @pytest.mark.parametrize("mode", MODES_OF_ROTATION)
 def test_gradients(mode):
     """The backward op against autograd through the forward's formula."""
-    dy, leaves = rand(2, 5, 3, 8, seed=5), [part.clone().requires_grad_() for part in (X, *spread(ANGLE, mode))]
+    dy, leaves = (
+        rand(2, 5, 3, 8, seed=5),
+        [part.clone().requires_grad_() for part in (X, *spread(ANGLE, mode))],
+    )
 
     def formula(*_):
         x, cos, sin = leaves

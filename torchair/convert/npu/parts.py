@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from torchair import ge
 from torchair.convert.operands import FLOAT, cast
 from torchair.convert.registry import converter
+from torchair.core import dtypes
+from torchair.ops.npu.formats import FP4, HIF8, INT4, ir_type
 
 
 @converter("npu.batch_norm_reduce.default")
@@ -15,3 +15,18 @@ def batch_norm_reduce(input, eps):
     x = cast(input, FLOAT)
     dims = [0, *range(2, input.rank)]
     return ge.ReduceSum(x, dims, keep_dims=False), ge.ReduceSum(ge.Square(x), dims, keep_dims=False)
+
+
+@converter("npu._npu_dtype_cast.default", "npu._npu_dtype_cast_backward.default")
+def dtype_cast_plain(self, dtype):
+    """A cast to a torch dtype."""
+    return ge.Cast(self, dst_type=dtypes.to_ge(dtype))
+
+
+@converter("npu.npu_dtype_cast.default", "npu.npu_dtype_cast_backward.default")
+def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
+    """A cast between torch's types; packed ones have no shape in the IR that torch would know."""
+    kinds = [ir_type(code) for code in (dtype, input_dtype) if code is not None]
+    if any(kind in (*FP4, HIF8, INT4) for kind in kinds):
+        raise NotImplementedError("a type that torch has no name for")
+    return ge.Cast(self, dst_type=kinds[0])

@@ -16,12 +16,14 @@ from torchair.ops.npu.row import Row, bind, choose
 
 def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
     """The converter of one torch op."""
-    builders = {row.ir: getattr(ge, row.ir) for row in rows}
+    builders = {row.ir: getattr(ge, row.ir) for row in rows if row.ir}
     schema = schema_of(op)
 
     def convert(*args: Any, **kwargs: Any) -> Any:
         given = bind(schema, args, kwargs)
         row = choose(rows, given)
+        if not row.ir:
+            raise NotImplementedError("no IR op expresses these types")
         given |= {name: _copied(given[name]) for name in row.copies}
         made = builders[row.ir](*row.inputs(given), **_attributes(row, given), **_count(row, given))
         listed = made if isinstance(made, tuple) else (made,)

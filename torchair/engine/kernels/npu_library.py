@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchair.engine.registry import kernel
 from torchair.ops.npu import ROWS
 
-_definitions = {row.ir: row.fn for row in ROWS if not row.shared}
+_definitions = {row.ir: row.fn for row in ROWS if row.ir and not row.shared}
 # On a device these write into an input; the definitions return a new tensor.
 _writers = {row.ir for row in ROWS if row.copies or row.writes}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.ops.npu.formats import INT8, dynamic, ir_type, ir_type_or, mx, shared_exponent, static, store, wide
-from torchair.ops.npu.groups import COUNTS, ENDS, group_ids, local_rows, row_values
+from torchair.ops.npu.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
+from torchair.ops.npu.groups import COUNTS, ENDS, group_ids, grouped_mx, row_values
 from torchair.ops.npu.row import Row, made
 
 # Rounding modes by their number in torch's schema.
@@ -74,7 +74,14 @@ def fast_gelu_grad(dy, x):
 
 
 def gelu_quant(
-    x, input_scale, input_offset, *, approximate="none", quant_mode="dynamic", dst_type=INT8, round_mode="rint"
+    x,
+    input_scale,
+    input_offset,
+    *,
+    approximate="none",
+    quant_mode="dynamic",
+    dst_type=INT8,
+    round_mode="rint",
 ):
     """(quantised gelu, scale per row); with given scales the second result is an empty tensor."""
     y = F.gelu(wide(x), approximate=approximate)
@@ -116,7 +123,13 @@ def dequant_swiglu_quant(
     is_int = x.dtype == torch.int32
     y = dequantised(x, weight_scale, activation_scale, bias, ids) if is_int else wide(x)
     y = gated(
-        y, dim=activate_dim, left=activate_left, mode=swiglu_mode, limit=clamp_limit, alpha=glu_alpha, bias=glu_bias
+        y,
+        dim=activate_dim,
+        left=activate_left,
+        mode=swiglu_mode,
+        limit=clamp_limit,
+        alpha=glu_alpha,
+        bias=glu_bias,
     )
     smooth = None if quant_scale is None else row_values(wide(quant_scale), ids)
     if quant_mode == "dynamic":
@@ -144,25 +157,6 @@ def swiglu_mx_quant(
     return grouped_mx(y, group_index, COUNTS if group_mode == 0 else ENDS, dst_type, **rest)
 
 
-def grouped_mx(y, groups, kind, dst_type, *, block=32, scale_alg=0, maximum=0.0, mode="rint"):
-    """Blocks of rows inside each group share a power of two per column: scales [rows // 64 + groups, n, 2].
-
-    Group g's scales start at pair start // 64 + g.
-    """
-    rows, count = y.shape[0], groups.shape[0]
-    ids, local = local_rows(groups, rows, kind)
-    pairs = rows // (2 * block) + count
-    first = (torch.arange(rows, device=y.device) - local) // (2 * block) + ids
-    slot = 2 * first + local // block
-    from_slot = slot.unsqueeze(-1).expand(y.shape)
-    peak = y.new_zeros(2 * pairs, y.shape[1], dtype=torch.float32)
-    peak = peak.scatter_reduce(0, from_slot, y.float().abs(), "amax")
-    scale = shared_exponent(peak, dst_type, scale_alg, maximum)
-    values = y.float() * torch.exp2(127.0 - scale.float())[slot]
-    stored = store(values, dst_type, mode)
-    return stored, scale.to(torch.uint8).unflatten(0, (-1, 2)).movedim(1, -1)
-
-
 _SELF = {"x": "self"}
 _DEQUANT_SWIGLU = {
     "dst_type": made(ir_type_or(INT8), "dst_type"),
@@ -180,8 +174,15 @@ ROWS = (
     Row("npu_fast_gelu", "FastGelu", fast_gelu, _SELF, shared=True),
     Row("fast_gelu", "FastGelu", fast_gelu, _SELF, shared=True),
     Row("npu_fast_gelu_backward", "FastGeluGrad", fast_gelu_grad, {"dy": "grad", "x": "self"}),
-    Row("npu_gelu_quant", "GeluQuant", gelu_quant, {"x": "self", "dst_type": made(ir_type_or(INT8), "dst_type")}),
+    Row(
+        "npu_gelu_quant",
+        "GeluQuant",
+        gelu_quant,
+        {"x": "self", "dst_type": made(ir_type_or(INT8), "dst_type")},
+    ),
     Row("npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU),
-    Row("npu_inference::npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU),
+    Row(
+        "npu_inference::npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU
+    ),
     Row("npu_swiglu_mx_quant", "SwigluMxQuant", swiglu_mx_quant, {"dst_type": made(ir_type, "dst_type")}),
 )

@@ -239,9 +239,7 @@ def _squeezed(scale: torch.Tensor, dims: Any) -> torch.Tensor:
 # Microscaling: one power of two per block
 
 
-def shared_exponent(
-    peak: torch.Tensor, kind: int, scale_alg: int = 0, maximum: float = 0.0
-) -> torch.Tensor:
+def shared_exponent(peak: torch.Tensor, kind: int, scale_alg: int = 0, maximum: float = 0.0) -> torch.Tensor:
     """The biased exponent (e8m0 byte, as int32) of blocks whose largest magnitude is `peak`."""
     if scale_alg == 0:
         found = _biased_exponent(peak) - TOP_EXPONENT[kind]

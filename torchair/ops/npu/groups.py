@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torchair.ops.npu.formats import shared_exponent, store
+
 ENDS, COUNTS, PAIRS = 0, 1, 2
 
 
@@ -41,3 +43,36 @@ def local_rows(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch
     ends = group_ends(groups, kind)
     starts = torch.cat((ends.new_zeros(1), ends[:-1]))
     return ids, torch.arange(rows, device=groups.device) - starts[ids]
+
+
+def block_slots(groups: torch.Tensor, rows: Any, block: int, kind: int) -> torch.Tensor:
+    """The number of every row's block when blocks of rows do not cross groups: group g starts at block
+    start // block + g.
+    """
+    ids, local = local_rows(groups, rows, kind)
+    first = (torch.arange(rows, device=groups.device) - local) // block + ids
+    return first + local // block
+
+
+def grouped_mx(
+    y: torch.Tensor,
+    groups: torch.Tensor,
+    kind: int,
+    dst_type: int,
+    *,
+    block: int = 32,
+    scale_alg: int = 0,
+    maximum: float = 0.0,
+    mode: str = "rint",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks of rows inside each group share a power of two per column: scales [rows // 64 + groups, n, 2]."""
+    rows = y.shape[0]
+    ids, local = local_rows(groups, rows, kind)
+    first = (torch.arange(rows, device=y.device) - local) // (2 * block) + ids
+    slot = 2 * first + local // block
+    pairs = rows // (2 * block) + groups.shape[0]
+    peak = y.new_zeros((2 * pairs, y.shape[1]), dtype=torch.float32)
+    peak = peak.scatter_reduce(0, slot.unsqueeze(-1).expand(y.shape), y.float().abs(), "amax")
+    scale = shared_exponent(peak, dst_type, scale_alg, maximum)
+    values = y.float() * torch.exp2(127.0 - scale.float())[slot]
+    return store(values, dst_type, mode), scale.to(torch.uint8).unflatten(0, (-1, 2)).movedim(1, -1)

@@ -95,7 +95,7 @@ def define_gradients(gradients: Mapping[str, Gradient]) -> None:
     """Tell autograd which op is the backward of which, where the op is ours."""
     for op, gradient in gradients.items():
         library = _libraries.get(full_name(op).split(".")[0])
-        if library is not None and hasattr(getattr(torch.ops, library.ns), schema_of(op).name.partition("::")[2]):
+        if library is not None:
             _differentiate(op, gradient, library)
 
 
@@ -111,7 +111,10 @@ def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) 
 
     def backward(ctx: Any, *grads: Any) -> Any:
         tensors = iter(ctx.saved_tensors)
-        kept = [next(tensors) if is_tensor else part for part, is_tensor in zip(ctx.kept, ctx.is_tensor, strict=True)]
+        kept = [
+            next(tensors) if is_tensor else part
+            for part, is_tensor in zip(ctx.kept, ctx.is_tensor, strict=True)
+        ]
         made = gradient.backward(*kept, *grads)
         rest = sum(not argument.kwarg_only for argument in schema.arguments) - len(made)
         return (*made, *(None,) * rest)

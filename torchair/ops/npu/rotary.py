@@ -108,7 +108,14 @@ def _is_plain(given):
 _MODE = made(MODES.index, "rotary_mode")
 _ROTARY = {"x": "self", "cos": "r1", "sin": "r2", "mode": _MODE}
 ROWS = (
-    Row("npu_rotary_mul", "RotaryMul", rotary_mul, {"x": "self"}, when=_is_plain, ignored=("rotary_mode", "rotate")),
+    Row(
+        "npu_rotary_mul",
+        "RotaryMul",
+        rotary_mul,
+        {"x": "self"},
+        when=_is_plain,
+        ignored=("rotary_mode", "rotate"),
+    ),
     Row("npu_rotary_mul", "RotaryPositionEmbedding", rotary_position_embedding, _ROTARY),
     Row(
         "npu_rotary_mul_backward",

@@ -58,6 +58,7 @@ class Row:
     `writes`: torch argument -> the output that is its new content, for ops that write in place.
     `ignored`: torch arguments without an effect on the result (hints for one kind of chip).
     `count`: how many tensors a list output has. `when`: the row serves these arguments only.
+    An empty `ir` says that no IR op can express these arguments: the call is carried through as it is.
     `shared`: another family of the engine owns the kernel of this IR op.
     """
 
@@ -98,7 +99,9 @@ class Row:
         """The torch arguments that this row uses or declares without effect."""
         names = {name for kind in parameters(self.fn) for name in kind}
         sources = [self.args.get(name, name) for name in names]
-        used = {name for source in sources for name in (source.names if isinstance(source, Made) else (source,))}
+        used = {
+            name for source in sources for name in (source.names if isinstance(source, Made) else (source,))
+        }
         return used | set(self.ignored)
 
     def _value(self, name: str, given: Arguments) -> Any:
