@@ -104,7 +104,9 @@ def compiled_and_direct(module: nn.Module, feed: Inputs, backend: Call) -> tuple
     """The same graph compiled twice: called through `torch.compile`, and through the tap without Dynamo."""
     tap = Tap(backend)
     torch.compile(own_copy(module), backend=tap, dynamic=False)(**feed)
-    compiled = partial(torch.compile(own_copy(module), backend=backend, dynamic=False), **feed)
+    # Stock as its users write it; the tap needs the same thing as a backend.
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if backend is reduce_overhead else {"backend": backend}
+    compiled = partial(torch.compile(own_copy(module), dynamic=False, **how), **feed)
     compiled()
     return compiled, tap.direct
 

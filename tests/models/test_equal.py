@@ -59,7 +59,7 @@ def check_both_shapes(row: Row, model: nn.Module, backend: Counted, dynamic: boo
     """Equal to eager at both shapes; where dynamic, the second shape compiles nothing."""
     compiled = torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=True)
     compiles = []
-    for shape in row.shapes:
+    for shape in row.shapes_on(device):
         feed = row.feed(shape, device)
         with torch.no_grad():
             want, got = leaves(model(**feed)), leaves(compiled(**feed))

@@ -44,11 +44,19 @@ class Row:
     shapes: tuple[tuple[int, int], tuple[int, int]] = ((2, 7), (3, 11))
     dynamo: dict[str, Any] = field(default_factory=dict)
     """Dynamo settings without which stock Dynamo does not take the model in one graph."""
+    one_length_on: str = ""
+    """A device where Dynamo itself fixes the length, whatever the backend."""
 
     def model(self, seed: int = 0) -> nn.Module:
         """The model with seeded weights, in eval mode."""
         torch.manual_seed(seed)
         return self.build().eval()
+
+    def shapes_on(self, device: str) -> tuple[tuple[int, int], ...]:
+        """The shapes that one dynamic graph serves on this device."""
+        if device != self.one_length_on:
+            return self.shapes
+        return tuple((batch, self.shapes[0][1]) for batch, _ in self.shapes)
 
     def feed(self, shape: tuple[int, int], device: str = "cpu") -> Inputs:
         """Inputs for one (batch, length), the same on every call."""
@@ -233,6 +241,7 @@ ROWS = (
     # The scan is a Python loop over the length: a new length is a new graph, a new batch size is not.
     Row("mamba", mamba, tokens_unmasked, shapes=((2, 4), (3, 4))),
     Row("resnet", ResNet, images, shapes=((2, 4), (3, 5))),
-    # Dynamo skips a frame that holds an `nn.LSTM` unless it is told otherwise.
-    Row("lstm", Lstm, sequence, dynamo={"allow_rnn": True}),
+    # Dynamo skips a frame that holds an `nn.LSTM` unless it is told otherwise, and traces a loop over the steps
+    # on CUDA.
+    Row("lstm", Lstm, sequence, dynamo={"allow_rnn": True}, one_length_on="cuda"),
 )

@@ -8,7 +8,6 @@ from typing import Any
 from torch import fx
 
 from torchair.backend.compile import compile_fx
-from torchair.backend.cudnn import whole_layers
 from torchair.backend.settings import Settings
 from torchair.core.torch_private import aot_autograd, default_partition, static_input_indices
 
@@ -51,8 +50,7 @@ def compile_dynamo(
         decompositions=dict(decompositions),
         keep_inference_input_mutations=settings.keep_mutations or settings.captures,
     )
-    with whole_layers():
-        return backend(gm, list(inputs))
+    return backend(gm, list(inputs))
 
 
 def _as_function(boxed: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

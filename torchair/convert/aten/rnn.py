@@ -61,53 +61,6 @@ def mkldnn_rnn_layer(
     return steps, last_hidden, last_cell, ge.Const(torch.empty(0, dtype=torch.uint8), readable=False)
 
 
-def why_not_cudnn(
-    input, weight, weight_stride0, weight_buf, hx, cx, mode, hidden_size, proj_size, num_layers,
-    batch_first, dropout, train, bidirectional, batch_sizes, dropout_state,
-):  # fmt: skip
-    """As for one layer, and no projections."""
-    if proj_size:
-        return "projected states have no IR op"
-    return why_not_lstm(
-        input, None, None, None, None, hx, cx, False, batch_sizes, mode, hidden_size, num_layers, True,
-        bidirectional, batch_first, train,
-    )  # fmt: skip
-
-
-@converter(aten._cudnn_rnn.default, only=why_not_cudnn)
-def cudnn_rnn(
-    input, weight, weight_stride0, weight_buf, hx, cx, mode, hidden_size, proj_size, num_layers,
-    batch_first, dropout, train, bidirectional, batch_sizes, dropout_state,
-):  # fmt: skip
-    """All layers and directions of an LSTM, one `CommonLSTM` each."""
-    directions = 2 if bidirectional else 1
-    count = num_layers * directions
-    hidden, cell = (_parts(states, count) for states in (hx, cx))
-    steps = ge.Transpose(input, [1, 0, 2]) if batch_first else input
-    ends = []
-    for layer in range(num_layers):
-        sides = []
-        for side in range(directions):
-            place = layer * directions + side
-            own = weight[place * weight_stride0 : (place + 1) * weight_stride0]
-            out, *end, _ = mkldnn_rnn_layer(
-                steps, *(own if len(own) == 4 else [*own, None, None]), hidden[place], cell[place], side == 1,
-                [], mode, hidden_size, 1, len(own) == 4, False, False, False,
-            )  # fmt: skip
-            sides.append(out)
-            ends.append(end)
-        steps = ge.ConcatV2(sides, 2, N=2) if bidirectional else sides[0]
-    last = [ge.Pack([end[which] for end in ends], axis=0, N=count) for which in range(2)]
-    empty = ge.Const(torch.empty(0, dtype=torch.uint8), readable=False)
-    return ge.Transpose(steps, [1, 0, 2]) if batch_first else steps, *last, empty, empty
-
-
-def _parts(states, count):
-    """The states of each layer and direction."""
-    parts = ge.SplitV(states, [1] * count, 0, num_split=count, outputs=count)
-    return [ge.Squeeze(part, axis=[0]) for part in parts]
-
-
 def _gates(weight, hidden_size):
     """Rows of a weight or bias in CommonLSTM's order of gates."""
     chunks = ge.SplitV(weight, [hidden_size] * 4, 0, num_split=4, outputs=4)

@@ -49,15 +49,8 @@ def common_lstm(
 def _layer(x, h, c, weights, hidden_size):
     """One forward layer with states [1, batch, hidden].
 
-    On the CPU it is oneDNN's layer, on CUDA cuDNN's, which ATen picks too; both read plain memory, whatever
-    the strides.
+    On the CPU it is oneDNN's layer, the one ATen picks; that one reads plain memory, whatever the strides.
     """
-    if x.device.type == "cuda" and torch.backends.cudnn.enabled:
-        y, last_h, last_c, _, _ = torch.ops.aten._cudnn_rnn(
-            x.contiguous(), weights, len(weights), None, h.contiguous(), c.contiguous(), LSTM, hidden_size, 0,
-            1, False, 0.0, False, False, [], None,
-        )  # fmt: skip
-        return y, last_h, last_c
     if x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return torch.lstm(x, [h, c], weights, len(weights) == 4, 1, 0.0, False, False, False)
     biases = weights[2:] or [x.new_zeros(4 * hidden_size)] * 2
