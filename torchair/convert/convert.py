@@ -6,6 +6,7 @@ nothing is fatal; what happened to each op is in the report.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch.fx.node import map_arg
 
 from torchair import ge
 from torchair.convert import views
+from torchair.convert.higher_order import structured
 from torchair.convert.operands import pack
 from torchair.convert.registry import Converter, candidates, has_converter
 from torchair.convert.report import Reason, Report
@@ -59,6 +61,9 @@ class Walk:
     views: dict[Any, Tensor] = field(default_factory=dict)
     decomposed: dict[Hashable, fx.GraphModule] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
+    # The sub-graphs of the main graph, shared by all walks; and whether this walk makes one of them.
+    parts: dict[str, Graph] = field(default_factory=dict)
+    is_part: bool = False
 
 
 def convert(
@@ -74,6 +79,11 @@ def convert(
     `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`.
     """
     walk = Walk(Graph(name, infer), fake_mode, fold_views)
+    walk.graph.subgraphs = walk.parts
+    return _walk(walk, gm), walk.report
+
+
+def _walk(walk: Walk, gm: fx.GraphModule) -> Graph:
     env: dict[fx.Node, Any] = {}
     # Constants are real tensors, whatever mode the caller traces under.
     with disable_modes(), walk.graph:
@@ -84,7 +94,18 @@ def convert(
                 _output(walk, node, env)
             else:
                 env[node] = _node(walk, gm, node, env)
-    return walk.graph, walk.report
+    return walk.graph
+
+
+def _part(walk: Walk, gm: fx.GraphModule, role: str) -> Graph:
+    """A graph module of a higher-order op as a sub-graph."""
+    origin = walk.graph.origin
+    name = f"{walk.graph.name}_{origin.name if origin else 'call'}_{role}"
+    while name in walk.parts:
+        name += "_"
+    graph = walk.parts[name] = Graph(name, walk.graph.infer)
+    part = Walk(graph, walk.fake_mode, walk.fold_views, walk.report, parts=walk.parts, is_part=True)
+    return _walk(part, gm)
 
 
 def _placeholder(walk: Walk, node: fx.Node) -> Any:
@@ -169,7 +190,7 @@ def _try(
 ) -> tuple[bool, Any]:
     """Run one converter; when it declines or fails, what it built is taken back and the reason kept."""
     graph, meta = walk.graph, node.meta.get("val")
-    mark = len(graph.ops)
+    mark, parts = len(graph.ops), list(walk.parts)
     who = "the user's converter" if row.from_user else "the converter"
     try:
         args = [_plain(argument) for argument in args]
@@ -179,6 +200,8 @@ def _try(
             extra: dict[str, Any] = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
             if row.wants_used:
                 extra["used"] = _used(node, meta)
+            if row.wants_convert:
+                extra["convert"] = functools.partial(_part, walk)
             result = row.fn(*args, **kwargs, **extra)
             _check(node, result, meta)
             return True, result
@@ -197,9 +220,11 @@ def _try(
             raise BadConverter(
                 f"the converter of {node.target} raised {type(error).__name__}: {error}", at=source_of(node)
             ) from error
-        reasons.append(f"{who} failed: {error}")
+        reasons.append(f"{who} failed: {_said(error)}")
         logger.warning("converter of %s at %s: %r", node.target, source_of(node), error)
     graph.rollback(mark)
+    for name in walk.parts.keys() - parts:
+        del walk.parts[name]
     return False, None
 
 
@@ -294,7 +319,7 @@ def _decompose(
         return (result,)
     except Exception as error:
         walk.graph.rollback(mark)
-        reasons.append(f"its decomposition failed: {getattr(error, 'what', None) or error}")
+        reasons.append(f"its decomposition failed: {_said(error)}")
         return None
 
 
@@ -355,7 +380,8 @@ def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any
     name = _target_name(node.target)
     meta = node.meta.get("val")
     expected = _flatten(meta)
-    made = torch_op(node.target, args, kwargs, sum(value is not None for value in expected), name)
+    target = structured(node.target, node.args, node.kwargs)
+    made = torch_op(target, args, kwargs, sum(value is not None for value in expected), name)
     walk.report.fallbacks.append(Reason(name, why, source_of(node)))
     logger.warning_once("%s is carried through as it is: %s%s", name, why, _at(node))
     results = iter(made)
@@ -373,9 +399,13 @@ def _output(walk: Walk, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
     returned = node.args[0]
     listed: Sequence[Any] = returned if isinstance(returned, list | tuple) else [returned]
     results = [_result(walk, item, env) for item in listed]
-    distinct = list(
-        dict.fromkeys(result.tensor for result in results if result.kind == "tensor" and result.tensor)
-    )
+    if walk.is_part and any(result.tensor is None for result in results):
+        raise NotImplementedError("a sub-graph returns something that is no tensor")
+    # Who calls a sub-graph counts on all of its results, in order.
+    distinct = [
+        result.tensor for result in results if result.tensor and (walk.is_part or result.kind == "tensor")
+    ]
+    distinct = distinct if walk.is_part else list(dict.fromkeys(distinct))
     keep = [op for op in walk.graph.ops if op.type == "Assign"]
     walk.graph.results = results
     walk.graph.origin = None
@@ -525,6 +555,12 @@ def _target_name(target: Any) -> str:
     if isinstance(target, OpOverload):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error: torch adds pages of advice."""
+    text = str(getattr(error, "what", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _at(node: fx.Node) -> str:

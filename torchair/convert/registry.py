@@ -25,6 +25,8 @@ class Converter:
     only: Callable[..., str | None] | None
     wants_meta: bool
     wants_used: bool
+    # It is given a function that makes sub-graphs of graph modules.
+    wants_convert: bool = False
     from_user: bool = False
 
 
@@ -70,9 +72,8 @@ def _renamed(op: Fn, promoted: bool) -> Fn:
 
 def _describe(fn: Fn, only: Callable[..., str | None] | None, from_user: bool = False) -> Converter:
     parameters = inspect.signature(fn).parameters
-    return Converter(
-        fn, only, "meta_outputs" in parameters, "used" in parameters and not from_user, from_user
-    )
+    asks = [name in parameters and not from_user for name in ("used", "convert")]
+    return Converter(fn, only, "meta_outputs" in parameters, *asks, from_user)
 
 
 class Registration:

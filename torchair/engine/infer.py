@@ -22,7 +22,8 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
     seen: dict[Hashable, list[Value]] = {}
 
     def infer(op: Op) -> None:
-        if op.type in _NOT_INFERRED:
+        # The results of sub-graphs are what FX says they are.
+        if op.type in _NOT_INFERRED or op.subgraphs:
             return
         if op.type == "Const":
             op.outputs[0].meta = _constant(op, fake_mode, device)

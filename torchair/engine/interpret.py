@@ -7,7 +7,8 @@ from typing import Any, TypeGuard
 
 import torch
 
-from torchair.engine.evaluate import Value, evaluate
+from torchair.engine.evaluate import Value, evaluate, flat_values
+from torchair.engine.kernels.control import run_control, takes_number
 from torchair.engine.layout import is_static, memory_of, restride
 from torchair.engine.registry import as_host
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Feed, Graph, Op, Result, Tensor
@@ -18,9 +19,21 @@ Observer = Callable[[Op, list[Value]], None]
 
 
 def interpret(
-    graph: Graph, args: Sequence[Any], device: torch.device, observe: Observer | None = None
+    graph: Graph,
+    args: Sequence[Any],
+    device: torch.device,
+    observe: Observer | None = None,
+    parts: Mapping[str, Graph] | None = None,
 ) -> list[Any]:
-    """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs."""
+    """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs.
+
+    `parts` are the sub-graphs that its ops may name: those of the main graph.
+    """
+    parts = graph.subgraphs if parts is None else parts
+
+    def run_part(part: Graph, given: list[Any]) -> list[Any]:
+        return interpret(part, given, device, observe, parts)
+
     values: dict[Tensor, Value] = {}
     # Results that share memory with an argument where FX promised that they do not: copied before it changes.
     kept: dict[Tensor, Value] = {}
@@ -34,11 +47,17 @@ def interpret(
         for op in graph.ops:
             if op.type == OUTPUT_TYPE:
                 continue
-            made = (
-                [feed_value(graph.feeds[op.name], args)]
-                if op.type in INPUT_TYPES
-                else evaluate(op, values, device)
-            )
+            if op.type in INPUT_TYPES:
+                made = [feed_value(graph.feeds[op.name], args)]
+            elif op.subgraphs:
+                called = [parts[name] for name in op.subgraphs]
+                given = [
+                    _argument(values[tensor], takes_number(op, number, called[0]), device)
+                    for number, tensor in enumerate(op.inputs)
+                ]
+                made = flat_values(run_control(op, given, called, run_part))
+            else:
+                made = evaluate(op, values, device)
             values.update(zip(op.outputs, made, strict=True))
             kept.update(
                 (tensor, value.clone())
@@ -51,12 +70,19 @@ def interpret(
         return _apart(graph.results, made)
 
 
+def _argument(value: Value, is_number: bool, device: torch.device) -> Any:
+    """A value as an argument of a sub-graph."""
+    if not isinstance(value, Host):
+        return value
+    return value.value if is_number else value.to_tensor(device)
+
+
 def _apart(results: Sequence[Result], made: Sequence[Any]) -> list[Any]:
     """Results that share memory with each other, though in FX they do not, get memory of their own."""
     owners: dict[int, int] = {}
     apart = list(made)
     for place, (result, value) in enumerate(zip(results, made, strict=True)):
-        if result.kind == "tensor":
+        if result.kind == "tensor" and result.meta is not None:
             promised = memory_of(result.meta)
             if owners.setdefault(memory_of(value), promised) != promised:
                 apart[place] = value.clone()

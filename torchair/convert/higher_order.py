@@ -1,0 +1,163 @@
+"""Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; a functionalised custom op is
+the op itself on copies of what it writes.
+
+Others are inlined by their decompositions (`core.torch_private.decomposition_of`), or carried through.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair import ge
+from torchair.convert.registry import candidates, converter
+from torchair.core.torch_private import HigherOrderOperator, OpOverload, is_unbacked
+from torchair.ge.build import add_op
+from torchair.ge.graph import Graph, Tensor, current_graph
+
+higher_order = torch.ops.higher_order
+
+# `convert(graph module, role)`: the sub-graph made of a graph module.
+Convert = Callable[[fx.GraphModule, str], Graph]
+
+
+@converter(higher_order.cond)
+def cond(pred, true_fn, false_fn, operands, *, convert, meta_outputs):
+    """One of two sub-graphs."""
+    _check_results(meta_outputs)
+    inputs = _inputs(operands)
+    parts = [convert(true_fn, "then"), convert(false_fn, "else")]
+    condition = pred if isinstance(pred, Tensor) else ge.Const(bool(pred))
+    return _control("If", {"cond": condition, "input": inputs}, len(meta_outputs), parts)
+
+
+@converter(higher_order.while_loop)
+def while_loop(cond_fn, body_fn, carried_inputs, additional_inputs, *, convert, meta_outputs):
+    """One sub-graph as long as the other says so. What does not change is carried around as it is."""
+    _check_results(meta_outputs)
+    inputs = [*_inputs(carried_inputs), *_inputs(additional_inputs)]
+    parts = [convert(cond_fn, "cond"), convert(_carrying(body_fn, len(meta_outputs)), "body")]
+    made = _control("While", {"input": inputs}, len(inputs), parts)
+    return made[: len(meta_outputs)]
+
+
+def _check_results(specs: Sequence[Any]) -> None:
+    """Results are tensors whose sizes are known before the call."""
+    if any(spec.torch_dtype is None or spec.device is None for spec in specs):
+        raise NotImplementedError("it returns something that is no tensor")
+    if any(is_unbacked(size) for spec in specs for size in spec.symsize):
+        raise NotImplementedError("the sizes of its results depend on the branch taken")
+
+
+def _inputs(operands: Any) -> list[Tensor]:
+    """The tensors of an operand list; one of symbols alone comes as a packed vector."""
+    listed = operands.op.inputs if isinstance(operands, Tensor) else operands
+    return [operand if isinstance(operand, Tensor) else ge.Const(operand) for operand in listed]
+
+
+def _control(op_type: str, inputs: Mapping[str, Any], count: int, parts: Sequence[Graph]) -> list[Tensor]:
+    for part in parts:
+        if any(feed.kind != "value" for feed in part.feeds.values()):
+            raise NotImplementedError("a sub-graph draws random numbers")
+        if len(part.feeds) != len(inputs["input"]):
+            raise NotImplementedError("an operand is a Python number")
+    names = [part.name for part in parts]
+    made: list[Tensor] = add_op(op_type, inputs, {}, [("output", count)], subgraphs=names)
+    return made
+
+
+def _carrying(body: fx.GraphModule, count: int) -> fx.GraphModule:
+    """The body, returning all of its inputs: the new ones, then those that stay."""
+    made = fx.GraphModule(body, copy.deepcopy(body.graph))
+    placeholders = [node for node in made.graph.nodes if node.op == "placeholder"]
+    output = made.graph.output_node()
+    returned = output.args[0]
+    listed = returned if isinstance(returned, list | tuple) else (returned,)
+    output.args = ((*listed, *placeholders[count:]),)
+    return made
+
+
+@converter(higher_order.auto_functionalized)
+def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
+    """A custom op that writes into some of its arguments, on copies of them."""
+    op: OpOverload = _mutable_op
+    copies = {name: ge.TensorMove(arguments[name]) for name in _written(op) if arguments[name] is not None}
+    return _on_copies(op, arguments | copies, list(copies.values()), meta_outputs)
+
+
+@converter(higher_order.auto_functionalized_v2)
+def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments):
+    """As above; each written argument is one of the bases, or a view of it."""
+    op: OpOverload = _mutable_op
+    copies = [ge.TensorMove(base) for base in _all_bases]
+    given = {name: value for name, value in arguments.items() if not name.startswith("_")}
+    for name in _written(op):
+        if f"_{name}_base_index" not in arguments:
+            raise NotImplementedError(f"its argument {name!r} is a list of tensors")
+        described = {key for key in arguments if key.startswith(f"_{name}_") and arguments[key] is not None}
+        if described - {f"_{name}_base_index", f"_{name}_alias"}:
+            raise NotImplementedError(f"its argument {name!r} is a view of a part of a tensor")
+        index = arguments[f"_{name}_base_index"]
+        given[name] = None if index is None else copies[index]
+    return _on_copies(op, given, copies, meta_outputs)
+
+
+def _written(op: OpOverload) -> list[str]:
+    return [
+        arg.name for arg in op._schema.arguments if arg.alias_info is not None and arg.alias_info.is_write
+    ]
+
+
+def _on_copies(
+    op: OpOverload, given: Mapping[str, Any], copies: Sequence[Tensor], specs: Sequence[Any]
+) -> list[Any]:
+    """The op's own converter on the copies; its results, then the new values of the copies."""
+    row = next(iter(candidates(op)), None)
+    if row is None:
+        raise NotImplementedError(f"{op} has no converter")
+    schema = op._schema
+    args = [given.get(arg.name, arg.default_value) for arg in schema.arguments if not arg.kwarg_only]
+    kwargs = {arg.name: given[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}
+    results = max(len(schema.returns), 1)
+    if row.wants_meta:
+        kwargs["meta_outputs"] = specs[0] if results == 1 else list(specs[:results])
+    mark = len(current_graph().ops)
+    made = row.fn(*args, **kwargs)
+    returned = list(made) if isinstance(made, list | tuple) else [made]
+    own = returned if schema.returns else [None]
+    return [*own, *(_new_value(copied, mark, op) for copied in copies)]
+
+
+def _new_value(copied: Tensor, mark: int, op: OpOverload) -> Tensor:
+    """The output that has the name of the input which the copy was fed to."""
+    for made in reversed(current_graph().ops[mark:]):
+        names = {slot.name for slot in made.slots if slot.tensor is copied}
+        found = [output for output in made.outputs if output.desc.name in names]
+        if found:
+            return found[0]
+    raise NotImplementedError(f"the IR op of {op} does not return what it writes under the same name")
+
+
+def structured(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A higher-order op that gets tuples where FX has tuples: they are lists in an IR op's text."""
+    if not isinstance(target, HigherOrderOperator):
+        return target
+
+    def call(*given: Any, **named: Any) -> Any:
+        keys = {key: _shaped(kwargs[key], value) for key, value in named.items()}
+        return target(*(_shaped(like, value) for like, value in zip(args, given, strict=True)), **keys)
+
+    return call
+
+
+def _shaped(like: Any, value: Any) -> Any:
+    if isinstance(like, dict):
+        return {key: _shaped(like[key], item) for key, item in value.items()}
+    if not isinstance(like, list | tuple):
+        return value
+    items = [_shaped(part, item) for part, item in zip(like, value, strict=True)]
+    return tuple(items) if isinstance(like, tuple) else items

@@ -1,0 +1,92 @@
+"""If and While: ops whose meaning is that of their sub-graphs. Run on values, or as torch's control flow.
+
+The inputs of the op are the inputs of each sub-graph, in order; an If has its condition before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.errors import UnsupportedOp
+from torchair.ge.graph import INPUT_TYPES, Graph, Op
+from torchair.ge.host import Host
+
+IF = ("If", "StatelessIf")
+WHILE = ("While", "StatelessWhile")
+
+# `run(part, inputs)`: the results of a sub-graph.
+Run = Callable[[Graph, list[Any]], list[Any]]
+
+
+def takes_number(op: Op, number: int, part: Graph) -> bool:
+    """Is input `number` of the op a plain number for its sub-graphs? Else it is data, even if constant."""
+    place = number - (len(op.inputs) - len(part.inputs))
+    return place >= 0 and isinstance(part.inputs[place].outputs[0].meta, Host)
+
+
+def run_control(op: Op, inputs: Sequence[Any], parts: Sequence[Graph], run: Run) -> list[Any]:
+    """The outputs of an op with sub-graphs; inputs and outputs are tensors and numbers."""
+    _check(op)
+    if op.type in IF:
+        condition, *rest = inputs
+        return run(parts[0] if bool(condition) else parts[1], rest)
+    values = list(inputs)
+    while bool(run(parts[0], values)[0]):
+        values = run(parts[1], values)
+    return values
+
+
+def control_node(
+    graph: fx.Graph, op: Op, inputs: Sequence[Any], parts: Sequence[Graph], modules: Sequence[fx.Node]
+) -> tuple[fx.Node, int]:
+    """The call of torch's own op, appended to `graph`, and how many results it has: the first of the op's."""
+    if op.type in IF:
+        condition, *rest = inputs
+        made = graph.call_function(torch.ops.higher_order.cond, (condition, *modules, tuple(rest)))
+        return made, len(op.outputs)
+    count = carried(parts[1])
+    made = graph.call_function(
+        torch.ops.higher_order.while_loop, (*modules, tuple(inputs[:count]), tuple(inputs[count:]))
+    )
+    return made, count
+
+
+def shaped_for_torch(op: Op, parts: Sequence[Graph], modules: Sequence[fx.GraphModule]) -> None:
+    """Torch's condition of a loop returns one tensor, and its body only what changes."""
+    _check(op)
+    if op.type in IF:
+        return
+    condition, body = modules
+    output = condition.graph.output_node()
+    output.args = (output.args[0][0],)  # type: ignore[index]
+    output = body.graph.output_node()
+    output.args = (output.args[0][: carried(parts[1])],)  # type: ignore[index]
+    for module in modules:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+
+
+def carried(body: Graph) -> int:
+    """How many values of a loop change: those after them come out of the body as they went in."""
+    count = len(body.results)
+    inputs = body.inputs
+    while count > 1:
+        tensor = body.results[count - 1].tensor
+        if tensor is None or tensor.op.type not in INPUT_TYPES or tensor.op is not inputs[count - 1]:
+            break
+        count -= 1
+    return count
+
+
+def _check(op: Op) -> None:
+    if op.type not in (*IF, *WHILE):
+        raise UnsupportedOp(
+            f"the IR op {op.type} has sub-graphs, and no kernel here",
+            at=op.origin.source if op.origin else "",
+            got=f"op {op.name}",
+            near=", ".join((*IF, *WHILE)),
+        )
