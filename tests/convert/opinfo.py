@@ -3,7 +3,7 @@
 One sample is traced once; the traced graph is run as it is (that is `aot_eager`), by the reference engine and
 by the lowered graph. A sample that AOTAutograd itself cannot serve says nothing about us and is skipped.
 
-`python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--save FILE] [NAME]`
+`python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--save FILE] [OP]`
 prints a table of what is not perfect, and saves all of it as JSON.
 """
 

@@ -21,6 +21,7 @@ from torchair.convert.aten import (
     scatter,
     shape,
     sort,
+    special,
     stride,
 )
 
@@ -45,5 +46,6 @@ __all__ = [
     "scatter",
     "shape",
     "sort",
+    "special",
     "stride",
 ]
