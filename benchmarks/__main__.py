@@ -1,6 +1,6 @@
-"""`python -m benchmarks cpu cuda overhead startup`: run suites, print tables.
+"""`python -m benchmarks cpu cuda overhead startup scaling`: run suites, print tables.
 
-Ends with 1 if any result differs from eager's.
+Ends with 1 if any result differs from eager's, or a bound is not kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import overhead, report, speed, startup
+from benchmarks import overhead, report, scaling, speed, startup
 from benchmarks.columns import COLUMNS
 from benchmarks.models import MODELS
 from benchmarks.options import Options
@@ -22,6 +22,7 @@ SUITES: dict[str, Callable[[Options], report.Suite]] = {
     "cuda": lambda options: speed.run("cuda", options),
     "overhead": overhead.run,
     "startup": startup.run,
+    "scaling": scaling.run,
 }
 
 

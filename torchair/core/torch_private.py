@@ -58,7 +58,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd import profiler
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import make_fx, snapshot_fake
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv, free_symbols
 from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -139,6 +139,7 @@ __all__ = [
     "resolve_overload",
     "same_addresses",
     "select_decomp_table",
+    "snapshot_fake",
     "static_input_indices",
     "storage_id",
     "storage_use_count",

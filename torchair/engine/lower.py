@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch.fx.node import map_arg
 
 from torchair.core.errors import AirError, BadGraph
 from torchair.core.torch_private import (
@@ -27,12 +26,12 @@ from torchair.core.torch_private import (
     forget_data_sizes,
     is_unbacked,
     make_fx,
-    unclaimed_symbols,
 )
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.layout import memory_of, restride
 from torchair.engine.registry import as_host, is_pure_writer
+from torchair.engine.repeats import separate, take_over
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.random_state import FROM_GENERATOR
@@ -66,6 +65,8 @@ class Lowering:
     constants: dict[int, str] = field(default_factory=dict)
     # The storage that FX says an argument or result has, by the storage it has here.
     owners: dict[int, int] = field(default_factory=dict)
+    # The memory of values that repeats have taken over.
+    shared: set[int] = field(default_factory=set)
 
     def value(self, tensor: Tensor) -> Value:
         """The fake tensor or host value that flows on an edge."""
@@ -98,6 +99,9 @@ def lower(
             else:
                 _lower_op(state, graph, op)
         arguments = [node.meta["val"] for node in state.placeholders]
+        returned = [state.values[result.tensor] for result in graph.results if result.tensor]
+        nodes = [node for node in returned if isinstance(node, fx.Node)]
+        separate(state.graph, nodes, state.shared, fake_mode)
         stored = [memory_of(value) for value in arguments if isinstance(value, torch.Tensor)]
         state.owners = dict(zip(stored, stored, strict=True))
         outputs = [_output(state, result) for result in graph.results]
@@ -229,15 +233,13 @@ def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[f
 
 
 def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op, first_time: bool) -> fx.Node:
-    """One traced node in the graph under construction, with a value of its own."""
+    """One traced node in the graph under construction; repeats take over its value where they can."""
     made = state.graph.node_copy(node, lambda old: mapped[old])
     made.meta = {key: node.meta[key] for key in ("val", "unbacked_bindings") if key in node.meta}
     if op.origin is not None:
         made.meta["stack_trace"] = op.origin.source
     if not first_time:
-        args, kwargs = map_arg((made.args, made.kwargs), lambda inner: inner.meta["val"])
-        with faking(state.fake_mode), unclaimed_symbols(state.fake_mode):
-            made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
+        state.shared |= take_over(node, made, mapped, state.fake_mode)
     _bind_symbols(state, made)
     return made
 

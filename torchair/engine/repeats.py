@@ -1,0 +1,101 @@
+"""Fake values of repeated ops.
+
+A repeat of a traced op has the sizes, strides and dtype of the first one, so its nodes take over the
+values of the first: making a value with symbolic sizes costs a millisecond, taking one over nothing. What a
+value says besides is whose memory it looks at. Two rules keep that true where somebody asks:
+
+* A view looks at the memory of its own base. Where the base is not the first one's, the node is run anew.
+* Values that were taken over look as if they shared memory, and do not. That is wrong only in one direction
+  (an alias too many), but it costs copies where results are returned, and in-place updates where something is
+  written. So at the end `separate` runs those nodes, and what views them, anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from torchair.core.torch_private import (
+    FakeTensorMode,
+    faking,
+    snapshot_fake,
+    unclaimed_symbols,
+    writes_in_place,
+)
+from torchair.engine.layout import memory_of
+
+_BASES = "bases"
+
+
+def memories(node: fx.Node) -> set[int]:
+    """The memory that the value of a node looks at; a list of tensors looks at several."""
+    return {memory_of(value) for value in _leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)}
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [value]
+
+
+def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode: FakeTensorMode) -> set[int]:
+    """Give `made`, a copy of the traced `node`, its value: the traced one unless it views another memory.
+
+    Returns the memory that now looks shared: what the node makes itself, not that of its bases.
+    """
+    bases: list[fx.Node] | None = node.meta.get(_BASES)
+    if bases is None:
+        mine = memories(node)
+        bases = node.meta[_BASES] = [base for base in node.all_input_nodes if memories(base) & mine]
+    if any(memories(mapped[base]) != memories(base) for base in bases):
+        made.meta["val"] = run_on_fakes(made, mode)
+        return set()
+    made.meta["val"] = _taken_over(node.meta["val"])
+    return memories(node).difference(*(memories(base) for base in bases))
+
+
+def _taken_over(value: Any) -> Any:
+    """The same value as an object of its own: tracers know tensors by their identity."""
+    if isinstance(value, list | tuple):
+        return type(value)(_taken_over(item) for item in value)
+    return snapshot_fake(value) if isinstance(value, torch.Tensor) else value
+
+
+def run_on_fakes(node: fx.Node, fake_mode: FakeTensorMode) -> Any:
+    """The value of a call, computed from the values of its arguments."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
+    with faking(fake_mode), unclaimed_symbols(fake_mode):
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def separate(
+    graph: fx.Graph, returned: Iterable[fx.Node], shared: set[int], fake_mode: FakeTensorMode
+) -> None:
+    """Give what is returned or written values of its own, where they were taken over; views follow.
+
+    `shared` is the memory of values that were taken over.
+    """
+    asked = list(returned)
+    for node in graph.nodes:
+        if writes_in_place(node.target):
+            asked += [node, *node.all_input_nodes]
+    roots = {_root(node) for node in asked if memories(node) & shared}
+    before: dict[fx.Node, set[int]] = {}
+    for node in graph.nodes if roots else ():
+        mine = memories(node)
+        views_new = any(before[base] & mine for base in node.all_input_nodes if base in before)
+        if node.op == "call_function" and (node in roots or views_new):
+            before[node] = mine
+            node.meta["val"] = run_on_fakes(node, fake_mode)
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node that made the memory a node looks at."""
+    mine = memories(node)
+    while bases := [base for base in node.all_input_nodes if memories(base) & mine]:
+        node = bases[0]
+    return node
