@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 
 from torchair import ge
 from torchair.convert import views
-from torchair.convert.higher_order import structured
+from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
 from torchair.convert.registry import Converter, candidates, has_converter
 from torchair.convert.report import Reason, Report
@@ -47,6 +47,17 @@ aten = torch.ops.aten
 
 # These run on every rank or have an effect beyond their result: never replaced by an empty constant.
 _NEVER_EMPTY = ("npu_define",)
+
+
+# One tensor comes out of these. ATen's kernels compute it in float32 and round once; the decompositions would
+# round 16-bit floats at every step, and a rounded coordinate is another pixel.
+_IN_FLOAT = (
+    aten.addr.default,
+    aten.grid_sampler_2d.default,
+    aten.grid_sampler_3d.default,
+    aten.linalg_cross.default,
+    aten.logit.default,
+)
 
 
 @dataclass
@@ -285,23 +296,30 @@ def _decompose(
     walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
 ) -> tuple[Any] | None:
     """Take the op apart the way torch does, and convert the parts; None when it cannot be taken apart."""
-    decomposition = decomposition_of(node.target)
+    decomposition = inlined(node.target) or decomposition_of(node.target)
     if decomposition is None:
         return None
-    real_args, real_kwargs = _mutable(map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"]))
+    # A node without a value is a graph module: that is among the converted arguments.
+    given = map_arg((node.args, node.kwargs), lambda inner: inner.meta.get("val", inner))
+    real_args, real_kwargs = _mutable(given)
     flat, structure = tree_flatten((real_args, real_kwargs))
     values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
     varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
     if len(values) != len(flat):
         reasons.append("its arguments cannot be matched with a decomposition")
         return None
+    flat = [value if isinstance(part, fx.Node) else part for part, value in zip(flat, values, strict=True)]
 
     def run(*inputs: Any) -> Any:
         filled = list(flat)
         for index, value in zip(varying, inputs, strict=True):
             filled[index] = value
+        if node.target in _IN_FLOAT:
+            filled = [_widened(part) for part in filled]
         inner_args, inner_kwargs = tree_unflatten(filled, structure)
         result = decomposition(*inner_args, **inner_kwargs)
+        if node.target in _IN_FLOAT:
+            result = result.to(node.meta["val"].dtype)
         if result is NotImplemented:
             raise NotImplementedError("it does not cover these arguments")
         # A named tuple would be traced as a call.
@@ -323,6 +341,11 @@ def _decompose(
         return None
 
 
+def _widened(part: Any) -> Any:
+    is_half = isinstance(part, torch.Tensor) and part.dtype in (torch.float16, torch.bfloat16)
+    return part.to(torch.float32) if is_half else part
+
+
 def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """The ATen graph of a decomposition; one that writes into its own values is made functional."""
     with faking(walk.fake_mode), torch.no_grad():
@@ -338,7 +361,8 @@ def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
     name = _target_name(inner.target)
     unknown_prim = name.startswith("prims.") and not has_converter(inner.target)
     lost_write = _writes_inside(inner) and rebinding_twin(inner) is None
-    return name if inner.target is outer.target or unknown_prim or lost_write else ""
+    itself = inner.target is outer.target and isinstance(inner.target, OpOverload)
+    return name if itself or unknown_prim or lost_write else ""
 
 
 def _writes_inside(node: fx.Node) -> bool:

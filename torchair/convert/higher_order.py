@@ -1,7 +1,7 @@
 """Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; a functionalised custom op is
-the op itself on copies of what it writes.
+the op itself on copies of what it writes; calls of a graph are inlined, short loops over rows unrolled.
 
-Others are inlined by their decompositions (`core.torch_private.decomposition_of`), or carried through.
+All others are carried through as they are.
 """
 
 from __future__ import annotations
@@ -140,6 +140,81 @@ def _new_value(copied: Tensor, mark: int, op: OpOverload) -> Tensor:
         if found:
             return found[0]
     raise NotImplementedError(f"the IR op of {op} does not return what it writes under the same name")
+
+
+def _map(f: Any, xs: Sequence[torch.Tensor], pos_args: Sequence[Any]) -> list[Any]:
+    """`f` on every row."""
+    steps = [f(*(x[step] for x in xs), *pos_args) for step in _steps(xs)]
+    return [torch.stack(column) for column in zip(*steps, strict=True)]
+
+
+def _scan(
+    combine_fn: Any, init: Sequence[Any], xs: Sequence[torch.Tensor], more: Sequence[Any] = ()
+) -> list[Any]:
+    """Row after row, with a value that is carried from one to the next; what else it returns is stacked."""
+    carry, rows = list(init), []
+    for step in _steps(xs):
+        made = combine_fn(*carry, *(x[step] for x in xs), *more)
+        carry, row = list(made[: len(init)]), made[len(init) :]
+        rows.append(row)
+    return [*carry, *(torch.stack(column) for column in zip(*rows, strict=True))]
+
+
+def _associative_scan(combine_fn: Any, xs: Sequence[torch.Tensor], more: Sequence[Any] = ()) -> list[Any]:
+    """All rows up to each one, combined."""
+    rows: list[Sequence[torch.Tensor]] = []
+    for step in _steps(xs):
+        row = [x[step] for x in xs]
+        rows.append(combine_fn(*rows[-1], *row, *more) if rows else row)
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+# Loops over a tensor of up to so many rows are unrolled.
+UNROLLED = 16
+
+
+def _steps(xs: Sequence[torch.Tensor]) -> range:
+    length = xs[0].shape[0]
+    if not isinstance(length, int) or length > UNROLLED:
+        raise NotImplementedError(f"it is unrolled up to {UNROLLED} steps, and has {length}")
+    return range(length)
+
+
+def _out_dtype(op: Any, output_dtype: torch.dtype, *args: Any) -> torch.Tensor:
+    """An op on wider operands."""
+    if op is torch.ops.aten.mm.default and [arg.dtype for arg in args] == [torch.int8] * 2:
+        return torch.ops.aten._int_mm.default(*args).to(output_dtype)
+    wide = [arg.to(output_dtype) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    return op(*wide).to(output_dtype)
+
+
+def _with_autocast(
+    device_type: str, dtype: torch.dtype | None, enabled: bool, cache_enabled: bool | None, f: Any, *args: Any
+) -> Any:
+    with torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled):
+        return f(*args)
+
+
+# Higher-order ops, by name, that are their graph with something around it.
+_INLINED: dict[str, Callable[..., Any]] = {
+    "invoke_subgraph": lambda f, identifier, *operands: f(*operands),
+    "wrap": lambda f, *args, **kwargs: f(*args, **kwargs),
+    "wrap_with_set_grad_enabled": lambda enabled, f, *args: f(*args),
+    "wrap_with_autocast": _with_autocast,
+    "wrap_activation_checkpoint": lambda f, *args, **options: f(*args),
+    "tag_activation_checkpoint": lambda f, *args, **options: f(*args),
+    "strict_mode": lambda f, operands: f(*operands),
+    "hints_wrapper": lambda f, args, kwargs, hints: f(*args, **kwargs),
+    "out_dtype": _out_dtype,
+    "map_impl": _map,
+    "scan": _scan,
+    "associative_scan": _associative_scan,
+}
+
+
+def inlined(target: Any) -> Callable[..., Any] | None:
+    """A higher-order op as calls of its graph, if it is that."""
+    return _INLINED.get(target.name()) if isinstance(target, HigherOrderOperator) else None
 
 
 def structured(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
