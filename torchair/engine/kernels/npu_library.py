@@ -6,6 +6,7 @@ from torchair.engine.registry import kernel
 from torchair.ops.npu import ROWS
 
 _definitions = {row.ir: row.fn for row in ROWS if row.ir and not row.shared}
+assert all(_definitions.get(row.ir, row.fn) is row.fn for row in ROWS), "an IR op has one definition"
 # On a device these write into an input; the definitions return a new tensor.
 _writers = {row.ir for row in ROWS if row.copies or row.writes}
 
