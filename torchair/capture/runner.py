@@ -202,6 +202,7 @@ class ReplayRunner(Runner):
         self._pool = pool_for(row, device, policy.pool)
         self._arena = Arena(device)
         self._key = key_function(inputs.key)
+        self._is_capturing = row.is_capturing
         self._watched = watched_inputs(
             inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
         )
@@ -218,7 +219,7 @@ class ReplayRunner(Runner):
         return self
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        if self.why_not is not None or self._row.is_capturing():
+        if self.why_not is not None or self._is_capturing():
             return self.program(args)
         if torch.is_grad_enabled():
             with torch.no_grad():

@@ -26,6 +26,7 @@ from torch._dynamo import reset as reset_dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
 from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
@@ -152,6 +153,7 @@ __all__ = [
     "unclaimed_symbols",
     "without_modes",
     "writes_in_place",
+    "written_by_plain_call",
 ]
 
 
@@ -513,6 +515,29 @@ def static_input_indices(count: int) -> tuple[int, ...]:
     if context is None or context.fw_metadata is None:
         return ()
     return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+def written_by_plain_call(count: int) -> tuple[int, ...] | None:
+    """Inputs that the inference graph being compiled writes, if calling it with `count` inputs of Dynamo's
+    graph takes no more than raising their versions. None if AOTAutograd has work to do around a call: inputs
+    merged or added, outputs that are views of inputs, subclasses, autocast, …
+    """
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None or len(facts.input_info) != count or torch._C._is_any_autocast_enabled():
+        return None
+    metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
+    around = (
+        facts.num_mutated_inp_runtime_indices,
+        facts.num_outputs_aliased,
+        facts.num_intermediate_bases,
+        facts.dynamic_outputs,
+        facts.tokens,
+        facts.grad_enabled_mutation is not None,
+        getattr(facts, "num_graphsafe_rng_states", 0),
+        any(type(meta) is SubclassCreationMeta for meta in metas),
+    )
+    return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
