@@ -49,17 +49,6 @@ aten = torch.ops.aten
 _NEVER_EMPTY = ("npu_define",)
 
 
-# One tensor comes out of these. ATen's kernels compute it in float32 and round once; the decompositions would
-# round 16-bit floats at every step, and a rounded coordinate is another pixel.
-_IN_FLOAT = (
-    aten.addr.default,
-    aten.grid_sampler_2d.default,
-    aten.grid_sampler_3d.default,
-    aten.linalg_cross.default,
-    aten.logit.default,
-)
-
-
 @dataclass
 class Walk:
     """One conversion under way."""
@@ -314,12 +303,8 @@ def _decompose(
         filled = list(flat)
         for index, value in zip(varying, inputs, strict=True):
             filled[index] = value
-        if node.target in _IN_FLOAT:
-            filled = [_widened(part) for part in filled]
         inner_args, inner_kwargs = tree_unflatten(filled, structure)
         result = decomposition(*inner_args, **inner_kwargs)
-        if node.target in _IN_FLOAT:
-            result = result.to(node.meta["val"].dtype)
         if result is NotImplemented:
             raise NotImplementedError("it does not cover these arguments")
         # A named tuple would be traced as a call.
@@ -339,11 +324,6 @@ def _decompose(
         walk.graph.rollback(mark)
         reasons.append(f"its decomposition failed: {_said(error)}")
         return None
-
-
-def _widened(part: Any) -> Any:
-    is_half = isinstance(part, torch.Tensor) and part.dtype in (torch.float16, torch.bfloat16)
-    return part.to(torch.float32) if is_half else part
 
 
 def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
