@@ -143,7 +143,9 @@ def samples_of(op: Any, dtype: torch.dtype, limit: int | None = None) -> list[An
         found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
     if limit is None or len(found) <= limit:
         return found
-    step = (len(found) - 1) / max(limit - 1, 1)
+    if limit == 1:
+        return [found[len(found) // 2]]
+    step = (len(found) - 1) / (limit - 1)
     return [found[round(place * step)] for place in range(limit)]
 
 

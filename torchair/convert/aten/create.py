@@ -97,6 +97,12 @@ def empty_strided(size, stride, *, meta_outputs, **_):
     return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
 
 
+@converter(aten.empty_permuted.default)
+def empty_permuted(size, physical_layout, *, meta_outputs, **_):
+    """Values that do not matter; the order of the dims in memory comes back at the end of the graph."""
+    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+
+
 @converter(aten.new_empty_strided.default)
 def new_empty_strided(self, size, stride, *, meta_outputs, **_):
     """Values that do not matter; strides come back at the end of the graph."""

@@ -245,6 +245,9 @@ def lerp(self, end, weight, *, meta_outputs):
 @converter(aten.clamp.default, aten.clamp.Tensor)
 def clamp(self, min=None, max=None, *, meta_outputs):
     """Held between two bounds, of which one may be missing."""
+    if meta_outputs.torch_dtype is torch.bool:
+        raised = self if min is None else ge.LogicalOr(self, min)
+        return ge.Identity(raised) if max is None else ge.LogicalAnd(raised, max)
     low, high = _limits(meta_outputs.torch_dtype)
     bounds = (low if min is None else min, high if max is None else max)
     return ge.ClipByValueV2(*promote(self, *bounds, to=meta_outputs.dtype))
