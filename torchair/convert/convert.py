@@ -20,7 +20,7 @@ from torchair import ge
 from torchair.convert import views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
-from torchair.convert.registry import Converter, candidates, has_converter
+from torchair.convert.registry import Converter, candidates, has_converter, why_opaque
 from torchair.convert.report import Reason, Report
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp
 from torchair.core.log import logger
@@ -180,9 +180,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
             Reason(name, "; ".join(reasons) or "it has no converter", source_of(node))
         )
         return decomposed[0]
-    return _fall_back(
-        walk, node, args, kwargs, "; ".join(reasons) or "it has no converter and no decomposition"
-    )
+    return _fall_back(walk, node, args, kwargs, "; ".join(reasons) or why_opaque(node.target))
 
 
 def _try(

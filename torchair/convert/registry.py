@@ -32,6 +32,7 @@ class Converter:
 
 _builtin: dict[Any, Converter] = {}
 _user: dict[Any, Converter] = {}
+_opaque: dict[Any, str] = {}
 
 
 def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> Callable[[Fn], Fn]:
@@ -48,6 +49,16 @@ def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> C
         return fn
 
     return declare
+
+
+def opaque(rows: Mapping[Any, str]) -> None:
+    """Rows `overload: reason`: calls for which the IR has no words. They are carried through as they are."""
+    _opaque.update(rows)
+
+
+def why_opaque(target: Any) -> str:
+    """Why an FX target is carried through as it is."""
+    return _opaque.get(target, "it has no converter and no decomposition")
 
 
 def rename(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
@@ -143,6 +154,8 @@ __all__ = [
     "candidates",
     "converter",
     "has_converter",
+    "opaque",
     "register_fx_node_ge_converter",
     "rename",
+    "why_opaque",
 ]

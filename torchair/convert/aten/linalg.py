@@ -1,0 +1,382 @@
+"""Matrices: factors, solutions, inverses, determinants. The IR's ops take the last two dims and any batch.
+
+Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
+`linalg.inv` of a singular matrix is still noticed by who looks. Factors in LAPACK's packed forms (pivots,
+reflectors) have no IR ops: such calls are carried through, and `OPAQUE` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import (
+    INT32,
+    INT64,
+    cast,
+    like,
+    pack,
+    same_size,
+    shape_of,
+    size_of,
+    sizes,
+    torch_dtype,
+)
+from torchair.convert.registry import converter, opaque
+from torchair.core import dtypes
+from torchair.ge.graph import Tensor
+from torchair.ge.types import TensorSpec
+
+aten = torch.ops.aten
+
+_REFLECTORS = "the IR has no Householder reflectors"
+_PIVOTS = "the IR has no LAPACK pivots: its Lu gives a permutation"
+
+opaque(
+    {
+        aten.geqrf.default: _REFLECTORS,
+        aten.ormqr.default: _REFLECTORS,
+        aten.linalg_householder_product.default: _REFLECTORS,
+        aten.linalg_lu_factor_ex.default: _PIVOTS,
+        aten.linalg_lu_solve.default: _PIVOTS,
+        aten.linalg_ldl_factor_ex.default: "the IR has no LDL factors",
+        aten.linalg_ldl_solve.default: "the IR has no LDL factors",
+        aten.linalg_eig.default: "the IR has eigenvalues of symmetric matrices only",
+        aten._linalg_eigvals.default: "the IR has eigenvalues of symmetric matrices only",
+        aten.linalg_matrix_exp.default: "how often the IR would have to square depends on the data",
+    }
+)
+
+# What follows from a dtype: of complex matrices, singular values, eigenvalues and magnitudes are real.
+_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The last two dims swapped."""
+    order = list(range(x.rank))
+    return ge.Transpose(x, [*order[:-2], order[-1], order[-2]])
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """Transposed and conjugated."""
+    return ge.Conj(transposed(x)) if torch_dtype(x).is_complex else transposed(x)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b over the last two dims."""
+    return (ge.MatMul if a.rank == b.rank == 2 else ge.BatchMatMul)(a, b)
+
+
+def real(x: Tensor) -> Tensor:
+    """The real part; a real tensor as it is."""
+    dtype = torch_dtype(x)
+    return ge.Real(x, Tout=dtypes.to_ge(_REAL_OF[dtype])) if dtype.is_complex else x
+
+
+def together(*matrices: Tensor) -> list[Tensor]:
+    """The matrices with the same batch dims, which broadcast."""
+    batches = [sizes(matrix)[:-2] for matrix in matrices]
+    if all(len(batch) == len(batches[0]) and all(map(same_size, batch, batches[0])) for batch in batches):
+        return list(matrices)
+    rank = max(map(len, batches))
+    common: list[Any] = []
+    for place in range(-rank, 0):
+        wide = [m for m, batch in zip(matrices, batches, strict=True) if len(batch) >= -place]
+        chosen = next((m for m in wide if not same_size(sizes(m)[place - 2], 1)), wide[0])
+        common.append(size_of(chosen, place - 2))
+    return [
+        ge.BroadcastTo(matrix, pack([*common, size_of(matrix, -2), size_of(matrix, -1)]))
+        for matrix in matrices
+    ]
+
+
+def nothing(spec: TensorSpec) -> Tensor:
+    """A result without elements: what was not asked for."""
+    assert spec.torch_dtype is not None, "the op returns a tensor here"
+    return ge.Const(torch.empty(spec.size or [0], dtype=spec.torch_dtype), readable=False)
+
+
+def failures(ok: Tensor) -> Tensor:
+    """`info`: 1 for each matrix with a place where `ok`, a question about rows or elements, is false."""
+    axes = list(range(ok.rank - 2, ok.rank))
+    return cast(ge.ReduceAny(ge.LogicalNot(ok), axes), INT32)
+
+
+def finite(x: Tensor) -> Tensor:
+    """Is every part of a number finite?"""
+    if not torch_dtype(x).is_complex:
+        return ge.IsFinite(x)
+    part = dtypes.to_ge(_REAL_OF[torch_dtype(x)])
+    return ge.LogicalAnd(ge.IsFinite(ge.Real(x, Tout=part)), ge.IsFinite(ge.Imag(x, Tout=part)))
+
+
+# Cholesky
+
+
+def positive_diagonal(factor: Tensor) -> Tensor:
+    """Did the factorisation go through? One row per matrix. A NaN on the diagonal says no as well."""
+    diagonal = real(ge.MatrixDiagPart(factor))
+    return ge.Unsqueeze(ge.Greater(diagonal, like(0, diagonal)), axes=[-2])
+
+
+@converter(aten.linalg_cholesky_ex.default)
+def linalg_cholesky_ex(self, *, upper=False, check_errors=False, used):
+    """L with L L^H = self, or its adjoint; and which matrices were not positive definite."""
+    factor = ge.Cholesky(adjoint(self) if upper else self)
+    info = failures(positive_diagonal(factor)) if used[1] else None
+    return (adjoint(factor) if upper else factor), info
+
+
+@converter(aten.cholesky.default)
+def cholesky(self, upper=False):
+    """L with L L^H = self; NaN where a matrix is not positive definite, for which eager raises."""
+    factor = ge.Cholesky(adjoint(self) if upper else self)
+    good = ge.ReduceAll(positive_diagonal(factor), [-2, -1], keep_dims=True)
+    factor = ge.SelectV2(good, factor, like(float("nan"), factor))
+    return adjoint(factor) if upper else factor
+
+
+@converter(aten.cholesky_solve.default, aten._cholesky_solve_helper.default)
+def cholesky_solve(self, input2, upper=False):
+    """X with A X = self, where input2 is a Cholesky factor of A."""
+    rhs, factor = together(self, input2)
+    y = ge.MatrixTriangularSolve(factor, rhs, lower=not upper, adjoint=upper)
+    return ge.MatrixTriangularSolve(factor, y, lower=not upper, adjoint=not upper)
+
+
+@converter(aten.cholesky_inverse.default)
+def cholesky_inverse(self, upper=False):
+    """The inverse of A, where self is a Cholesky factor of A."""
+    lower = adjoint(self) if upper else self
+    inverse = ge.MatrixTriangularSolve(lower, identity_like(lower), lower=True)
+    return product(adjoint(inverse), inverse)
+
+
+def identity_like(x: Tensor) -> Tensor:
+    """Identity matrices in the shape of `x`."""
+    ones = like(1, x)
+    row = ge.MatrixDiagPart(x)
+    return ge.MatrixSetDiag(ge.ZerosLike(x), ge.BroadcastTo(ones, shape_of(row)))
+
+
+# Triangles
+
+
+def triangular(a: Tensor, b: Tensor, *, upper: bool, unit: bool) -> Tensor:
+    """X with A X = B, of A only one triangle; with `unit` its diagonal counts as ones."""
+    a, b = together(a, b)
+    if unit:
+        a = ge.MatrixSetDiag(a, ge.OnesLike(ge.MatrixDiagPart(a)))
+    return ge.MatrixTriangularSolve(a, b, lower=not upper)
+
+
+@converter(aten.linalg_solve_triangular.default)
+def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
+    """X with self X = B, or X self = B."""
+    if left:
+        return triangular(self, B, upper=upper, unit=unitriangular)
+    return transposed(triangular(transposed(self), transposed(B), upper=not upper, unit=unitriangular))
+
+
+@converter(aten.triangular_solve.default)
+def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
+    """X with A X = self, and A."""
+    matrix = transposed(A) if transpose else A
+    solution = triangular(matrix, self, upper=upper != transpose, unit=unitriangular)
+    return solution, ge.TensorMove(together(A, self)[0])
+
+
+# Solutions and inverses
+
+
+@converter(aten.linalg_inv_ex.default)
+def linalg_inv_ex(A, *, check_errors=False, used):
+    """The inverse, and which matrices have none."""
+    inverse = ge.MatrixInverse(A)
+    return inverse, failures(finite(inverse)) if used[1] else None
+
+
+@converter(aten._linalg_check_errors.default)
+def linalg_check_errors(info, api_name, *, is_matrix):
+    """Raises in eager; a graph has no errors, as AOTAutograd drops the check too."""
+
+
+def _keeps_factors(used: Sequence[bool], places: Sequence[int]) -> None:
+    if any(used[place] for place in places):
+        raise NotImplementedError(f"somebody reads the factors, and {_PIVOTS}")
+
+
+@converter(aten._linalg_solve_ex.default)
+def linalg_solve_ex(A, B, *, left=True, check_errors=False, used, meta_outputs):
+    """X with A X = B, or X A = B; B may be a batch of vectors."""
+    _keeps_factors(used, (1, 2))
+    is_vector = B.rank == 1 or (B.rank == A.rank - 1 and all(map(same_size, sizes(B), sizes(A)[:-1])))
+    rhs = ge.Unsqueeze(B, axes=[-1]) if is_vector else B
+    if left:
+        x = ge.MatrixSolve(*together(A, rhs))
+    else:
+        x = transposed(ge.MatrixSolve(*together(transposed(A), transposed(rhs))))
+    info = failures(finite(x)) if used[3] else None
+    if info is not None and info.rank != meta_outputs[3].rank:
+        raise NotImplementedError("info has the batch of A alone, and B has another")
+    return (ge.Squeeze(x, axis=[x.rank - 1]) if is_vector else x), None, None, info
+
+
+@converter(aten._linalg_det.default)
+def linalg_det(A, *, used):
+    """The determinant; its LU factors only where nobody reads them."""
+    _keeps_factors(used, (1, 2))
+    return ge.MatrixDeterminant(A), None, None
+
+
+@converter(aten._linalg_slogdet.default)
+def linalg_slogdet(A, *, used):
+    """Sign and logarithm of the magnitude of the determinant."""
+    _keeps_factors(used, (2, 3))
+    sign, logarithm = ge.LogMatrixDeterminant(A)
+    return sign, real(logarithm), None, None
+
+
+@converter(aten.linalg_lu.default)
+def linalg_lu(A, *, pivot=True):
+    """P, L, U with A = P L U of a square matrix; the IR's permutation says which row went where."""
+    if not pivot:
+        raise NotImplementedError("the IR's Lu always pivots")
+    if not same_size(sizes(A)[-2], sizes(A)[-1]):
+        raise NotImplementedError("the IR's Lu wants square matrices")
+    packed, rows = ge.Lu(A, output_idx_type=INT64)
+    one, zero = like(1, A), like(0, A)
+    chosen = ge.OneHot(rows, cast(size_of(A, -1), INT64), one, zero, axis=-1)
+    lower = ge.Add(ge.Tril(packed, diagonal=-1), identity_like(packed))
+    return transposed(chosen), lower, ge.Triu(packed)
+
+
+@converter(aten.lu_unpack.default)
+def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, meta_outputs):
+    """L and U of packed factors."""
+    if unpack_pivots:
+        raise NotImplementedError(_PIVOTS)
+    if not unpack_data:
+        return tuple(nothing(spec) for spec in meta_outputs)
+    if not same_size(sizes(LU_data)[-2], sizes(LU_data)[-1]):
+        raise NotImplementedError("only square matrices")
+    lower = ge.Add(ge.Tril(LU_data, diagonal=-1), identity_like(LU_data))
+    return nothing(meta_outputs[0]), lower, ge.Triu(LU_data)
+
+
+# Orthogonal factors
+
+
+@converter(aten.linalg_qr.default)
+def linalg_qr(A, mode="reduced", *, meta_outputs):
+    """Q and R; with mode "r" there is no Q."""
+    q, r = ge.Qr(A, full_matrices=mode == "complete")
+    return (nothing(meta_outputs[0]) if mode == "r" else q), r
+
+
+@converter(aten._linalg_eigh.default)
+def linalg_eigh(A, UPLO="L", compute_v=True, *, meta_outputs):
+    """Eigenvalues and eigenvectors of a Hermitian matrix, of which the IR reads the lower triangle."""
+    lower = A if UPLO.upper() == "L" else adjoint(A)
+    values, vectors = ge.SelfAdjointEig(lower, compute_v=compute_v)
+    return real(values), (vectors if compute_v else nothing(meta_outputs[1]))
+
+
+def decompose(A: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """U, S, V with A = U S V^H; S is real."""
+    sigma, u, v = ge.Svd(A, compute_uv=True, full_matrices=full_matrices)
+    return u, real(sigma), v
+
+
+@converter(aten._linalg_svd.default)
+def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, meta_outputs):
+    """U, S and V^H; the IR gives V."""
+    if driver is not None:
+        raise NotImplementedError("the IR does not choose between drivers")
+    if not compute_uv:
+        sigma, _, _ = ge.Svd(A, compute_uv=False, full_matrices=False)
+        return nothing(meta_outputs[0]), real(sigma), nothing(meta_outputs[2])
+    u, sigma, v = decompose(A, full_matrices)
+    return u, sigma, adjoint(v)
+
+
+@converter(aten.linalg_pinv.atol_rtol_tensor)
+def linalg_pinv(self, *, atol=None, rtol=None, hermitian=False):
+    """V S^-1 U^H, of the singular values above the tolerance."""
+    if hermitian:
+        values, v = ge.SelfAdjointEig(self, compute_v=True)
+        sigma, u = real(values), v
+    else:
+        u, sigma, v = decompose(self)
+    size = ge.Abs(sigma) if hermitian else sigma
+    largest = ge.ReduceMax(size, [-1], keep_dims=True)
+    inverse = ge.SelectV2(
+        ge.Greater(size, tolerance(self, largest, atol, rtol)), ge.Reciprocal(sigma), like(0, sigma)
+    )
+    scaled = ge.Mul(v, cast(ge.Unsqueeze(inverse, axes=[-2]), v.dtype))
+    return product(scaled, adjoint(u))
+
+
+def tolerance(x: Tensor, largest: Tensor, atol: Tensor | None, rtol: Tensor | None) -> Tensor:
+    """max(atol, rtol * the largest singular value); with neither given, the size of rounding errors."""
+    rows, columns = sizes(x)[-2:]
+    if rtol is None:
+        if not isinstance(rows, int) or not isinstance(columns, int):
+            raise NotImplementedError("the default tolerance depends on sizes that are symbols")
+        default = torch.finfo(torch_dtype(x)).eps * max(rows, columns)
+        relative = ge.Mul(largest, like(default, largest))
+        if atol is not None:
+            unset = ge.Greater(column(atol, largest), like(0, largest))
+            relative = ge.SelectV2(unset, ge.ZerosLike(largest), relative)
+    else:
+        relative = ge.Mul(largest, column(rtol, largest))
+    return relative if atol is None else ge.Maximum(relative, column(atol, largest))
+
+
+def column(number: Tensor, beside: Tensor) -> Tensor:
+    """A tolerance per matrix, shaped to stand beside rows of singular values."""
+    same = cast(number, beside.dtype)
+    return ge.Unsqueeze(same, axes=[-1]) if same.rank else same
+
+
+@converter(aten.linalg_lstsq.default)
+def linalg_lstsq(self, b, rcond=None, *, driver=None, used, meta_outputs):
+    """X that minimises |self X - b|; rank, residuals and singular values only where nobody reads them."""
+    if any(used[1:]):
+        raise NotImplementedError("the IR's MatrixSolveLs gives the solution alone")
+    if driver not in (None, "gelsy") or rcond is not None or torch_dtype(self).is_complex:
+        raise NotImplementedError("the IR knows no drivers, no cut-off and no complex least squares")
+    is_vector = b.rank == self.rank - 1
+    rhs = ge.Unsqueeze(b, axes=[-1]) if is_vector else b
+    x = ge.MatrixSolveLs(*together(self, rhs), cast(0.0, torch.float64), fast=False)
+    return (ge.Squeeze(x, axis=[x.rank - 1]) if is_vector else x), None, None, None
+
+
+# Small products
+
+_CROSS_DTYPES = (torch.float16, torch.float32, torch.int32, torch.int8, torch.uint8, torch.int16)
+
+
+@converter(aten.linalg_cross.default)
+def linalg_cross(self, other, *, dim=-1, meta_outputs):
+    """The vector product along a dim of three."""
+    dtype = meta_outputs.torch_dtype
+    if dtype not in _CROSS_DTYPES:
+        raise NotImplementedError(f"the IR's Cross does not know {dtype}")
+    if not all(map(same_size, sizes(self), sizes(other))) or self.rank != other.rank:
+        raise NotImplementedError("the operands broadcast")
+    place = dim + self.rank if dim < 0 else dim
+    return ge.Cross(cast(self, dtype), cast(other, dtype), dim=place)
+
+
+@converter("aten.linalg__powsum.default")
+def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None, meta_outputs):
+    """The sum of |x|^ord."""
+    axes = list(range(self.rank)) if not dim else list(dim)
+    if torch_dtype(self).is_complex:
+        raise NotImplementedError("complex numbers are left to the composite")
+    x = ge.Abs(cast(self, meta_outputs.dtype))
+    return ge.ReduceSum(ge.Pow(x, like(ord, x)), axes, keep_dims=keepdim)

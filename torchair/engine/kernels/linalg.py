@@ -1,0 +1,105 @@
+"""Matrices over the last two dims. Nothing raises: a singular matrix gives infinities, as on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.engine.registry import Int, kernel, torch_kernels
+
+torch_kernels({"MatrixDeterminant": torch.linalg.det})
+
+
+@kernel("Cholesky")
+def cholesky(x):
+    """The lower factor; of a matrix that has none, whatever was reached."""
+    return torch.linalg.cholesky_ex(x).L
+
+
+@kernel("MatrixInverse")
+def matrix_inverse(x, *, adjoint):
+    """The inverse (of the adjoint)."""
+    return torch.linalg.inv_ex(x.mH if adjoint else x).inverse
+
+
+@kernel("MatrixSolve")
+def matrix_solve(matrix, rhs, *, adjoint):
+    """X with matrix X = rhs."""
+    return torch.linalg.solve_ex(matrix.mH if adjoint else matrix, rhs).result
+
+
+@kernel("MatrixSolveLs")
+def matrix_solve_ls(matrix, rhs, l2, *, fast):
+    """X of least squares and least norm; the regulariser is used by the fast way only."""
+    assert not fast, "only the exact way is emitted"
+    return torch.linalg.lstsq(matrix, rhs).solution
+
+
+@kernel("MatrixTriangularSolve")
+def matrix_triangular_solve(matrix, rhs, *, lower, adjoint):
+    """X with matrix X = rhs, of which one triangle is read."""
+    if adjoint:
+        return torch.linalg.solve_triangular(matrix.mH, rhs, upper=lower)
+    return torch.linalg.solve_triangular(matrix, rhs, upper=not lower)
+
+
+@kernel("LogMatrixDeterminant")
+def log_matrix_determinant(x):
+    """Sign and logarithm of the magnitude, both in the dtype of the matrix."""
+    sign, logarithm = torch.linalg.slogdet(x)
+    return sign, logarithm.to(x.dtype)
+
+
+@kernel("Lu")
+def lu(input, *, output_idx_type):
+    """Both factors in one matrix, and the row of the input that each of its rows came from."""
+    factors, pivots, _ = torch.linalg.lu_factor_ex(input)
+    permutation, _, _ = torch.lu_unpack(factors, pivots, unpack_data=False)
+    rows = torch.argmax(permutation.abs(), -2)
+    return factors, rows.to(torch.int64 if output_idx_type == 9 else torch.int32)
+
+
+@kernel("Qr")
+def qr(x, *, full_matrices):
+    """Q and R."""
+    return tuple(torch.linalg.qr(x, "complete" if full_matrices else "reduced"))
+
+
+@kernel("Svd")
+def svd(x, *, compute_uv, full_matrices):
+    """Singular values in the dtype of the matrix, U and V; without vectors the latter are empty."""
+    if not compute_uv:
+        sigma = torch.linalg.svdvals(x)
+        return sigma.to(x.dtype), x.new_empty(0), x.new_empty(0)
+    u, sigma, vh = torch.linalg.svd(x, full_matrices=full_matrices)
+    return sigma.to(x.dtype), u, vh.mH
+
+
+@kernel("SelfAdjointEig")
+def self_adjoint_eig(x, *, compute_v):
+    """Eigenvalues in the dtype of the matrix, ascending, and eigenvectors, from the lower triangle."""
+    if not compute_v:
+        return torch.linalg.eigvalsh(x).to(x.dtype), x.new_empty(0)
+    values, vectors = torch.linalg.eigh(x)
+    return values.to(x.dtype), vectors
+
+
+@kernel("MatrixSetDiag")
+def matrix_set_diag(x, diagonal):
+    """x with another main diagonal."""
+    return torch.diagonal_scatter(x, diagonal, 0, -2, -1)
+
+
+@kernel("OneHot")
+def one_hot(x, depth: Int, on_value, off_value, *, axis):
+    """`on_value` at the place that x names along a new dim, `off_value` elsewhere."""
+    places = torch.arange(depth, device=x.device, dtype=x.dtype)
+    dim = axis if axis >= 0 else axis + x.ndim + 1
+    hot = x.unsqueeze(dim) == places.view([-1 if place == dim else 1 for place in range(x.ndim + 1)])
+    return torch.where(hot, on_value, off_value)
+
+
+@kernel("Cross")
+def cross(x1, x2, *, dim):
+    """The vector product along `dim`; the default is the first dim of three."""
+    first = next((place for place, size in enumerate(x1.shape) if size == 3), -1)
+    return torch.linalg.cross(x1, x2, dim=first if dim == -65530 else dim)
