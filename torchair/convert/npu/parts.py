@@ -30,3 +30,19 @@ def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
     if any(kind in (*FP4, HIF8, INT4) for kind in kinds):
         raise NotImplementedError("a type that torch has no name for")
     return ge.Cast(self, dst_type=kinds[0])
+
+
+@converter("npu.npu_gather_backward.default")
+def gather_backward(grad, self_size, dim, index, sparse_grad):
+    """The dense gradient of gather: additions into zeros."""
+    return ge.ScatterElements(ge.Fill(self_size, cast(0, grad.dtype)), index, grad, axis=dim, reduction="add")
+
+
+@converter("npu.npu_prefetch.default")
+def prefetch(self, dependency, max_size, offset=0):
+    """A load of memory after `dependency`; nothing reads it."""
+    ge.Cmo(self, max_size=max_size, type=_PREFETCH, offset=offset or None, dependencies=[dependency])
+
+
+# The kind of cache operation that loads early.
+_PREFETCH = 6

@@ -12,3 +12,9 @@ _writers = {row.ir for row in ROWS if row.copies or row.writes}
 
 for _ir, _fn in _definitions.items():
     kernel(_ir, pure=_ir in _writers)(_fn)
+
+
+@kernel("Cmo")
+def cmo(src, *, max_size, type, offset):
+    """A hint to load memory early: it makes nothing."""
+    return []

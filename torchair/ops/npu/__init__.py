@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from torchair.ops.npu import activation, grouped, matmul, norm, quant, rotary
+from torchair.ops.npu import activation, cache, grouped, matmul, norm, quant, rotary
 from torchair.ops.npu.gradients import GRADIENTS
 from torchair.ops.npu.library import define_gradients, define_in_place, define_plain, define_rows, schemas
 from torchair.ops.npu.row import InPlace, Row
 
 # Every family has ROWS (calls of one IR op); PLAIN (functions of torch's arguments) and IN_PLACE if it needs.
-FAMILIES = (norm, activation, rotary, quant, matmul, grouped)
+FAMILIES = (norm, activation, rotary, quant, matmul, grouped, cache)
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
 IN_PLACE: tuple[InPlace, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))

@@ -80,6 +80,8 @@ def define_in_place(rows: Sequence[InPlace]) -> None:
         library = _declare(row.op)
         if library is not None:
             library.impl(_local(row.op), _composite(row), "CompositeImplicitAutograd")
+            for device in DEVICES if row.direct is not None else ():
+                library.impl(_local(row.op), row.direct, device)
 
 
 def define(op: str, fn: Fn) -> None:

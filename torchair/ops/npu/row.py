@@ -115,13 +115,15 @@ class InPlace:
 
     `writes`: argument -> result of the twin. `returns`: names of arguments, or numbers of results.
     Traced, it is exactly these two steps, so compilers see functional graphs; the schema of some of these ops
-    does not even say that they write.
+    does not even say that they write. `direct`, if there is one, does it to tensors that hold data without
+    copies.
     """
 
     op: str
     twin: str
     writes: Mapping[str, int]
     returns: tuple[str | int, ...]
+    direct: Fn | None = None
 
 
 @functools.cache
