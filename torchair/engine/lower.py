@@ -10,6 +10,7 @@ attributes, input specs with strides); for a repeat the traced nodes are copied 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -29,6 +30,7 @@ from torchair.core.torch_private import (
 )
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
+from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
 from torchair.engine.layout import memory_of, restride
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import separate, take_over
@@ -55,6 +57,7 @@ class Lowering:
     fake_mode: FakeTensorMode
     device: torch.device
     decompositions: Decompositions
+    parts: Mapping[str, Graph]
     graph: fx.Graph = field(default_factory=fx.Graph)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     placeholders: list[fx.Node] = field(default_factory=list)
@@ -80,9 +83,12 @@ def lower(
     fake_mode: FakeTensorMode,
     device: torch.device,
     decompositions: Decompositions,
+    parts: Mapping[str, Graph] | None = None,
 ) -> fx.GraphModule:
-    """`placeholders` are the names and fake values of the flat arguments, in order."""
-    state = Lowering(fake_mode, device, decompositions)
+    """`placeholders` are the names and fake values of the flat arguments, in order; `parts` the sub-graphs
+    that ops may name, those of the main graph.
+    """
+    state = Lowering(fake_mode, device, decompositions, graph.subgraphs if parts is None else parts)
     forget_data_sizes(fake_mode)
     for name, value in placeholders:
         node = state.graph.placeholder(name)
@@ -140,6 +146,9 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
         else:
             state.values[op.outputs[0]] = Host(first.meta["val"], host_dtype(first.meta["val"]))
         return
+    if op.subgraphs:
+        _lower_control(state, op)
+        return
     if op.type == "Const":
         value = constant(op.attrs["value"].value, state.device)
         state.values[op.outputs[0]] = value if isinstance(value, Host) else _attribute(state, value)
@@ -163,6 +172,46 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
             f"the kernel of {op.type} failed on {op.name}: {error}", at=_source(op), got=inputs
         ) from error
     state.values.update(zip(op.outputs, made, strict=True))
+
+
+def _lower_control(state: Lowering, op: Op) -> None:
+    """If and While are torch's own control flow, with lowered sub-graphs."""
+    parts = [state.parts[name] for name in op.subgraphs]
+    inputs = [
+        _fx_argument(state, tensor, takes_number(op, number, parts[0]))
+        for number, tensor in enumerate(op.inputs)
+    ]
+    fakes = [item.meta["val"] if isinstance(item, fx.Node) else item for item in inputs]
+    modules: list[fx.GraphModule] = []
+    for part in parts:
+        given = fakes[len(fakes) - len(part.inputs) :]
+        named = [(data.name, value) for data, value in zip(part.inputs, given, strict=True)]
+        modules.append(lower(part, named, state.fake_mode, state.device, state.decompositions, state.parts))
+    shaped_for_torch(op, parts, modules)
+    attributes = [_attribute(state, module) for module in modules]
+    call, count = control_node(state.graph, op, inputs, parts, attributes)
+    call.meta["val"] = tuple(output.meta for output in op.outputs[:count])
+    for number, output in enumerate(op.outputs):
+        if number >= count:
+            state.values[output] = state.values[op.inputs[number]]
+            continue
+        made = state.graph.call_function(operator.getitem, (call, number))
+        made.meta["val"] = output.meta
+        state.values[output] = made
+        _bind_symbols(state, made)
+
+
+def _fx_argument(state: Lowering, tensor: Tensor, is_number: bool) -> Any:
+    """A number, or a tensor with the strides FX promised."""
+    found = state.values[tensor]
+    if isinstance(found, Host) and is_number:
+        return number_node(state, found.value)
+    if isinstance(found, Host):
+        return _call(state, lambda: found.to_tensor(state.device), None, _symbols_of([found]))
+    meta = tensor.meta
+    if not isinstance(meta, torch.Tensor) or restride(found.meta["val"], meta) is found.meta["val"]:
+        return found
+    return _call(state, lambda x: restride(x, meta), found, [])
 
 
 def _trace(state: Lowering, op: Op) -> Traced:
@@ -268,7 +317,7 @@ def _output(state: Lowering, result: Result) -> Any:
     """One FX output: with the promised strides, or re-tied to the argument it is a view of."""
     if result.kind == "constant":
         return result.value
-    if result.kind == "alias":
+    if result.kind == "alias" and _is_readable(state, result.meta):
         return _view(state, state.placeholders[result.arg], result.meta)
     assert result.tensor is not None, "only constants have no tensor"
     found = state.values[result.tensor]
@@ -283,6 +332,14 @@ def _output(state: Lowering, result: Result) -> Any:
     if restride(found.meta["val"], result.meta) is found.meta["val"]:
         return found
     return _call(state, lambda x: restride(x, result.meta), found, [])
+
+
+def _is_readable(state: Lowering, meta: torch.Tensor) -> bool:
+    """Can all sizes, strides and the offset be computed here? What only the data decides has another name in
+    FX.
+    """
+    numbers = _symbols_in((tuple(meta.shape), meta.stride(), meta.storage_offset()))
+    return all(symbol in state.symbols for number in numbers for symbol in number.node.expr.free_symbols)
 
 
 def _view(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
