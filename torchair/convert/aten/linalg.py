@@ -46,6 +46,7 @@ opaque(
         aten.linalg_ldl_solve.default: "the IR has no LDL factors",
         aten.linalg_eig.default: "the IR has eigenvalues of symmetric matrices only",
         aten._linalg_eigvals.default: "the IR has eigenvalues of symmetric matrices only",
+        aten.linalg_lstsq.default: "torch does not trace it: the size of its residuals depends on the data",
         aten.linalg_matrix_exp.default: "how often the IR would have to square depends on the data",
     }
 )
@@ -279,7 +280,10 @@ def linalg_qr(A, mode="reduced", *, meta_outputs):
 
 @converter(aten._linalg_eigh.default)
 def linalg_eigh(A, UPLO="L", compute_v=True, *, meta_outputs):
-    """Eigenvalues and eigenvectors of a Hermitian matrix, of which the IR reads the lower triangle."""
+    """Eigenvalues and eigenvectors of a Hermitian matrix, of which the IR reads the lower triangle.
+
+    From the upper one eager's eigenvectors may differ by a factor of magnitude 1, which no definition fixes.
+    """
     lower = A if UPLO.upper() == "L" else adjoint(A)
     values, vectors = ge.SelfAdjointEig(lower, compute_v=compute_v)
     return real(values), (vectors if compute_v else nothing(meta_outputs[1]))
@@ -340,19 +344,6 @@ def column(number: Tensor, beside: Tensor) -> Tensor:
     """A tolerance per matrix, shaped to stand beside rows of singular values."""
     same = cast(number, beside.dtype)
     return ge.Unsqueeze(same, axes=[-1]) if same.rank else same
-
-
-@converter(aten.linalg_lstsq.default)
-def linalg_lstsq(self, b, rcond=None, *, driver=None, used, meta_outputs):
-    """X that minimises |self X - b|; rank, residuals and singular values only where nobody reads them."""
-    if any(used[1:]):
-        raise NotImplementedError("the IR's MatrixSolveLs gives the solution alone")
-    if driver not in (None, "gelsy") or rcond is not None or torch_dtype(self).is_complex:
-        raise NotImplementedError("the IR knows no drivers, no cut-off and no complex least squares")
-    is_vector = b.rank == self.rank - 1
-    rhs = ge.Unsqueeze(b, axes=[-1]) if is_vector else b
-    x = ge.MatrixSolveLs(*together(self, rhs), cast(0.0, torch.float64), fast=False)
-    return (ge.Squeeze(x, axis=[x.rank - 1]) if is_vector else x), None, None, None
 
 
 # Small products

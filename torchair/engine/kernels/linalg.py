@@ -27,13 +27,6 @@ def matrix_solve(matrix, rhs, *, adjoint):
     return torch.linalg.solve_ex(matrix.mH if adjoint else matrix, rhs).result
 
 
-@kernel("MatrixSolveLs")
-def matrix_solve_ls(matrix, rhs, l2, *, fast):
-    """X of least squares and least norm; the regulariser is used by the fast way only."""
-    assert not fast, "only the exact way is emitted"
-    return torch.linalg.lstsq(matrix, rhs).solution
-
-
 @kernel("MatrixTriangularSolve")
 def matrix_triangular_solve(matrix, rhs, *, lower, adjoint):
     """X with matrix X = rhs, of which one triangle is read."""

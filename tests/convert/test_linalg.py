@@ -1,0 +1,224 @@
+"""Matrices against eager: every op in float and complex, batches, both triangles, vectors; what stays opaque
+says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, linalg
+
+from tests.convert.harness import check, converted
+
+FORMS = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+CLOSE = {"rtol": 1e-3, "atol": 1e-4}
+
+
+def square(*batch: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Matrices that are far from singular."""
+    return torch.randn(*batch, 4, 4, dtype=dtype) + 4 * torch.eye(4, dtype=dtype)
+
+
+def definite(*batch: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    x = square(*batch, dtype=dtype)
+    return x @ x.mH
+
+
+def fallbacks(fn: Callable[..., Any], *args: Any) -> dict[str, str]:
+    return {reason.op: reason.why for reason in converted(fn, args)[1].fallbacks}
+
+
+@FORMS
+@DTYPES
+@pytest.mark.parametrize(
+    "fn",
+    [linalg.inv, torch.inverse, linalg.det, torch.det, linalg.slogdet, torch.slogdet, linalg.lu],
+    ids=lambda fn: fn.__name__,
+)
+def test_of_square_matrices(fn: Callable[..., Any], dtype: torch.dtype, dynamic: bool) -> None:
+    check(fn, square(dtype=dtype), dynamic=dynamic, **CLOSE)
+    check(fn, square(2, 3, dtype=dtype), dynamic=dynamic, **CLOSE)
+
+
+def test_logdet() -> None:
+    check(torch.logdet, definite(2), **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
+@DTYPES
+@pytest.mark.parametrize("upper", [False, True])
+def test_cholesky(upper: bool, dtype: torch.dtype) -> None:
+    x = definite(2, dtype=dtype)
+    factor = linalg.cholesky(x, upper=upper)
+    check(lambda x: linalg.cholesky(x, upper=upper), x, **CLOSE)
+    check(lambda x: linalg.cholesky_ex(x, upper=upper), x, **CLOSE)
+    check(lambda x: torch.cholesky(x, upper=upper), x, **CLOSE)
+    check(lambda f: torch.cholesky_inverse(f, upper=upper), factor, **CLOSE)
+    check(lambda b, f: torch.cholesky_solve(b, f, upper=upper), square(2, dtype=dtype), factor, **CLOSE)
+    check(lambda b, f: torch.cholesky_solve(b, f, upper=upper), square(dtype=dtype), factor, **CLOSE)
+
+
+def test_failures_are_counted() -> None:
+    good, bad = definite(), -definite()
+    check(lambda x: linalg.cholesky_ex(x).info, torch.stack([good, good]))
+    fn = lambda x: linalg.cholesky_ex(x).info > 0  # noqa: E731 - which leading minor it was, the IR cannot say
+    check(fn, torch.stack([good, bad]))
+    check(lambda x: linalg.inv_ex(x).info > 0, torch.stack([good, torch.zeros(4, 4)]))
+    check(lambda x: linalg.solve_ex(x, x).info > 0, torch.stack([good, torch.zeros(4, 4)]))
+
+
+@DTYPES
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+def test_triangles(upper: bool, left: bool, unit: bool, dtype: torch.dtype) -> None:
+    def fn(a: Tensor, b: Tensor) -> Tensor:
+        return linalg.solve_triangular(a, b, upper=upper, left=left, unitriangular=unit)
+
+    check(fn, square(dtype=dtype), square(dtype=dtype), **CLOSE)
+    check(fn, square(3, 1, dtype=dtype), square(2, dtype=dtype), **CLOSE)
+    check(fn, square(2, dtype=dtype), square(2, dtype=dtype), dynamic=True, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_triangular_solve(upper: bool, transpose: bool) -> None:
+    check(lambda b, a: torch.triangular_solve(b, a, upper, transpose), square(2), square(2), **CLOSE)
+
+
+@FORMS
+@DTYPES
+@pytest.mark.parametrize("left", [False, True])
+def test_solve(left: bool, dtype: torch.dtype, dynamic: bool) -> None:
+    fn = lambda a, b: linalg.solve(a, b, left=left)  # noqa: E731
+    check(fn, square(dtype=dtype), square(dtype=dtype), dynamic=dynamic, **CLOSE)
+    check(fn, square(2, dtype=dtype), square(2, dtype=dtype), dynamic=dynamic, **CLOSE)
+
+
+def test_solve_for_vectors() -> None:
+    check(linalg.solve, square(), torch.randn(4), **CLOSE)
+    check(linalg.solve, square(2), torch.randn(2, 4), **CLOSE)
+
+
+@DTYPES
+@pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4), (2, 3, 3)], ids=str)
+def test_qr(shape: tuple[int, ...], mode: str, dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    check(lambda x: tuple(linalg.qr(x, mode)), x, **CLOSE)
+
+
+@DTYPES
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4)], ids=str)
+def test_svd(shape: tuple[int, ...], full: bool, dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    check(lambda x: tuple(linalg.svd(x, full_matrices=full)), x, **CLOSE)
+    check(linalg.svdvals, x, **CLOSE)
+
+
+@DTYPES
+@pytest.mark.parametrize("uplo", ["L", "U"])
+def test_symmetric_eigenvalues(uplo: str, dtype: torch.dtype) -> None:
+    x = definite(2, dtype=dtype)
+
+    def rebuilt(x: Tensor) -> tuple[Tensor, Tensor]:
+        """Eigenvectors are defined up to a factor; what they make is not."""
+        values, vectors = linalg.eigh(x, uplo)
+        return values, (vectors * values.unsqueeze(-2)) @ vectors.mH
+
+    check(rebuilt, x, **CLOSE)
+    check(lambda x: linalg.eigvalsh(x, uplo), x, **CLOSE)
+    check(lambda x: linalg.eigvalsh(x.triu() if uplo == "U" else x.tril(), uplo), x, **CLOSE)
+
+
+@DTYPES
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_pinv(hermitian: bool, dtype: torch.dtype) -> None:
+    x = definite(2, dtype=dtype)
+    x[0, :, 0] = x[0, 0, :] = 0  # of lower rank
+    check(lambda x: linalg.pinv(x, hermitian=hermitian), x, **CLOSE)
+    check(lambda x: linalg.pinv(x, atol=0.5, hermitian=hermitian), x, **CLOSE)
+    check(lambda x: linalg.pinv(x, atol=0.1, rtol=0.2, hermitian=hermitian), x, **CLOSE)
+
+
+def test_pinv_of_rectangles() -> None:
+    check(linalg.pinv, torch.randn(4, 3), **CLOSE)
+    check(lambda x, t: linalg.pinv(x, rtol=t), torch.randn(2, 3, 4), torch.tensor([0.1, 0.5]), **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.complex64], ids=str)
+def test_cross(dtype: torch.dtype) -> None:
+    x, y = (torch.randn(2, 3, 3).mul(9).to(dtype) for _ in range(2))
+    check(linalg.cross, x, y)
+    check(lambda x, y: linalg.cross(x, y, dim=1), x, y, dynamic=True)
+    check(lambda x, y: linalg.cross(x, y[:1]), x, y)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: linalg.matrix_power(x, 3),
+        lambda x: linalg.matrix_power(x, -2),
+        lambda x: linalg.multi_dot([x, x, x]),
+        lambda x: linalg.cond(x),
+        lambda x: linalg.matrix_norm(x, "nuc"),
+        lambda x: linalg.matrix_norm(x, 2),
+        lambda x: linalg.matrix_rank(x),
+        lambda x: linalg.tensorinv(x.reshape(2, 2, 4), ind=2),
+        lambda x: linalg.tensorsolve(x.reshape(2, 2, 4), x[:, 0].reshape(2, 2)),
+        lambda x: linalg.vander(x[0]),
+        lambda x: torch.linalg.vecdot(x, x),
+        lambda x: torch.trace(x),
+        lambda x: torch.kron(x, x),
+        lambda x: torch.outer(x[0], x[1]),
+    ],
+    ids=range(14),
+)
+def test_composites_end_in_ir_ops(fn: Callable[..., Any]) -> None:
+    check(fn, square(), **CLOSE)
+
+
+OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
+    "aten.geqrf.default": (torch.geqrf, "reflectors"),
+    "aten.linalg_householder_product.default": (
+        lambda x: linalg.householder_product(x, torch.ones(4)), "reflectors",
+    ),
+    "aten.ormqr.default": (lambda x: torch.ormqr(x, torch.ones(4), x), "reflectors"),
+    "aten.linalg_lu_factor_ex.default": (lambda x: tuple(linalg.lu_factor(x)), "permutation"),
+    "aten.linalg_ldl_factor_ex.default": (lambda x: tuple(linalg.ldl_factor(x)), "LDL"),
+    "aten.linalg_eig.default": (lambda x: linalg.eig(x).eigenvalues.abs().sum(), "symmetric"),
+    "aten.linalg_matrix_exp.default": (linalg.matrix_exp, "data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_what_has_no_ir_op_says_why(name: str) -> None:
+    fn, word = OPAQUE[name]
+    x = square()
+    assert word in fallbacks(fn, x)[name]
+    check(fn, x, allow=list(OPAQUE), **CLOSE)
+
+
+def test_factors_that_are_read_keep_the_op_whole() -> None:
+    fn = torch.ops.aten._linalg_det.default
+    assert "reads the factors" in fallbacks(lambda x: fn(x)[:2], square())["aten._linalg_det.default"]
+
+
+def test_true_ir_ops() -> None:
+    def types(fn: Callable[..., Any]) -> set[str]:
+        return {op.type for op in converted(fn, [square()])[0].ops}
+
+    assert "MatrixInverse" in types(linalg.inv)
+    assert "MatrixDeterminant" in types(linalg.det)
+    assert "LogMatrixDeterminant" in types(linalg.slogdet)
+    assert "Svd" in types(linalg.svdvals)
+    assert "SelfAdjointEig" in types(linalg.eigvalsh)
+    assert {"Lu", "OneHot"} <= types(lambda x: tuple(linalg.lu(x)))
+    assert "MatrixSolve" in types(lambda x: linalg.solve(x, x))
+    assert "Cross" in types(lambda x: linalg.cross(x[:, :3], x[:, 1:]))
