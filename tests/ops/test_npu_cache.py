@@ -163,7 +163,9 @@ SLOTS = {
 @pytest.mark.parametrize("name", SLOTS)
 def test_pages(name):
     agrees(
-        lambda k, v, kc, vc, slots: npu.npu_scatter_pa_kv_cache_functional(k, v, kc, vc, slots, cache_mode="Norm"),
+        lambda k, v, kc, vc, slots: npu.npu_scatter_pa_kv_cache_functional(
+            k, v, kc, vc, slots, cache_mode="Norm"
+        ),
         (rand(5, 2, 8), rand(5, 2, 6), rand(3, 4, 2, 8), rand(3, 4, 2, 6), SLOTS[name]),
         lambda k, v, kc, vc, slots: (paged(kc, slots, k, put_plain), paged(vc, slots, v, put_plain)),
     )
@@ -219,7 +221,9 @@ def kv_inputs(batch, length, mode):
     both = torch.cat((angle, angle), -1)
     if mode == "Norm":
         caches = rand(batch, 1, 8, 16), rand(batch, 1, 8, 32)
-        index = torch.stack([torch.randperm(8, generator=torch.Generator().manual_seed(b))[:length] for b in range(batch)])
+        index = torch.stack(
+            [torch.randperm(8, generator=torch.Generator().manual_seed(b))[:length] for b in range(batch)]
+        )
     else:
         caches = rand(2 * batch, 4, 1, 16), rand(2 * batch, 4, 1, 32)
         index = torch.randperm(8 * batch, generator=torch.Generator().manual_seed(1))[: batch * length]
@@ -272,7 +276,9 @@ def test_kv_norm_rope_cache(mode):
     )
 
 
-@pytest.mark.parametrize("op", [npu.npu_kv_rmsnorm_rope_cache, torch.ops.npu_inference.npu_kv_rmsnorm_rope_cache])
+@pytest.mark.parametrize(
+    "op", [npu.npu_kv_rmsnorm_rope_cache, torch.ops.npu_inference.npu_kv_rmsnorm_rope_cache]
+)
 def test_kv_caches_are_written_although_the_schema_does_not_say_so(op):
     inputs = kv_inputs(2, 5, "PA")
     expected = kv_formula("PA")(*inputs)
@@ -306,7 +312,16 @@ def qkv_inputs():
     both = torch.cat((angle, angle), -1)
     slots = torch.tensor([3, 9, -1, 11, 6])
     caches = torch.zeros(5, 16), torch.zeros(3, 2, 4, 8, dtype=i8), torch.zeros(3, 1, 4, 8)
-    return rand(5, 40), rand(8).abs(), rand(8).abs() + 1, both.cos(), both.sin(), slots, *caches, rand(2, 8).abs() / 20 + 0.02
+    return (
+        rand(5, 40),
+        rand(8).abs(),
+        rand(8).abs() + 1,
+        both.cos(),
+        both.sin(),
+        slots,
+        *caches,
+        rand(2, 8).abs() / 20 + 0.02,
+    )
 
 
 def qkv_formula(qkv, q_gamma, k_gamma, cos, sin, slots, q_out, k_cache, v_cache, scale):
@@ -346,7 +361,15 @@ def rope_inputs(cache_mode):
     shape, indices = ((2, 6, 1, 8), torch.tensor([3, 0])) if cache_mode == "contiguous" else (
         (3, 4, 1, 8), torch.tensor([1, 2, 3, 8, 9, -1]))  # fmt: skip
     caches = ints(-9, 9, *shape, dtype=i8), ints(-9, 9, *shape, dtype=i8, seed=1)
-    return rand(2, 3, 32), both.cos(), both.sin(), *caches, indices, rand(1, 8).abs() * 9, rand(1, 8).abs() * 9
+    return (
+        rand(2, 3, 32),
+        both.cos(),
+        both.sin(),
+        *caches,
+        indices,
+        rand(1, 8).abs() * 9,
+        rand(1, 8).abs() * 9,
+    )
 
 
 def rope_formula(cache_mode):

@@ -162,15 +162,34 @@ def test_microscaled(code):
     )
 
 
-def test_gathered_statistics_are_those_of_all_rows():
+def gathered_inputs():
+    """Statistics of 4, 6 and 2 rows of three columns, the rows themselves, and running statistics."""
     parts = [rand(n, 3, seed=n) for n in (4, 6, 2)]
     mean = torch.stack([part.mean(0) for part in parts])
     invstd = torch.stack([(part.var(0, correction=0) + 1e-5).rsqrt() for part in parts])
-    counts = torch.tensor([4.0, 6.0, 2.0])
-    whole = torch.cat(parts)
-    got = npu.batch_norm_gather_stats_update(whole, mean, invstd, None, None, 0.1, 1e-5, counts)
-    torch.testing.assert_close(got[0], whole.mean(0))
-    torch.testing.assert_close(got[1], (whole.var(0, correction=0) + 1e-5).rsqrt())
+    return torch.cat(parts), mean, invstd, torch.zeros(3), torch.ones(3), torch.tensor([4.0, 6.0, 2.0])
+
+
+def gather(op):
+    return lambda x, mean, invstd, m, v, counts: op(x, mean, invstd, m, v, 0.1, 1e-5, counts)
+
+
+def whole_statistics(x, mean, invstd, m, v, counts):
+    now = x.mean(0), (x.var(0, correction=0) + 1e-5).rsqrt()
+    return *now, 0.9 * m + 0.1 * x.mean(0), 0.9 * v + 0.1 * x.var(0)
+
+
+def test_gathered_statistics_are_those_of_all_rows():
+    op = torch.ops.torchair.batch_norm_gather_stats_update_functional
+    agrees(gather(op), gathered_inputs(), whole_statistics, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_running_statistics_are_written(mode):
+    inputs = gathered_inputs()
+    gather(npu.batch_norm_gather_stats_update)(*inputs)
+    torch.testing.assert_close(inputs[3:5], whole_statistics(*gathered_inputs())[2:])
+    compiles(gather(npu.batch_norm_gather_stats_update), gathered_inputs(), mode, False)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchair import ge
-from torchair.convert.operands import FLOAT, cast
+from torchair.convert.aten.norm import filled
+from torchair.convert.operands import FLOAT, cast, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.ops.npu.formats import FP4, HIF8, INT4, ir_type
@@ -15,6 +16,41 @@ def batch_norm_reduce(input, eps):
     x = cast(input, FLOAT)
     dims = [0, *range(2, input.rank)]
     return ge.ReduceSum(x, dims, keep_dims=False), ge.ReduceSum(ge.Square(x), dims, keep_dims=False)
+
+
+@converter("torchair.batch_norm_gather_stats_update_functional.default")
+def batch_norm_gather_stats(
+    input, mean, invstd, running_mean, running_var, momentum, eps, counts, *, meta_outputs
+):
+    """Sums over the ranks, then the statistics of all of them."""
+    wide_mean, weights = cast(mean, FLOAT), ge.Unsqueeze(cast(counts, FLOAT), axes=[1])
+    variance = ge.Sub(ge.Reciprocal(ge.Square(cast(invstd, FLOAT))), cast(eps, FLOAT))
+    sums = [
+        ge.ReduceSum(ge.Mul(part, weights), [0], keep_dims=False)
+        for part in (wide_mean, ge.Add(variance, ge.Square(wide_mean)))
+    ]
+    total = ge.ReduceSum(weights, [0], keep_dims=False)
+    running = [
+        filled(start, FLOAT, size_of(mean, 1)) if part is None else cast(part, FLOAT)
+        for part, start in ((running_mean, 0.0), (running_var, 1.0))
+    ]
+    made = ge.SyncBatchNormGatherStats(*sums, total, *running, momentum=momentum, eps=eps)
+    return [cast(part, spec.dtype) for part, spec in zip(made, meta_outputs, strict=True)]
+
+
+@converter("npu.batch_norm_gather_stats_update.default")
+def batch_norm_gather_stats_update(
+    input, mean, invstd, running_mean, running_var, momentum, eps, counts, *, meta_outputs
+):
+    """The same, with the running statistics written back."""
+    kinds = [*meta_outputs, *(mean if part is None else part for part in (running_mean, running_var))]
+    made = batch_norm_gather_stats(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts, meta_outputs=kinds
+    )
+    for part, new in zip((running_mean, running_var), made[2:], strict=True):
+        if part is not None:
+            ge.Assign(part, new)
+    return made[:2]
 
 
 @converter("npu._npu_dtype_cast.default", "npu._npu_dtype_cast_backward.default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchair.engine.registry import kernel
 from torchair.ops.npu import ROWS
+from torchair.ops.npu.norm import gather_stats
 
 _definitions = {row.ir: row.fn for row in ROWS if row.ir and not row.shared}
 assert all(_definitions.get(row.ir, row.fn) is row.fn for row in ROWS), "an IR op has one definition"
@@ -12,6 +13,8 @@ _writers = {row.ir for row in ROWS if row.copies or row.writes}
 
 for _ir, _fn in _definitions.items():
     kernel(_ir, pure=_ir in _writers)(_fn)
+
+kernel("SyncBatchNormGatherStats")(gather_stats)
 
 
 @kernel("Cmo")

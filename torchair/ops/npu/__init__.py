@@ -6,19 +6,30 @@ from typing import Any
 
 import torch
 
-from torchair.ops.npu import activation, cache, grouped, matmul, norm, quant, rotary
+from torchair.ops.npu import activation, cache, grouped, matmul, norm, quant, recurrent, rotary, sampling
 from torchair.ops.npu.gradients import GRADIENTS
-from torchair.ops.npu.library import define_gradients, define_in_place, define_plain, define_rows, schemas
+from torchair.ops.npu.library import (
+    define_composite,
+    define_gradients,
+    define_in_place,
+    define_plain,
+    define_rows,
+    schemas,
+)
 from torchair.ops.npu.row import InPlace, Row
 
-# Every family has ROWS (calls of one IR op); PLAIN (functions of torch's arguments) and IN_PLACE if it needs.
-FAMILIES = (norm, activation, rotary, quant, matmul, grouped, cache)
+# Every family has ROWS: calls of one IR op. Some have PLAIN: ops that are several IR ops, by functions of
+# torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments.
+FAMILIES = (norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling)
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
 IN_PLACE: tuple[InPlace, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))
 
+COMPOSITE = {name: fn for family in FAMILIES for name, fn in getattr(family, "COMPOSITE", {}).items()}
+
 define_rows(ROWS)
 define_plain(PLAIN)
+define_composite(COMPOSITE)
 define_in_place(IN_PLACE)
 define_gradients(GRADIENTS)
 

@@ -74,6 +74,14 @@ def define_plain(functions: Mapping[str, Fn]) -> None:
         define(op, fn)
 
 
+def define_composite(functions: Mapping[str, Fn]) -> None:
+    """Define ops that are traced as the ATen calls they make."""
+    for op, fn in functions.items():
+        library = _declare(op)
+        if library is not None:
+            library.impl(_local(op), fn, "CompositeImplicitAutograd")
+
+
 def define_in_place(rows: Sequence[InPlace]) -> None:
     """Define ops that write into arguments."""
     for row in rows:
@@ -173,7 +181,8 @@ def _composite(row: InPlace) -> Fn:
         made = twin(**{name: value for name, value in given.items() if name in taken})
         results = made if isinstance(made, tuple | list) else (made,)
         for name, index in row.writes.items():
-            given[name].copy_(results[index])
+            if given[name] is not None:
+                given[name].copy_(results[index])
         returned = tuple(given[r] if isinstance(r, str) else results[r] for r in row.returns)
         return returned[0] if len(returned) == 1 else returned or None
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.ops.npu.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
-from torchair.ops.npu.row import Row, fixed, made
+from torchair.ops.npu.row import InPlace, Row, fixed, made
 
 
 def rms_norm(x, gamma, *, epsilon=1e-6):
@@ -137,19 +137,34 @@ def masked_softmax_with_rel_pos_bias(
     return torch.softmax(scores + bias, -1).to(x.dtype)
 
 
-def batch_norm_gather_stats_update(input, mean, invstd, running_mean, running_var, momentum, eps, counts):
-    """Statistics of all ranks [ranks, C] as one: (mean, 1/std); running statistics are not written here."""
-    batch_mean, batch_var, _ = gathered(wide(mean), wide(invstd), wide(counts), eps)
-    return batch_mean.to(mean.dtype), torch.rsqrt(batch_var + eps).to(mean.dtype)
+def gather_stats(total_sum, total_square_sum, sample_count, mean, variance, *, momentum=0.1, eps=1e-5):
+    """(mean, 1/std, new running mean, new running variance) from sums over all ranks; the running variance is
+    unbiased.
+    """
+    batch_mean = total_sum / sample_count
+    batch_var = total_square_sum / sample_count - batch_mean.square()
+    unbiased = batch_var * sample_count / (sample_count - 1).clamp(min=1)
+    kept = [old + momentum * (new - old) for old, new in ((mean, batch_mean), (variance, unbiased))]
+    return batch_mean, torch.rsqrt(batch_var + eps), *kept
 
 
-def gathered(mean, invstd, counts, eps):
-    """(mean, biased variance, number of elements) over all ranks, each weighted with its count."""
-    counts = counts.reshape(-1, 1)
-    total = counts.sum()
-    batch_mean = (mean * counts).sum(0) / total
-    square = ((1 / invstd.square() - eps + mean.square()) * counts).sum(0) / total
-    return batch_mean, square - batch_mean.square(), total
+def rank_sums(mean, invstd, counts, eps):
+    """(sums, sums of squares, number of elements) over ranks whose statistics are [ranks, C]."""
+    counts = wide(counts).reshape(-1, 1)
+    square = 1 / wide(invstd).square() - eps + wide(mean).square()
+    return (wide(mean) * counts).sum(0), (square * counts).sum(0), counts.sum(0)
+
+
+def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, counts):
+    """Statistics of all ranks as one: (mean, 1/std, new running mean, new running variance)."""
+    sums = rank_sums(mean, invstd, counts, eps)
+    running = [
+        sums[0].new_full(sums[0].shape, start) if part is None else wide(part)
+        for part, start in ((running_mean, 0.0), (running_var, 1.0))
+    ]
+    made = gather_stats(*sums, *running, momentum=momentum, eps=eps)
+    kinds = [mean, mean, *(mean if part is None else part for part in (running_mean, running_var))]
+    return tuple(part.to(kind.dtype) for part, kind in zip(made, kinds, strict=True))
 
 
 def batch_norm_reduce(input, eps):
@@ -191,7 +206,11 @@ ROWS = (
         masked_softmax_with_rel_pos_bias,
     ),
 )
+_GATHERED = "torchair::batch_norm_gather_stats_update_functional"
 PLAIN = {
-    "batch_norm_gather_stats_update": batch_norm_gather_stats_update,
+    _GATHERED: batch_norm_gather_stats,
     "batch_norm_reduce": batch_norm_reduce,
 }
+IN_PLACE = (
+    InPlace("batch_norm_gather_stats_update", _GATHERED, {"running_mean": 2, "running_var": 3}, (0, 1)),
+)

@@ -93,7 +93,7 @@ class Row:
             return outputs
         listed = outputs if isinstance(outputs, tuple) else (outputs,)
         picked = tuple(listed[index] for index in self.outputs)
-        return picked[0] if len(picked) == 1 else picked
+        return picked[0] if len(picked) == 1 else picked or None
 
     def reads(self) -> set[str]:
         """The torch arguments that this row uses or declares without effect."""

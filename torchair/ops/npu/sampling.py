@@ -1,0 +1,39 @@
+"""Choosing the next token: top-k and top-p filters, and sampling with given noise.
+
+These have no IR op: traced, they are their ATen parts.
+"""
+
+from __future__ import annotations
+
+import torch
+
+NEVER = float("-inf")
+
+
+def top_k_top_p(logits, p, k):
+    """Logits [B, V] with all but the k[b] largest, and of these all but the smallest set that has p[b] of the
+    probability, at minus infinity; the largest always stays.
+    """
+    ordered, order = logits.sort(-1)
+    size = logits.shape[-1]
+    kth = (size - k.to(torch.int64)).clamp(0, size - 1).unsqueeze(-1)
+    ordered = ordered.masked_fill(ordered < ordered.gather(-1, kth), NEVER)
+    below = ordered.float().softmax(-1).cumsum(-1)
+    dropped = below <= 1 - p.float().unsqueeze(-1)
+    is_largest = torch.arange(size, device=logits.device) == size - 1
+    ordered = ordered.masked_fill(dropped & ~is_largest, NEVER)
+    return torch.empty_like(logits).scatter(-1, order, ordered)
+
+
+def top_k_top_p_sample(logits, top_k, top_p, *, q=None, eps=1e-8, is_need_logits=False, top_k_guess=32):
+    """(a token per row, the filtered logits if wanted): the largest probability, divided by noise `q` if
+    given: exponential noise makes it a sample.
+    """
+    kept = top_k_top_p(logits.float(), top_p, top_k)
+    chances = kept.softmax(-1)
+    chosen = (chances if q is None else chances / (q.float() + eps)).argmax(-1)
+    return chosen, kept if is_need_logits else kept.new_empty(0)
+
+
+ROWS = ()
+COMPOSITE = {"npu_top_k_top_p": top_k_top_p, "npu_top_k_top_p_sample": top_k_top_p_sample}
