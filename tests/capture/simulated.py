@@ -2,9 +2,9 @@
 
 Capturing executes nothing that can be seen: inputs and random state are as before, outputs are garbage
 until the first replay. A replay runs the program on the captured tensors and writes into the captured
-outputs. Graphs of one pool overlay their workspace in the worst way: a replay overwrites whatever later graphs
-of the pool allocated. Replaying a graph that was reset is an error, and so is launching from two threads at
-once.
+outputs. Graphs of one pool overlay their workspace in the worst way: a replay overwrites whatever later
+graphs of the pool allocated. Replaying a graph that was reset is an error, and so is launching from two
+threads at once.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ class SimulatedGraph:
         for later in self.neighbours[self.place + 1 :]:
             for output in later.in_pool:
                 output.untyped_storage().fill_(0xA5)
-        for output, written, result in zip(
-            self.outputs, self.written, self.program(list(self.args)), strict=True
-        ):
+        self.device.local.replaying = True
+        results = self.program(list(self.args))
+        self.device.local.replaying = False
+        for output, written, result in zip(self.outputs, self.written, results, strict=True):
             if written:
                 output.copy_(result)
         self.device.launching = False
@@ -134,7 +135,8 @@ class SimulatedDevice(Device):
         self.orders.append((before, after))
 
     def is_capturing(self) -> bool:
-        return self.capturing
+        # A replay runs the program again, with whatever watches over a capture.
+        return self.capturing or getattr(self.local, "replaying", False)
 
     def synchronize(self, device: torch.device) -> None: ...
 

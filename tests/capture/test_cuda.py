@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import make
-from tests.capture.test_property import follow
+from tests.capture.test_property import AFTER, BEFORE, Call, follow
 
 CUDA = torch.device("cuda", 0)
 pytestmark = pytest.mark.cuda
@@ -254,9 +254,16 @@ def test_outputs_outlive_the_runner() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_sequence_of_calls_equals_running_directly(seed: int) -> None:
     draw = random.Random(seed)
-    after = ["drop", "keep", "keep view", "feed", "write"]
     calls = [
-        (draw.randint(2, 4), draw.randint(0, 1), draw.randint(0, 2), draw.choice(after)) for _ in range(14)
+        Call(
+            size=draw.randint(2, 4),
+            weight=draw.randint(0, 1),
+            cache=draw.randint(0, 2),
+            before=draw.choice(BEFORE),
+            after=draw.choice(AFTER),
+            gradients=draw.random() < 0.5,
+        )
+        for _ in range(14)
     ]
     options = {
         "capture_limit": draw.randint(1, 3),

@@ -12,7 +12,7 @@ import torch
 from tests.capture.simulated import NAME, SimulatedDevice, make
 from torchair.capture import Cause
 from torchair.core.errors import BadCall
-from torchair.core.log import logger
+from torchair.core.log import capture_logger as logger
 from torchair.core.torch_private import dynamo_counters
 
 
@@ -480,6 +480,23 @@ def test_a_random_op_that_draws_nothing_is_recorded() -> None:
     for _ in range(4):
         assert runner.run(torch.ones(3))[0].tolist() == [1.0] * 3
     assert (runner.why_not, row.replays) == (None, 3)
+
+
+def test_a_launch_outside_the_capture_is_reported() -> None:
+    row = SimulatedDevice()
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        inside, row.capturing = row.capturing, False  # on a stream that nobody forked
+        y = x * 2
+        row.capturing = inside
+        return [y + 1]
+
+    runner, _ = make(program, row=row)
+    for value in range(4):
+        assert runner.run(torch.full((2,), float(value)))[0].tolist() == [2.0 * value + 1] * 2
+    assert runner.why_not is not None
+    assert "aten.mul.Tensor was launched on a stream that is not captured" in runner.why_not
+    assert row.replays == 0
 
 
 def test_inside_a_users_capture_the_program_runs_directly() -> None:

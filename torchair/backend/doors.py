@@ -23,7 +23,7 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 def get_npu_backend(
-    *, compiler_config: CompilerConfig | None = None, custom_decompositions: Decompositions | None = None
+    *, compiler_config: Config | None = None, custom_decompositions: Decompositions | None = None
 ) -> functools.partial[Any]:
     """A backend for `torch.compile`, with this configuration.
 
@@ -68,7 +68,7 @@ def npugraph_ex(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any
     return _backend(gm, example_inputs, compiler_config=flat.CompilerConfig(), decompositions={}, **kwargs)
 
 
-def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
+def get_compiler(compiler_config: Config | None = None) -> Compiler:
     """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen, as AOTAutograd hands
     it over.
     """

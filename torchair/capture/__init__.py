@@ -10,7 +10,7 @@ from torchair.capture.policy import Policy, why_not
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import BoundRunner, Program, ReplayRunner, Runner
-from torchair.core.log import logger
+from torchair.core.log import capture_logger as logger
 
 __all__ = [
     "DEVICES",

@@ -15,7 +15,13 @@ from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
 from torchair.core.errors import BadCall
-from torchair.core.torch_private import STORAGE_WRAPPER_USES, storage_id, storage_use_count
+from torchair.core.torch_private import (
+    STORAGE_WRAPPER_USES,
+    OpOverload,
+    TorchDispatchMode,
+    storage_id,
+    storage_use_count,
+)
 
 
 class StaticInputs:
@@ -94,6 +100,31 @@ def _flattened(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return tensor
 
 
+class OutsideCapture(RuntimeError):
+    """Work that a recording would have lost."""
+
+
+class Watch(TorchDispatchMode):
+    """Refuses a capture in which an op runs on a stream that is not being captured: it would run once, now,
+    on data that is not there yet, and never again in a replay.
+    """
+
+    def __init__(self, row: Device) -> None:
+        super().__init__()
+        self._row = row
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.is_view or self._row.is_capturing():
+            return result
+        made = result if isinstance(result, list | tuple) else [result]
+        if any(isinstance(value, torch.Tensor) and value.device.type == self._row.type for value in made):
+            raise OutsideCapture(
+                f"{func} was launched on a stream that is not captured; let it wait for the current stream"
+            )
+        return result
+
+
 class Recording:
     """A recorded graph that can be replayed with new data."""
 
@@ -158,7 +189,8 @@ def record(
     before = row.reserved_bytes(device)
 
     def run(own: list[Any]) -> list[Any]:
-        results = program(own)
+        with Watch(row):
+            results = program(own)
         return results if homes is None else homes.take(results, placed, inputs)
 
     graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device)

@@ -38,7 +38,7 @@ from torchair.capture.pool import Arena, pool_for
 from torchair.capture.record import Recording, record
 from torchair.capture.report import Book, InputRow, RecordingRow, Report
 from torchair.capture.roles import Inputs, Role
-from torchair.core.log import logger
+from torchair.core.log import capture_logger as logger
 from torchair.core.torch_private import is_profiling
 
 TURNS = 2  # recordings of one key that take turns while outputs are held

@@ -77,3 +77,5 @@ def make_logger(name: str) -> AirLogger:
 
 
 logger = make_logger("torchair")
+capture_logger = make_logger("npugraph_ex")
+"""What recording and replaying has to say, whichever name capture mode was asked for by."""

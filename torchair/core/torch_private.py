@@ -64,6 +64,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.proxy import GraphAppendingTracer
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
@@ -85,6 +86,7 @@ __all__ = [
     "PatternMatcherPass",
     "PythonReferenceAnalysis",
     "ShapeEnv",
+    "TorchDispatchMode",
     "TracingContext",
     "V",
     "aot_autograd",
