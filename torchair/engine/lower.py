@@ -204,10 +204,10 @@ def _lower_control(state: Lowering, op: Op) -> None:
 def _fx_argument(state: Lowering, tensor: Tensor, is_number: bool) -> Any:
     """A number, or a tensor with the strides FX promised."""
     found = state.values[tensor]
-    if isinstance(found, Host) and is_number:
+    if isinstance(found, Host) and (is_number or isinstance(found.value, torch.SymBool)):
         return number_node(state, found.value)
     if isinstance(found, Host):
-        return _call(state, lambda: found.to_tensor(state.device), None, _symbols_of([found]))
+        return _as_data(state, found, state.device)
     meta = tensor.meta
     if not isinstance(meta, torch.Tensor) or restride(found.meta["val"], meta) is found.meta["val"]:
         return found
@@ -324,10 +324,7 @@ def _output(state: Lowering, result: Result) -> Any:
     if result.kind == "number":
         return number_node(state, as_host(state.value(result.tensor)).value)
     if isinstance(found, Host):
-        numbers = _symbols_of([found])
-        return _call(
-            state, lambda *given: _given(found, numbers, given).to_tensor(result.meta.device), None, numbers
-        )
+        return _as_data(state, found, result.meta.device)
     found = _own(state, found, result.meta)
     if restride(found.meta["val"], result.meta) is found.meta["val"]:
         return found
@@ -352,6 +349,12 @@ def _view(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
     with faking(state.fake_mode):
         made.meta["val"] = torch.as_strided(node.meta["val"], *numbers)
     return made
+
+
+def _as_data(state: Lowering, value: Host, device: torch.device) -> fx.Node:
+    """A host value as a tensor."""
+    numbers = _symbols_of([value])
+    return _call(state, lambda *given: _given(value, numbers, given).to_tensor(device), None, numbers)
 
 
 def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:

@@ -28,7 +28,8 @@ def from_python(text: str, infer: Callable[[Op], None] | None = None) -> Graph:
         ) from error
     with graph:
         _Script().run(body)
-    take_runtime_attrs(graph)
+    for part in (graph, *graph.subgraphs.values()):
+        take_runtime_attrs(part)
     return graph
 
 
