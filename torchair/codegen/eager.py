@@ -22,6 +22,7 @@ from torch import fx
 from torchair.codegen import graph
 from torchair.codegen.program import Boxed
 from torchair.core import torch_private as private
+from torchair.ops import streams
 
 aten = torch.ops.aten
 
@@ -65,16 +66,19 @@ INFIX: dict[Any, str] = {
 # Calls with constant arguments whose result may be shared between calls, as long as nobody writes to it.
 CONSTANT_CALLS = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.arange.default)
 
-
+# In the `meta` of a graph module: passes have decided what is written in place, nobody decides again.
+IN_PLACE_DECIDED = "in_place_decided"
 # Constants with more elements are not written as text.
 LITERAL_LIMIT = 4096
 
 
 def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     """Generate the Python function and load it."""
+    decided = gm.meta.get(IN_PLACE_DECIDED, False)
     gm = graph.copy_graph(gm)
     if any(graph.mutated_args(node) for node in gm.graph.nodes):
-        private.reinplace(gm, graph.fake_mode_of(gm, inputs))
+        if not decided:
+            private.reinplace(gm, graph.fake_mode_of(gm, inputs))
         gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     writer = Writer(gm)
     source, names = writer.write()
@@ -124,6 +128,8 @@ class Writer:
         self.local: dict[fx.Node, str] = {}
         self.taken: set[str] = set()
         self.lines: list[str] = []
+        # Is each open scope a `with` block?
+        self.blocks: list[bool] = []
 
     def write(self) -> tuple[str, dict[str, Any]]:
         """The text, and the globals it runs with."""
@@ -138,6 +144,8 @@ class Writer:
                 self.bind(node, graph.attribute(self.gm, str(node.target)))
             elif self.is_constant(node):
                 self.bind(node, _evaluate(node))
+            elif node.target in streams.SCOPES:
+                self.write_scope(node)
             else:
                 self.write_node(node)
             self.drop(dies.get(node, ()))
@@ -157,10 +165,32 @@ class Writer:
         assert node.op == "call_function", f"an ATen graph calls functions, {node.name} is a {node.op}"
         call = self.call(node)
         if not node.users:
-            self.lines.append(call)
+            self.emit(call)
             return
         self.local[node] = self.fresh(node.name)
-        self.lines.append(f"{self.local[node]} = {call}")
+        self.emit(f"{self.local[node]} = {call}")
+
+    def emit(self, line: str) -> None:
+        """One line, as deep as the open `with` blocks."""
+        self.lines.append("    " * sum(self.blocks) + line)
+
+    def write_scope(self, node: fx.Node) -> None:
+        """A scope that names a stream is a `with` block, so that an error leaves no stream behind."""
+        if node.target in streams.ENTER:
+            is_block = streams.is_stream_scope(node)
+            if is_block:
+                scope = self.function(streams.StreamScope)
+                self.emit(f"with {scope}({self.text(node.args[0])}, {self.text(node.args[1])}):")
+            else:
+                self.write_node(node)
+            self.blocks.append(is_block)
+        elif self.blocks[-1]:
+            if self.lines[-1].lstrip().startswith("with "):
+                self.emit("pass")
+            self.blocks.pop()
+        else:
+            self.blocks.pop()
+            self.write_node(node)
 
     def call(self, node: fx.Node) -> str:
         """The right side of the line."""
@@ -184,7 +214,10 @@ class Writer:
             # The bound C++ function: one Python frame less than the overload object.
             hoisted = self.hoist(str(target).replace(".", "_").replace("::", "_"), target._op)
             return self.spell(hoisted, f"torch.ops.{target}")
-        return self.hoist(getattr(target, "__name__", "function"), target)
+        hoisted = self.hoist(getattr(target, "__name__", "function"), target)
+        if getattr(target, "__module__", "") == streams.__name__:
+            return self.spell(hoisted, f"__import__('torchair').ops.streams.{target.__name__}")
+        return hoisted
 
     def spell(self, name: str, text: str) -> str:
         """Remember how a module of its own would write what `name` stands for."""
@@ -242,14 +275,17 @@ class Writer:
         return name
 
     def deaths(self) -> dict[fx.Node, list[fx.Node]]:
-        """For each node, the values that nobody needs after it."""
+        """For each node, the values that nobody needs after it. What several streams touch lives until they
+        have met again: its memory would be given away while another stream still reads it.
+        """
+        shared = _on_several_streams(self.gm)
         last: dict[fx.Node, fx.Node] = {}
         for node in self.gm.graph.nodes:
             for used in node.all_input_nodes:
                 last[used] = node
         result: dict[fx.Node, list[fx.Node]] = {}
         for used, node in last.items():
-            if node.op != "output":
+            if node.op != "output" and used not in shared:
                 result.setdefault(node, []).append(used)
         return result
 
@@ -257,7 +293,24 @@ class Writer:
         """Free what is not needed any more."""
         dead = [self.local[node] for node in nodes if self.local[node] not in self.names]
         if dead:
-            self.lines.append(f"del {', '.join(dead)}")
+            self.emit(f"del {', '.join(dead)}")
+
+
+def _on_several_streams(gm: fx.GraphModule) -> set[fx.Node]:
+    """Values that nodes on more than one stream make or read."""
+    if not any(node.target in streams.ENTER for node in gm.graph.nodes):
+        return set()
+    places: dict[fx.Node, set[Any]] = {}
+    scopes: list[Any] = [None]
+    for node in gm.graph.nodes:
+        if node.target in streams.ENTER:
+            found = streams.attributes(node)
+            scopes.append(str(found) if streams.is_stream_scope(node) else scopes[-1])
+        elif node.target in streams.EXIT:
+            scopes.pop()
+        for value in (node, *node.all_input_nodes) if node.op != "output" else ():
+            places.setdefault(value, set()).add(scopes[-1])
+    return {node for node, found in places.items() if len(found) > 1}
 
 
 def _evaluate(node: fx.Node) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +41,11 @@ from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.post_grad import remove_noop_ops
+from torch._inductor.fx_passes.post_grad import (
+    decompose_auto_functionalized,
+    decompose_triton_kernel_wrapper_functional,
+    remove_noop_ops,
+)
 from torch._inductor.fx_passes.reinplace import (
     inplaceable_foreach_ops,
     inplaceable_ops,
@@ -59,6 +62,8 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd import profiler
+from torch.fx._graph_pickler import GraphPickler
+from torch.fx._graph_pickler import Options as PickleOptions
 from torch.fx.experimental.proxy_tensor import make_fx, snapshot_fake
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv, free_symbols
 from torch.fx.node import map_arg
@@ -103,6 +108,7 @@ __all__ = [
     "default_partition",
     "detect_fake_mode",
     "disable_modes",
+    "dump_graph",
     "dynamo_counters",
     "enable_python_dispatcher",
     "end_pool_allocation",
@@ -125,14 +131,15 @@ __all__ = [
     "joint_graph_passes",
     "known_options",
     "library_path",
+    "load_graph",
     "lower_bound",
+    "lower_functionalized",
     "lowering_table",
     "make_fx",
     "native_runner",
     "pick_vec_isa",
     "profiler",
     "raw_stream_getter",
-    "register_pattern",
     "register_replacement",
     "reinplace",
     "reinplace_inplaceable_ops",
@@ -153,6 +160,7 @@ __all__ = [
     "tree_flatten",
     "tree_unflatten",
     "unclaimed_symbols",
+    "unfunctionalized",
     "without_modes",
     "writes_in_place",
     "written_by_plain_call",
@@ -419,7 +427,7 @@ for _name, _function in SYM_MATH.items():
 
 
 def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) -> Any:
-    """The node that computes a symbolic number, appended to `graph`; `symbols` has a node for each bare
+    """The node that computes a symbolic number, put where `graph` inserts; `symbols` has a node for each bare
     symbol.
 
     Expressions that were built before are found in `symbols` too.
@@ -429,12 +437,11 @@ def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) 
         return symbols[expr]
     if expr.is_number:
         return type(number.node.hint)(expr) if number.node.has_hint() else int(expr)
-    before = len(graph.nodes)
+    before = set(graph.nodes)
     tracer = GraphAppendingTracer(graph)
     env = {symbol: fx.Proxy(symbols[symbol], tracer) for symbol in expr.free_symbols}
     made = sympy_interp(_Recorded, env, expr).node
-    new = list(itertools.islice(reversed(graph.nodes), len(graph.nodes) - before))
-    for node in reversed(new):
+    for node in [node for node in graph.nodes if node not in before]:
         args, kwargs = map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
         node.meta["val"] = node.target(*args, **kwargs)
     symbols[expr] = made
@@ -481,16 +488,13 @@ def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
         remove_noop_ops(gm.graph)
 
 
-def register_pattern(
-    search_fn: Callable[..., Any],
-    replace_fn: Callable[..., Any],
-    example_inputs: list[Any],
-    trace_fn: Callable[..., Any],
-    rules: PatternMatcherPass,
-    **rest: Any,
-) -> None:
-    """Inductor's `register_replacement` into a rule set of our own."""
-    register_replacement(search_fn, replace_fn, example_inputs, trace_fn, rules, **rest)
+def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+    """Higher-order nodes around mutating ops and kernels become the op itself, behind the clones that
+    `meta["only_clone_these_tensors"]` asks for.
+    """
+    with V.set_fake_mode(fake_mode):
+        decompose_auto_functionalized(gm.graph)
+        decompose_triton_kernel_wrapper_functional(gm.graph)
 
 
 def find_overload(name: str) -> OpOverload | None:
@@ -517,6 +521,16 @@ def static_input_indices(count: int) -> tuple[int, ...]:
     if context is None or context.fw_metadata is None:
         return ()
     return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+def dump_graph(gm: fx.GraphModule) -> bytes:
+    """A graph of ATen calls with fake values, for another process."""
+    return GraphPickler.dumps(gm, PickleOptions(ops_filter=None))
+
+
+def load_graph(data: bytes, fake_mode: FakeTensorMode) -> fx.GraphModule:
+    """What `dump_graph` wrote; its values belong to `fake_mode`."""
+    return GraphPickler.loads(data, fake_mode)
 
 
 def written_by_plain_call(count: int) -> tuple[int, ...] | None:
@@ -575,3 +589,14 @@ def forget_data_sizes(fake_mode: FakeTensorMode) -> None:
 def parse_schema(text: str) -> Any:
     """An operator's schema from its text: arguments with names, defaults and what they alias."""
     return torch._C.parse_schema(text)
+
+
+def unfunctionalized(twin: Callable[..., Any]) -> Callable[..., Any]:
+    """A functionalisation kernel that calls `twin` on the plain tensor: nothing is cloned."""
+
+    def run(input: torch.Tensor, *rest: Any) -> None:
+        torch._sync(input)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
+            twin(torch._from_functional_tensor(input), *rest)
+
+    return run

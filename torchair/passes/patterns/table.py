@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.torch_private import PatternMatcherPass, fwd_only, register_pattern
+from torchair.core.torch_private import PatternMatcherPass, fwd_only
+from torchair.core.torch_private import register_replacement as register_pattern
 from torchair.passes.run import PassContext
 
 _rules = PatternMatcherPass(pass_name="npugraph_ex_generic_pattern_pass")
