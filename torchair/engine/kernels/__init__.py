@@ -2,7 +2,6 @@
 
 from torchair.engine.kernels import (
     activation,
-    attention,
     compare,
     conv,
     copies,
@@ -30,7 +29,6 @@ from torchair.engine.kernels import (
 
 __all__ = [
     "activation",
-    "attention",
     "compare",
     "conv",
     "copies",

@@ -24,6 +24,25 @@ def _rms_norm(x, gamma, rstd, dy, _):
     return dx, dgamma.to(gamma.dtype)
 
 
+_ATTENTION = (
+    "query", "key", "value", "head_num", "input_layout", "pse", "atten_mask", "scale", "keep_prob",
+    "pre_tockens", "next_tockens", "prefix", "actual_seq_qlen", "actual_seq_kvlen", "sparse_mode", "sink",
+)  # fmt: skip
+
+
+def _fusion_attention(
+    query, key, value, head_num, input_layout, pse, atten_mask, scale, keep_prob, pre_tockens, next_tockens,
+    prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode, sink, out, softmax_max, softmax_sum, dy, *_,
+):  # fmt: skip
+    dq, dk, dv, dpse, _ = npu.npu_fusion_attention_grad(
+        query, key, value, dy, head_num, input_layout, pse=pse, atten_mask=atten_mask, softmax_max=softmax_max,
+        softmax_sum=softmax_sum, attention_in=out, scale_value=scale, keep_prob=keep_prob,
+        pre_tockens=pre_tockens, next_tockens=next_tockens, prefix=prefix, actual_seq_qlen=actual_seq_qlen,
+        actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode, sink=sink,
+    )  # fmt: skip
+    return dq, dk, dv, None, None, None if pse is None else dpse
+
+
 GRADIENTS = {
     "npu_rms_norm": Gradient(lambda given, out: (given["self"], given["gamma"], out[1]), _rms_norm),
     "npu_swiglu": Gradient(
@@ -39,6 +58,9 @@ GRADIENTS = {
     ),
     "fast_gelu": Gradient(
         lambda given, _: (given["self"],), lambda x, dy: (npu.npu_fast_gelu_backward(dy, x),)
+    ),
+    "npu_fusion_attention": Gradient(
+        lambda given, out: (*(given[name] for name in _ATTENTION), *out[:3]), _fusion_attention
     ),
     "npu_rotary_mul": Gradient(
         lambda given, _: (given["self"], given["r1"], given["r2"], given["rotary_mode"]),

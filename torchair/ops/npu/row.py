@@ -57,6 +57,7 @@ class Row:
     `copies`: torch arguments that the IR op overwrites and torch does not: they are copied first.
     `writes`: torch argument -> the output that is its new content, for ops that write in place.
     `ignored`: torch arguments without an effect on the result (hints for one kind of chip).
+    `extra`: numbers that torch returns behind the outputs.
     `count`: how many tensors a list output has. `when`: the row serves these arguments only.
     An empty `ir` says that no IR op can express these arguments: the call is carried through as it is.
     `shared`: another family of the engine owns the kernel of this IR op.
@@ -67,6 +68,7 @@ class Row:
     fn: Fn
     args: Mapping[str, str | Made] = field(default_factory=dict)
     outputs: tuple[int, ...] | None = None
+    extra: tuple[int, ...] = ()
     copies: tuple[str, ...] = ()
     writes: Mapping[str, int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
@@ -92,7 +94,7 @@ class Row:
         if self.outputs is None:
             return outputs
         listed = outputs if isinstance(outputs, tuple) else (outputs,)
-        picked = tuple(listed[index] for index in self.outputs)
+        picked = (*(listed[index] for index in self.outputs), *self.extra)
         return picked[0] if len(picked) == 1 else picked or None
 
     def reads(self) -> set[str]:
