@@ -37,6 +37,13 @@ ROWS = {
         X,
     ),
     "var_mean": (lambda x: (*torch.var_mean(x, 1), *torch.std_mean(x, (0, 1), correction=0)), X),
+    "var_fraction": (
+        lambda x: (
+            *torch.var_mean(x, (0, 2), correction=0.5),
+            *torch.std_mean(x, correction=1.5, keepdim=True),
+        ),
+        X,
+    ),
     "logsumexp": (lambda x: (x.logsumexp(1), x.logsumexp((0, 2), keepdim=True)), X),
     "logsumexp_infinite": (lambda x: x.logsumexp(1), NAN),
     "norms": (

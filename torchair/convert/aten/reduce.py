@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, FLOAT, INT64, cast, dim_of, dims_of, like, torch_dtype
+from torchair.convert.operands import BOOL, FLOAT, INT64, cast, dim_of, dims_of, like, size_of, torch_dtype
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -156,12 +156,26 @@ def var_mean(self, dim=None, *, correction=None, keepdim=False):
 def _std_mean(x, dim, correction, keepdim):
     """One pass over the data; the older op knows the corrections 0 and 1."""
     correction = 1 if correction is None else correction
-    if correction != int(correction) or not x.rank or torch_dtype(x).is_complex:
-        raise NotImplementedError(f"correction {correction} of {torch_dtype(x)} with {x.rank} dims")
+    if not x.rank or torch_dtype(x).is_complex:
+        raise NotImplementedError(f"{torch_dtype(x)} with {x.rank} dims")
     axes = dims_of(dim, x.rank)
+    if correction != int(correction):
+        return _any_correction(x, axes, float(correction), keepdim)
     if correction in (0, 1):
         return ge.ReduceStd(x, dim=axes, unbiased=correction == 1, keepdim=keepdim)
     return ge.ReduceStdV2(x, dim=axes, correction=int(correction), keepdim=keepdim)
+
+
+def _any_correction(x, axes, correction, keepdim):
+    """The ops know whole corrections only: the definition, for every other."""
+    middle = ge.ReduceMean(x, axes, keep_dims=True)
+    squares = ge.ReduceSum(ge.Square(ge.Sub(x, middle)), axes, keep_dims=keepdim)
+    count = cast(1, x.dtype)
+    for axis in axes:
+        count = ge.Mul(count, cast(size_of(x, axis), x.dtype))
+    freedom = ge.Maximum(ge.Sub(count, like(correction, x)), like(0, x))
+    deviation = ge.Sqrt(ge.RealDiv(squares, freedom))
+    return deviation, middle if keepdim else ge.Squeeze(middle, axis=axes)
 
 
 def _var_mean(x, dim, correction, keepdim):
