@@ -65,6 +65,20 @@ ROWS = {
     "unique": (lambda x: torch.unique(x.long()), X),
     "unique_all": (lambda x: torch.unique(x.long(), return_inverse=True, return_counts=True), X),
     "unique_runs": (lambda x: torch.unique_consecutive(x.long().flatten(), return_counts=True), X),
+    "unique_slices_runs": (
+        lambda x: torch.unique_consecutive((x > 0).long(), return_inverse=True, return_counts=True, dim=1),
+        X,
+    ),
+    "nonzero_static": (
+        lambda x: (
+            (x > 0).nonzero_static(size=100),
+            x.nonzero_static(size=4, fill_value=7),
+            x[:, :0].nonzero_static(size=2),
+        ),
+        X,
+    ),
+    "repeat_interleave": (lambda x, i: x.repeat_interleave(i, 0), X[:3], I),
+    "repeat_interleave_known": (lambda i: torch.repeat_interleave(i, output_size=6), I.int()),
     "gather_scalar": (lambda x, i: (x[0, 0, 0].gather(0, i), x[0, 0].gather(0, i + 1)), X, torch.tensor(0)),
 }
 

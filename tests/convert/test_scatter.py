@@ -97,6 +97,38 @@ ROWS = {
         MASK,
         torch.randn(90),
     ),
+    "masked_scatter_larger": (
+        lambda x, m, v: x[0].masked_scatter(m[:, None, None], v),
+        X,
+        MASK,
+        torch.randn(90),
+    ),
+    "masked_scatter_grad": (
+        lambda x, m: aten.masked_scatter_backward(x, m[:, None, None].expand(5, 6, 3), [10, 9]),
+        X,
+        MASK,
+    ),
+    "mask_second_values": (
+        lambda x, m, v: (aten.index_put(x, [None, m], v), aten.index_put(x, [None, m], v, True)),
+        X.transpose(0, 1),
+        MASK,
+        torch.randn(6, 3, 3),
+    ),
+    "mask_row": (lambda x, m, v: (x.index_put((m,), v), x.index_put((m,), v[None, :1], True)), X, MASK, X[0]),
+    "mask_rank2_row": (lambda x, v: x.index_put((x.sum(-1) > 0,), v), X, torch.randn(1, 3)),
+    "mask_and_index": (
+        lambda x, m, i, v: x.index_put((m, i), v),
+        X,
+        MASK,
+        I,
+        torch.randn(3, 3),
+    ),
+    "reduce_scalar": (
+        lambda x, i, v: (x.scatter_reduce(0, i, v, "amax"), x.scatter_reduce(0, i, v, "mean")),
+        torch.tensor(1.0),
+        torch.tensor(0),
+        torch.tensor(2.0),
+    ),
     "diagonal_scatter": (lambda x, v: x.diagonal_scatter(v, 1, 0, 1), X, torch.randn(3, 5)),
     "zero_size": (lambda x, i, v: x.index_put((i,), v), X, I[:0], torch.randn(0, 6, 3)),
 }
@@ -121,11 +153,23 @@ def test_dtypes(dtype: torch.dtype) -> None:
     )
 
 
-def test_other_reductions_are_carried_through() -> None:
-    index = torch.randint(0, 6, (5, 6, 3))
-    allow = ["aten.scatter_reduce.two"]
-    check(lambda x, i: x.scatter_reduce(1, i, x, "amax"), X, index, allow=allow)
-    check(lambda x, i: x.scatter_reduce(1, i, x, "mean"), X, index, allow=allow)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["amax", "amin", "mean", "prod"])
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_reductions(reduce: str, include_self: bool, dtype: torch.dtype, dynamic: bool) -> None:
+    x, source = (X * 3).to(dtype), (X.flip(0) * 2).to(dtype)
+    index = torch.tensor([0, 4, 4])
+
+    def both(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        places = i[:, None, None].expand(3, 6, 2)
+        return (
+            x.scatter_reduce(0, places, v, reduce, include_self=include_self),
+            x.index_reduce(1, i, v[:, :3], reduce, include_self=include_self),
+        )
+
+    check(both, x, index, source, dynamic=dynamic)
 
 
 CACHE = torch.zeros(2, 3, 16, 4)

@@ -30,6 +30,17 @@ ROWS = {
         EDGES,
         X,
     ),
+    "kthvalue": (lambda x: (*x.kthvalue(2), *x.kthvalue(3, 1, keepdim=True)), X),
+    "kthvalue_scalar": (lambda x: x[0, 0, 0].kthvalue(1), X),
+    "median": (lambda x: (x.median(), *x.median(1), *x.median(-1, keepdim=True), x.nanmedian()), X),
+    "median_nans": (
+        lambda x: (*x.median(1), *x.nanmedian(1), x.median(), x.nanmedian(), *x.nanmedian(2, keepdim=True)),
+        torch.where(X % 5 < 2, torch.nan, X),
+    ),
+    "median_only_nans": (lambda x: (*x.nanmedian(1), x.nanmedian()), torch.full((2, 3), torch.nan)),
+    "median_ints": (lambda x: (x.median(), *x.median(1), *x.nanmedian(0)), X.long()),
+    "median_empty": (lambda x: (x.median(), x.nanmedian()), torch.empty(0)),
+    "mode": (lambda x: (*x.mode(1), *x.mode(-1, keepdim=True), *x.mode(0)), X % 3),
     "zero_size": (lambda x: (*x.sort(0), *x.topk(0, 1)), torch.empty(0, 3)),
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, INT64, cast, dim_of, shape_of
+from torchair.convert.operands import BOOL, INT64, cast, dim_of, like, pack, shape_of, size_of, sizes
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -52,6 +54,34 @@ def coordinates(mask):
     return ge.Unpack(found, num=mask.rank, axis=0, outputs=mask.rank)
 
 
+def counted(size):
+    """0, 1, … size - 1."""
+    return ge.Range(cast(0, INT64), cast(size, INT64), cast(1, INT64))
+
+
+def product(a, b):
+    """The product of two sizes, ints or sizes in the graph."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return ge.Mul(cast(a, INT64), cast(b, INT64))
+
+
+def along(vector, dim, rank):
+    """A vector as a tensor of `rank` dims, all of size 1 but `dim`."""
+    return ge.Reshape(vector, [-1 if place == dim else 1 for place in range(rank)])
+
+
+def flat_places(x, dim, index):
+    """Where in the flat `x` each element of `index` points: to its own place, with `dim` replaced by it."""
+    step, places = 1, None
+    for other in reversed(range(x.rank)):
+        part = index if other == dim else along(counted(size_of(index, other)), other, x.rank)
+        part = part if isinstance(step, int) and step == 1 else ge.Mul(part, cast(step, INT64))
+        places = part if places is None else ge.Add(places, part)
+        step = product(step, size_of(x, other))
+    return places
+
+
 @converter(aten.index_select.default)
 def index_select(self, dim, index):
     """The listed entries of one dim."""
@@ -71,26 +101,6 @@ def gather(self, dim, index, *, sparse_grad=False):
     return ge.GatherElements(self, cast(index, INT64), dim=dim_of(dim, self.rank))
 
 
-@converter(aten.embedding.default)
-def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    """Rows of a table; the other arguments concern the gradient."""
-    return ge.GatherV2(weight, indices, [0])
-
-
-@converter(aten.embedding_dense_backward.default)
-def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
-    """The gradient of a table: rows added up by index."""
-    if not isinstance(num_weights, int) or not isinstance(padding_idx, int):
-        raise NotImplementedError("the number of rows is a symbol")
-    return ge.EmbeddingDenseGrad(
-        grad_output,
-        indices,
-        num_weights=num_weights,
-        padding_idx=padding_idx,
-        scale_grad_by_freq=scale_grad_by_freq,
-    )
-
-
 @converter(aten.masked_select.default)
 def masked_select(self, mask):
     """The elements where the mask is true."""
@@ -103,28 +113,41 @@ def nonzero(self):
     return ge.NonZero(self)
 
 
-# The numbers ATen gives to the modes of an embedding bag.
-_MODES = ("sum", "mean", "max")
+@converter(aten.nonzero_static.default)
+def nonzero_static(self, *, size, fill_value=-1):
+    """Coordinates of the first `size` places that are not zero; rows that are too many are filled."""
+    if not self.rank:
+        raise NotImplementedError("a tensor without dims has no coordinates")
+    if 0 in sizes(self):
+        return ge.Fill(pack([size, self.rank]), cast(fill_value, INT64))
+    flags = ge.NotEqual(ge.Reshape(self, [-1]), like(0, self))
+    numbers = ge.Sub(ge.Cumsum(cast(flags, INT64), 0), cast(1, INT64))
+    # Who has no row goes to one behind the last, which is cut off.
+    has_row = ge.LogicalAnd(flags, ge.Less(numbers, cast(size, INT64)))
+    rows = ge.SelectV2(has_row, numbers, cast(size, INT64))
+    more = size + 1 if isinstance(size, int) else ge.Add(size, cast(1, INT64))
+    total = functools.reduce(product, (size_of(self, dim) for dim in range(self.rank)), 1)
+    start = ge.Fill(pack([more]), cast(-1, INT64))
+    line = ge.ScatterElements(start, rows, counted(total), axis=0)
+    line = ge.StridedSliceV2(line, [0], pack([size]), [0], [1])
+    columns, behind = [], 1
+    for dim in reversed(range(self.rank)):
+        column = ge.FloorMod(ge.FloorDiv(line, cast(behind, INT64)), cast(size_of(self, dim), INT64))
+        columns.insert(0, column)
+        behind = product(behind, size_of(self, dim))
+    found = ge.Pack(columns, axis=1, N=self.rank)
+    is_filled = ge.Unsqueeze(ge.Less(line, cast(0, INT64)), axes=[1])
+    return ge.SelectV2(is_filled, cast(fill_value, INT64), found)
 
 
-@converter(aten._embedding_bag.default)
-def embedding_bag(
-    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
-    include_last_offset=False, padding_idx=-1,
-):  # fmt: skip
-    """Rows of a table, reduced by bags that begin at the offsets."""
-    return ge.EmbeddingBag(
-        weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=_MODES[mode],
-        scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
-        padding_idx=padding_idx,
-    )  # fmt: skip
-
-
-def _why_not_forward_only(*args, **_):
-    return "the sizes of bags include the last offset" if len(args) > 7 and args[7] else None
-
-
-converter(aten._embedding_bag_forward_only.default, only=_why_not_forward_only)(embedding_bag)
+@converter(aten.repeat_interleave.Tensor)
+def repeat_interleave(repeats, *, output_size=None):
+    """Every number from 0 on as often as its entry says."""
+    if output_size is None:
+        return ge.RepeatInterleave(cast(counted(size_of(repeats, 0)), repeats.dtype), repeats, axis=0)
+    # Entry i ends where the sum of the entries up to it is: a place belongs to the first that ends behind it.
+    ends = ge.Cumsum(cast(repeats, INT64), 0)
+    return ge.SearchSorted(ends, counted(output_size), None, dtype=repeats.dtype, right=True)
 
 
 @converter(aten._unique2.default)
@@ -138,6 +161,17 @@ def unique(self, sorted=True, return_inverse=False, return_counts=False):
 @converter(aten.unique_consecutive.default)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
     """The first of every run of equals; where each element went, and the lengths of the runs."""
-    if dim is not None:
-        raise NotImplementedError("runs of slices: their number is not inferred")
-    return ge.UniqueConsecutive(self, return_idx=return_inverse, return_counts=return_counts)
+    axis = {} if dim is None else {"axis": dim_of(dim, self.rank)}
+    return ge.UniqueConsecutive(self, return_idx=return_inverse, return_counts=return_counts, **axis)
+
+
+@converter(aten.unique_dim_consecutive.default)
+def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
+    """The first of every run of equal slices."""
+    return unique_consecutive(self, return_inverse, return_counts, dim)
+
+
+@converter(aten._unique.default)
+def unique_without_counts(self, sorted=True, return_inverse=False):
+    """The distinct elements, and where each element went."""
+    return ge.UniqueWithCountsAndSorting(self, return_inverse=return_inverse, sorted=sorted)[:2]

@@ -7,14 +7,27 @@ where it changes.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from torchair import ge
-from torchair.convert.aten.index import index_mask, is_mask, without_masks
+from torchair.convert.aten.index import flat_places, index_mask, is_mask, product, without_masks
 from torchair.convert.aten.shape import END, bounds
-from torchair.convert.operands import INT64, cast, dim_of, like, pack, same_size, shape_of, size_of, sizes
+from torchair.convert.operands import (
+    BOOL,
+    INT64,
+    cast,
+    dim_of,
+    like,
+    pack,
+    same_size,
+    shape_of,
+    size_of,
+    sizes,
+    torch_dtype,
+)
 from torchair.convert.registry import converter
-from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten
 
@@ -23,12 +36,9 @@ aten = torch.ops.aten
 def index_put(self, indices, values, accumulate=False, unsafe=False):
     """self[indices] = values, or += values."""
     values = cast(values, self.dtype)
-    if (
-        not accumulate
-        and _is_single(values)
-        and [is_mask(entry) for entry in indices if entry is not None] == [True]
-    ):
-        return _fill_mask(self, indices, values)
+    given = [place for place, entry in enumerate(indices) if entry is not None]
+    if len(given) == 1 and is_mask(indices[given[0]]) and indices[given[0]].rank:
+        return _put_masked(self, given[0], cast(indices[given[0]], BOOL), values, accumulate)
     return write_at(self, without_masks(indices), values, accumulate)
 
 
@@ -39,19 +49,35 @@ def write_at(self, indices, values, accumulate=False):
     return ge.IndexPutV2(ge.TensorMove(self), values, mask, mask, given, accumulate=accumulate)
 
 
-def _is_single(x):
-    """Known to have one element."""
-    return all(not is_symbol(size) and size == 1 for size in sizes(x))
-
-
-def _fill_mask(self, indices, value):
-    """One number in all the true places: no need to know how many there are."""
-    before = indices.index(next(entry for entry in indices if entry is not None))
-    mask = cast(indices[before], ge.DataType.DT_BOOL)
+def _put_masked(self, before, mask, values, accumulate):
+    """Values at the true places of the only mask, whose first dim is `before`. Nobody needs to know how many
+    there are: the values are one for all places, or one each, in order.
+    """
     behind = self.rank - before - mask.rank
-    if behind:
-        mask = ge.Unsqueeze(mask, axes=list(range(mask.rank, mask.rank + behind)))
-    return ge.SelectV2(mask, ge.Reshape(value, []) if value.rank else value, self)
+    entry = values.rank - 1 - behind
+    if entry < 0 or same_size(sizes(values)[entry], 1):
+        mask = _spread(mask, behind)
+        extra = list(range(entry + 1, entry + mask.rank - behind)) if entry >= 0 else []
+        values = ge.Unsqueeze(values, axes=extra) if extra else values
+        return ge.SelectV2(mask, ge.Add(self, values) if accumulate else values, self)
+    # In order of the mask: its dims come first.
+    inner = list(range(before, before + mask.rank))
+    order = [*inner, *(dim for dim in range(self.rank) if dim not in inner)]
+    rest = [size_of(self, dim) for dim in order[mask.rank :]]
+    count = size_of(values, entry)
+    values = ge.BroadcastTo(values, pack([*rest[:before], count, *rest[before:]]))
+    if before:
+        values = ge.Transpose(values, [before, *range(before), *range(before + 1, before + 1 + behind)])
+        self = ge.Transpose(self, order)
+    mask = ge.BroadcastTo(_spread(mask, self.rank - mask.rank), shape_of(self))
+    made = ge.MaskedScatter(ge.ZerosLike(self) if accumulate else self, mask, values)
+    made = ge.Add(self, made) if accumulate else made
+    return ge.Transpose(made, [order.index(dim) for dim in range(made.rank)]) if before else made
+
+
+def _spread(mask, behind):
+    """A mask with dims of size 1 behind it."""
+    return ge.Unsqueeze(mask, axes=list(range(mask.rank, mask.rank + behind))) if behind else mask
 
 
 @converter(aten.index_copy.default)
@@ -167,13 +193,86 @@ def scatter_value_reduce(self, dim, index, value, *, reduce):
 
 @converter(aten.scatter_reduce.two)
 def scatter_reduce_two(self, dim, index, src, reduce, *, include_self=True):
-    """Sums and products into what is there, or from 0 and 1 on; GE has no other scatter."""
-    if reduce not in _REDUCTIONS:
-        raise NotImplementedError(f"scatter_reduce with {reduce!r}")
+    """As scatter, but combined with what is there, or with each other only."""
+    if not self.rank:
+        lifted = [_lifted(x) for x in (self, index, src)]
+        made = scatter_reduce_two(lifted[0], 0, *lifted[1:], reduce, include_self=include_self)
+        return ge.Squeeze(made, axis=[0])
+    index = _lifted(index)
     if not include_self:
-        start = like(1 if reduce == "prod" else 0, self)
-        self = _scatter(self, dim, index, _filled(index, start), "none")
-    return _scatter(self, dim, index, src, _REDUCTIONS[reduce])
+        self = _scatter(self, dim, index, _filled(index, neutral(self, reduce)), "none")
+    if reduce in _REDUCTIONS:
+        return _scatter(self, dim, index, src, _REDUCTIONS[reduce])
+    if reduce == "mean":
+        ones = _scatter(
+            _counts(self, include_self), dim, index, _filled(index, like(1, self)), _REDUCTIONS["sum"]
+        )
+        return _mean(_scatter(self, dim, index, src, "add"), ones)
+    places = flat_places(self, dim_of(dim, self.rank), cast(index, INT64))
+    src = _cut(cast(_lifted(src), self.dtype), index)
+    line = _EXTREMES[reduce](ge.Reshape(self, [-1]), ge.Reshape(places, [-1, 1]), ge.Reshape(src, [-1]))
+    return ge.Reshape(line, shape_of(self))
+
+
+_EXTREMES = {"amax": ge.TensorScatterMax, "amin": ge.TensorScatterMin}
+
+
+def neutral(x, reduce):
+    """What changes no result of a reduction."""
+    if reduce in ("amax", "amin"):
+        return like(lowest(x) if reduce == "amax" else highest(x), x)
+    return like(1 if reduce == "prod" else 0, x)
+
+
+def highest(x):
+    """The largest number of a dtype."""
+    dtype = torch_dtype(x)
+    if dtype.is_floating_point:
+        return torch.inf
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def lowest(x):
+    """The smallest number of a dtype."""
+    dtype = torch_dtype(x)
+    if dtype.is_floating_point:
+        return -torch.inf
+    return False if dtype is torch.bool else torch.iinfo(dtype).min
+
+
+def _counts(self, include_self):
+    """How many numbers each place has to begin with."""
+    return ge.OnesLike(self) if include_self else ge.ZerosLike(self)
+
+
+def _mean(total, counts):
+    """Sums by counts; a place without numbers keeps what it has. Integers are rounded down."""
+    divide = ge.Div if torch_dtype(total).is_floating_point else ge.FloorDiv
+    return divide(total, ge.Maximum(counts, like(1, counts)))
+
+
+@converter(aten.index_reduce.default)
+def index_reduce(self, dim, index, source, reduce, *, include_self=True):
+    """The listed entries of a dim combined with those of `source`."""
+    if not self.rank:
+        made = index_reduce(
+            _lifted(self), 0, _lifted(index), _lifted(source), reduce, include_self=include_self
+        )
+        return ge.Squeeze(made, axis=[0])
+    dim, index, source = dim_of(dim, self.rank), _lifted(cast(index, INT64)), cast(source, self.dtype)
+    if not include_self:
+        self = write_at(self, [None] * dim + [index], neutral(self, reduce))
+    if reduce == "mean":
+        start = _counts(self, include_self)
+        counts = ge.InplaceIndexAdd(ge.TensorMove(start), index, ge.OnesLike(source), axis=dim)
+        return _mean(ge.InplaceIndexAdd(ge.TensorMove(self), index, source, axis=dim), counts)
+    front = [dim, *(other for other in range(self.rank) if other != dim)]
+    x, source = (ge.Transpose(part, front) if dim else part for part in (self, source))
+    if reduce == "prod":
+        made = ge.ScatterMul(ge.TensorMove(x), index, source)
+    else:
+        made = _EXTREMES[reduce](x, ge.Unsqueeze(index, axes=[1]), source)
+    return ge.Transpose(made, [front.index(place) for place in range(self.rank)]) if dim else made
 
 
 def _filled(index, value):
@@ -212,10 +311,36 @@ def put(self, index, source, accumulate=False):
 @converter(aten.masked_scatter.default)
 def masked_scatter(self, mask, source, *, meta_outputs):
     """The true places of a mask replaced by the elements of `source`, in order."""
-    same = len(sizes(self)) == meta_outputs.rank and all(map(same_size, sizes(self), meta_outputs.symsize))
-    if not same:
-        raise NotImplementedError("the mask is larger than the tensor")
-    mask = cast(mask, ge.DataType.DT_BOOL)
-    if sizes(mask) != sizes(self):
-        mask = ge.BroadcastTo(mask, shape_of(self))
+    shape = _wanted_shape(meta_outputs, self, mask)
+    mask = cast(mask, BOOL)
+    self, mask = (
+        x if len(sizes(x)) == meta_outputs.rank and all(map(same_size, sizes(x), meta_outputs.symsize))
+        else ge.BroadcastTo(x, shape)
+        for x in (self, mask)
+    )  # fmt: skip
     return ge.MaskedScatter(self, mask, cast(source, self.dtype))
+
+
+def _wanted_shape(spec, *tensors):
+    """The shape of a result as numbers of the graph: each size is that of a tensor which broadcasts to it."""
+    wanted = []
+    for place, size in enumerate(spec.symsize):
+        back = place - spec.rank
+        owner = next(x for x in tensors if x.rank >= -back and same_size(sizes(x)[back], size))
+        wanted.append(size_of(owner, owner.rank + back))
+    return pack(wanted)
+
+
+@converter(aten.masked_scatter_backward.default)
+def masked_scatter_backward(grad_output, mask, sizes):
+    """The gradients of the true places, in order, in front of zeros."""
+    flags = ge.Reshape(cast(mask, INT64), [-1])
+    count = (
+        functools.reduce(product, sizes, 1) if isinstance(sizes, list) else ge.ReduceProdD(sizes, axes=[0])
+    )
+    # Where the mask is false the gradient goes to a place behind the last one, which is cut off.
+    places = ge.SelectV2(cast(flags, BOOL), ge.Sub(ge.Cumsum(flags, 0), cast(1, INT64)), cast(count, INT64))
+    more = ge.Add(count, cast(1, INT64)) if isinstance(count, ge.Tensor) else count + 1
+    zeros = ge.Fill(pack([more]), like(0, grad_output))
+    line = ge.ScatterElements(zeros, places, ge.Reshape(grad_output, [-1]), axis=0)
+    return ge.Reshape(ge.StridedSliceV2(line, [0], pack([count]), [0], [1]), sizes)

@@ -5,8 +5,21 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
+from torchair.convert.aten.index import along, counted
 from torchair.convert.aten.reduce import alone
-from torchair.convert.operands import INT32, INT64, cast, dim_of, result_type
+from torchair.convert.aten.shape import END
+from torchair.convert.operands import (
+    BOOL,
+    INT32,
+    INT64,
+    cast,
+    dim_of,
+    pack,
+    result_type,
+    size_of,
+    sizes,
+    torch_dtype,
+)
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -46,6 +59,89 @@ def topk(self, k, dim=-1, largest=True, sorted=True):
         self, cast(k, INT32), sorted=sorted, dim=dim_of(dim, self.rank), largest=largest
     )
     return values, cast(indices, INT64)
+
+
+@converter(aten.kthvalue.default)
+def kthvalue(self, k, dim=-1, keepdim=False):
+    """The k-th smallest of a dim, and where it stood."""
+    if not self.rank:
+        return alone(self)
+    place = k - 1 if isinstance(k, int) else ge.Sub(k, cast(1, INT64))
+    return _entry(self, dim, place, keepdim)
+
+
+def _entry(self, dim, place, keepdim):
+    """One entry, the same everywhere, of a sorted dim, and where it stood."""
+    dim = dim_of(dim, self.rank)
+    found = pack([place]) if keepdim else cast(place, INT64)
+    return [ge.GatherV2(part, found, [dim]) for part in _sort(self, dim, descending=False, stable=True)]
+
+
+@converter(aten.median.dim)
+def median(self, dim, keepdim=False):
+    """The middle of a sorted dim, the lower of two, and where it stood; the first NaN if there is one."""
+    return _median(self, dim, keepdim, skips_nans=False)
+
+
+@converter(aten.nanmedian.dim)
+def nanmedian(self, dim, keepdim=False):
+    """The middle of a sorted dim without its NaNs, the lower of two, and where it stood."""
+    return _median(self, dim, keepdim, skips_nans=True)
+
+
+def _median(self, dim, keepdim, skips_nans):
+    """NaNs are sorted to the end, so their number says which entry is asked for."""
+    if not self.rank:
+        return alone(self)
+    dim = dim_of(dim, self.rank)
+    size, one, two = size_of(self, dim), cast(1, INT64), cast(2, INT64)
+    if not torch_dtype(self).is_floating_point:
+        place = (size - 1) // 2 if isinstance(size, int) else ge.FloorDiv(ge.Sub(size, one), two)
+        return _entry(self, dim, place, keepdim)
+    nans = ge.ReduceSum(cast(ge.IsNan(self), INT64), [dim], keep_dims=True)
+    rest = ge.Sub(cast(size, INT64), nans)
+    if skips_nans:
+        place = ge.Maximum(ge.FloorDiv(ge.Sub(rest, one), two), cast(0, INT64))
+    else:
+        middle = ge.FloorDiv(ge.Sub(cast(size, INT64), one), two)
+        place = ge.SelectV2(ge.Greater(nans, cast(0, INT64)), rest, middle)
+    parts = _sort(self, dim, descending=False, stable=True)
+    found = [ge.GatherElements(part, place, dim=dim) for part in parts]
+    return found if keepdim else [ge.Squeeze(part, axis=[dim]) for part in found]
+
+
+def _median_of_all(skips_nans):
+    def run(self):
+        if 0 in sizes(self):
+            return cast(torch.nan, self.dtype)
+        return _median(ge.Reshape(self, [-1]), 0, False, skips_nans)[0]
+
+    return run
+
+
+converter(aten.median.default)(_median_of_all(skips_nans=False))
+converter(aten.nanmedian.default)(_median_of_all(skips_nans=True))
+
+
+@converter(aten.mode.default)
+def mode(self, dim=-1, keepdim=False):
+    """The most frequent number of a dim, the smallest of several, and its last place."""
+    if not self.rank:
+        return alone(self)
+    dim = dim_of(dim, self.rank)
+    values, indices = _sort(self, dim, descending=False, stable=True)
+    count = cast(size_of(self, dim), INT64)
+    places = along(counted(count), dim, self.rank)
+    # A run of equals starts where the number differs from the one before.
+    shape = pack([1 if other == dim else size_of(self, other) for other in range(self.rank)])
+    differs = ge.NotEqual(
+        ge.StridedSliceV2(values, [1], [END], [dim], [1]), ge.StridedSliceV2(values, [0], [-1], [dim], [1])
+    )
+    starts = ge.ConcatV2([ge.Fill(shape, cast(True, BOOL)), differs], dim, N=2)
+    since = ge.Cummax(ge.SelectV2(starts, places, cast(0, INT64)), dim=dim)[0]
+    best = ge.ArgMaxV2(ge.Sub(places, since), cast(dim, INT64), dtype=INT64)
+    found = [ge.GatherElements(part, ge.Unsqueeze(best, axes=[dim]), dim=dim) for part in (values, indices)]
+    return found if keepdim else [ge.Squeeze(part, axis=[dim]) for part in found]
 
 
 @converter(aten.searchsorted.Tensor, aten.searchsorted.Scalar)

@@ -59,6 +59,13 @@ def non_zero(x, *, transpose, dtype):
     return found.t() if transpose else found
 
 
+@kernel("RepeatInterleave")
+def repeat_interleave(x, repeats, *, axis):
+    """Every entry of a dim as often as `repeats` says."""
+    # 1000 is how GE writes "no axis": the tensor is one line.
+    return torch.repeat_interleave(x, repeats, None if axis == 1000 else axis)
+
+
 @kernel("MaskedSelect")
 def masked_select(x, mask):
     """The elements where the mask is true, in a line."""

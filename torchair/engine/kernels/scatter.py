@@ -59,3 +59,33 @@ def index_add(var, indices, updates, alpha: Number, *, axis):
 def masked_scatter(x, mask, updates):
     """The true places of the mask replaced by `updates`, in order."""
     return torch.masked_scatter(x, mask, updates)
+
+
+@kernel("TensorScatterMax")
+def tensor_scatter_max(input, indices, updates):
+    """input[row of indices] = the larger of itself and the update."""
+    return _reduced(input, indices, updates, "amax")
+
+
+@kernel("TensorScatterMin")
+def tensor_scatter_min(input, indices, updates):
+    """input[row of indices] = the smaller of itself and the update."""
+    return _reduced(input, indices, updates, "amin")
+
+
+@kernel("ScatterMul", pure=True)
+def scatter_mul(var, indices, updates):
+    """var[indices] *= updates along the first dim."""
+    return _reduced(var, indices.unsqueeze(-1), updates, "prod")
+
+
+def _reduced(x, indices, updates, how):
+    """Updates of slices that a row of coordinates names, which may name a slice more than once."""
+    count = indices.shape[-1]
+    line = x.flatten(0, count - 1)
+    place = indices[..., 0]
+    for dim in range(1, count):
+        place = place * x.shape[dim] + indices[..., dim]
+    updates = updates.reshape(-1, *x.shape[count:])
+    place = place.reshape(-1, *[1] * (updates.ndim - 1)).expand(updates.shape)
+    return torch.scatter_reduce(line, 0, place.long(), updates, how).reshape(x.shape)
