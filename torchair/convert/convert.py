@@ -430,9 +430,14 @@ def _result(walk: Walk, item: Any, env: Mapping[fx.Node, Any]) -> Result:
         return Result("constant", value=meta)
     for index, placeholder in enumerate(walk.placeholders):
         base = placeholder.meta.get("val")
-        if isinstance(base, torch.Tensor) and base.dtype == meta.dtype and is_alias(base, meta):
+        if isinstance(base, torch.Tensor) and is_alias(base, meta) and _is_plain_view(base, meta):
             return Result("alias", value, arg=index, meta=meta)
     return Result("tensor", value, meta=meta)
+
+
+def _is_plain_view(base: torch.Tensor, view: torch.Tensor) -> bool:
+    """The same bits at other places: no other dtype, no lazy conjugate or negation."""
+    return (base.dtype, base.is_conj(), base.is_neg()) == (view.dtype, view.is_conj(), view.is_neg())
 
 
 def _argument(walk: Walk, argument: Any, env: Mapping[fx.Node, Any], read_views: bool = True) -> Any:
