@@ -1,0 +1,267 @@
+"""Tiny random models of `transformers` families, made by rules: no family has code of its own.
+
+`tiny(family)` takes the family's default configuration, makes its numbers small by the names of the fields
+(`SIZES`, `LISTS`), builds the base model and looks for inputs its `forward` takes (`FEEDS`). Nothing is downloaded.
+A family that the rules cannot make small enough, or whose `forward` wants inputs they do not know, is `Unfit`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedConfig
+
+BATCH, LENGTH, VOCAB, WIDTH, PIXELS, SAMPLES, FRAMES = 2, 8, 99, 32, 32, 800, 32
+PARAMETERS = 5_000_000
+Inputs = dict[str, Any]
+
+
+class Unfit(Exception):
+    """The rules make no small runnable model of this family; the message says why."""
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model in eval mode and the keyword arguments it takes."""
+
+    family: str
+    model: nn.Module
+    inputs: Inputs
+
+
+# The first pattern that matches a whole field name gives its value: a number, or a function of the default.
+# Width 32 is 4 heads of 8 everywhere, an image is 4 x 4 patches of 8, and every token id is below 99.
+SIZES: tuple[tuple[str, int | Callable[[int], int]], ...] = (
+    (r".*(token_id|token_index|_bos_id|_eos_id|_start_id|_end_id)", lambda v: v % VOCAB),
+    (r"(im_newline|mask|unk|tag_pad|subs_pad|image_patch)_(id|index)", lambda v: v % VOCAB),
+    (r"type_vocab_size|n_langs", lambda v: v),
+    (r".*vocab(_size)?|vocab_size.*|num_embeddings", VOCAB),
+    (r".*(num_key_value_heads|num_kv_heads|kv_n_heads)", lambda v: min(v, 2)),
+    (r"(linear|mamba|ssm|index|swa|cross)?_?.*(num|n)_(attention_|key_|value_|mamba_|linear_)?heads", 4),
+    (r".*(attention_heads|n_heads?|num_heads)", 4),
+    (r"qk_head_dim|cross_head_dim", 16),
+    (r"query_pre_attn_scalar", 8),
+    (r".*(head_dim|_d_head|dim_head|head_size)|d_kv|rotary_dim|kv_channels", 8),
+    (r".*lora_rank|.*_rank", 16),
+    (r".*(first_k_dense_replace|num_dense_layers|max_window_layers)", 1),
+    (r"num_feat_extract_layers|num_feature_levels", lambda v: v),
+    (r"num_(register_tokens|kv_shared_layers|nextn_predict_layers|hash_functions)", lambda v: min(v, 1)),
+    (r".*(num|n)?_?(hidden_|encoder_|decoder_|spatial_|temporal_)?(layers?|blocks)|depth|layers", lambda v: min(v, 2)),
+    (r".*(experts_per_tok(en)?|moe_topk|moe_top_k|moe_k)", 2),
+    (r"(n|num)_(shared_experts|shared_expert)|zero_expert_num|moe_num_shared_experts", 1),
+    (r".*num_(local_)?experts|n_routed_experts", 4),
+    (r"n_group|topk_group|num_expert_group", 1),
+    (r".*(intermediate_size.*|ffn_dim|mlp_dim|ffn_hidden_size|feedforward.*|linear_units)|d_ff|dff|dim_ff|ffn_dim|d_inner", 64),
+    (r"max_(position|source|target|2d).*|n_positions|.*max_position_embeddings|n_ctx|max_seq_len|max_ep_len", 64),
+    (r"(image|img|input|pretrain_image|max_image|max_img|train_image)_size", PIXELS),
+    (r"patch_size|encoder_stride", lambda v: min(v, 8)),
+    (r"num_mel_bins|n_mel_bins|input_feat_size", 16),
+    (r"sliding_window.*|local_attention|attention_window|local_radius|window_size", 4),
+    (r"num_(queries|frames)|num_query_tokens|num_denoising", 4),
+    (r"num_conv_pos_embeddings|num_buckets|segment_means_seq_len|num_landmarks|.*chunk_size", 8),
+    (r"num_conv_pos_embedding_groups|upsample_groups", 4),
+    (r"(mamba_d_state|state_size|ssm_state_size)", 8),
+    (r"mamba_(n_heads|num_heads)", 8),
+    (r"time_step_rank|mamba_dt_rank", 4),
+    (r"coordinate_size|shape_size", 4),
+    (r".*(hidden_size|hidden_dim|_proj_size|projection_(dim|size)|embedding_size|emb_size|embed_proj_dim|output_size)", WIDTH),
+    (r"d_model|n_embd|.*embed_dim|emb_dim|dim|codebook_dim|codevector_dim|.*bottleneck_size|output_dim", WIDTH),
+    (r"(backbone_|pooler_|true_|word_|text_|audio_|fusion_|neck_)(hidden|size|out_channels).*", WIDTH),
+    (r"num_filters|codebook_size|.*upsample_initial_channel|base_channels|.*_predictor_channels|.*conv_channels", WIDTH),
+    (r"num_position_embeddings", 16),
+)  # fmt: skip
+# Lists of one number per stage: (field name, what becomes of the list).
+LISTS: tuple[tuple[str, Callable[[list[Any]], list[Any]]], ...] = (
+    (r"depths?|layers_per_stage|num_layers|.*blocks_per_stage|stage_num_blocks|block_repeats", lambda v: [1] * len(v)),
+    (r"(hidden_sizes|embed_dims?|encoder_hidden_sizes|neck_hidden_sizes|conv_dim|channels|dims)", lambda v: [8 * max(1, n // min(v)) for n in v]),
+    (r"(num_attention_heads|num_heads)", lambda v: [max(1, n // min(v)) for n in v]),
+    (r"(image|img|input)_size|crop_size", lambda v: [PIXELS] * len(v)),
+    (r"mrope_section", lambda v: [2, 1, 1]),
+    (r".*token_ids?", lambda v: [n % VOCAB for n in v]),
+)  # fmt: skip
+FAMILIES: tuple[str, ...] = ()
+# What no rule can know: a family's own field, or a size that must fit others.
+OWN: dict[str, dict[str, Any]] = {}
+
+
+def families() -> list[str]:
+    """Every family that has a base model, in alphabetical order."""
+    return sorted(config.model_type for config in MODEL_MAPPING if config.model_type in CONFIG_MAPPING)
+
+
+def small_config(kind: type[PreTrainedConfig], own: dict[str, Any] | None = None) -> PreTrainedConfig:
+    """The default configuration with its numbers, those of nested configurations too, made small."""
+    default, given = kind(), dict(own or {})
+    nested = {key.split(".")[0] for key in given if "." in key}
+    chosen: dict[str, Any] = {"use_cache": False} if hasattr(default, "use_cache") else {}
+    for name, value in vars(default).items():
+        if isinstance(value, PreTrainedConfig):
+            inner = {key.partition(".")[2]: given.pop(key) for key in list(given) if key.startswith(f"{name}.")}
+            chosen[name] = small_config(type(value), inner)
+        elif (small := _small(name, value)) is not value:
+            chosen[name] = small
+    assert not nested - set(vars(default)), f"{kind.__name__} has no {nested}"
+    return kind(**{**chosen, **given})
+
+
+def _small(name: str, value: Any) -> Any:
+    """The small value of a field, or the value itself."""
+    if isinstance(value, dict):
+        made = {key: _small(key, item) for key, item in value.items() if isinstance(key, str)}
+        return made if any(made[key] is not value[key] for key in made) and len(made) == len(value) else value
+    if isinstance(value, (list, tuple)):
+        rule = next((rule for pattern, rule in LISTS if re.fullmatch(pattern, name)), None)
+        return value if rule is None or not value else type(value)(rule(list(value)))
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    rule = next((rule for pattern, rule in SIZES if re.fullmatch(pattern, name)), value)
+    made = rule(value) if callable(rule) else rule
+    return min(value, made)
+
+
+def tiny(family: str, seed: int = 0) -> Tiny:
+    """A small seeded model of the family with inputs it runs on."""
+    try:
+        config = small_config(CONFIG_MAPPING[family], OWN.get(family))
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in AutoModel.from_config(config).parameters())
+    except Exception as error:
+        raise Unfit(f"no small configuration: {first_line(error)}") from error
+    if count > PARAMETERS:
+        raise Unfit(f"{count} parameters")
+    torch.manual_seed(seed)
+    model = AutoModel.from_config(config).eval()
+    wrong = []
+    for feed in feeds(model):
+        try:
+            with torch.no_grad():
+                model(**feed)
+        except Exception as error:
+            wrong.append(f"{', '.join(feed)}: {first_line(error)}")
+        else:
+            return Tiny(family, model, feed)
+    raise Unfit("; ".join(wrong) or "no inputs known")
+
+
+def first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+
+
+def feeds(model: nn.Module) -> Iterator[Inputs]:
+    """Inputs to try, widest first: tokens and images together, then what the model calls its main input."""
+    torch.manual_seed(1)
+    taken = inspect.signature(model.forward).parameters
+    config: Any = model.config
+    required = [
+        name
+        for name, parameter in taken.items()
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    main = getattr(model, "main_input_name", "input_ids")
+    for wanted in ((main, "input_ids", "pixel_values"), (main, "input_ids"), (main,)):
+        for make in FEEDS:
+            made = make(config)
+            names = [name for name in made if name in taken and (name in wanted or name not in MAIN)]
+            feed = {name: made[name] for name in names}
+            if "input_ids" not in feed:
+                feed.pop("attention_mask", None)
+            if main in feed and set(required) <= set(feed):
+                yield feed
+
+
+MAIN = {"input_ids", "pixel_values", "input_values", "input_features", "pixel_values_videos", "past_values"}
+
+
+def _text(config: Any) -> Inputs:
+    """Token ids with a padded row, for both halves of an encoder-decoder, and the boxes of document models."""
+    ids = torch.randint(3, VOCAB - 9, (BATCH, LENGTH))
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
+    mask[-1, -2:] = 0
+    boxes = torch.tensor([2, 3, 9, 12]).repeat(BATCH, LENGTH, 1)
+    made = {"input_ids": ids, "attention_mask": mask, "bbox": boxes}
+    if getattr(config, "is_encoder_decoder", False):
+        made["decoder_input_ids"] = torch.randint(3, VOCAB - 9, (BATCH, LENGTH - 2))
+    return made
+
+
+def _number(config: Any, *names: str, default: int) -> int:
+    """The first of these fields, here or in a nested configuration."""
+    inner = [value for value in vars(config).values() if isinstance(value, PreTrainedConfig)]
+    for owner in (config, *inner):
+        for name in names:
+            value = getattr(owner, name, None)
+            if isinstance(value, (list, tuple)) and value and isinstance(value[0], int):
+                return value[0]
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+    return default
+
+
+def _images(config: Any, size: int | None = None) -> Tensor:
+    size = size or _number(config, "image_size", "img_size", default=PIXELS)
+    return torch.randn(BATCH, _number(config, "num_channels", "in_channels", default=3), size, size)
+
+
+def _both(config: Any) -> Inputs:
+    return {**_text(config), "pixel_values": _images(config)}
+
+
+def _large(config: Any) -> Inputs:
+    return {**_text(config), "pixel_values": _images(config, 2 * PIXELS)}
+
+
+def _audio(config: Any) -> Inputs:
+    """A waveform, and its spectrum with bins last."""
+    bins = _number(config, "num_mel_bins", "n_mel_bins", "feature_projection_input_dim", "input_dim", default=16)
+    made = _text(config)
+    made.pop("attention_mask")
+    return {
+        **made,
+        "input_values": torch.randn(BATCH, SAMPLES),
+        "input_features": torch.randn(BATCH, FRAMES, bins),
+    }
+
+
+def _spectrum(config: Any) -> Inputs:
+    """The spectrum with time last, as long as the positions say."""
+    made = _audio(config)
+    bins = made["input_features"].shape[-1]
+    frames = 2 * _number(config, "max_source_positions", default=FRAMES // 2)
+    return {
+        **made,
+        "input_features": torch.randn(BATCH, bins, frames),
+        "input_values": torch.randn(BATCH, 1, SAMPLES),
+    }
+
+
+def _frames(config: Any) -> Inputs:
+    """A clip of a few frames."""
+    size = _number(config, "image_size", "crop_size", default=PIXELS)
+    clip = torch.randn(BATCH, _number(config, "num_frames", "frames_per_clip", default=4), 3, size, size)
+    return {**_text(config), "pixel_values": clip, "pixel_values_videos": clip}
+
+
+def _series(config: Any) -> Inputs:
+    """The past of a few series."""
+    length = _number(config, "context_length", default=LENGTH)
+    past = torch.randn(BATCH, length, _number(config, "num_input_channels", default=1))
+    return {"past_values": past}
+
+
+def _patches(config: Any) -> Inputs:
+    """Flattened patches of one 4 x 4 grid per image, as the towers of vision-language models take them."""
+    patch = _number(config, "patch_size", default=8)
+    depth = _number(config, "temporal_patch_size", default=1)
+    channels = _number(config, "in_channels", "num_channels", "in_chans", default=3)
+    pixels = torch.randn(BATCH * 16, channels * depth * patch * patch)
+    grid = torch.tensor([[1, 4, 4]] * BATCH)
+    return {"hidden_states": pixels, "pixel_values": pixels, "grid_thw": grid}
+
+
+FEEDS: tuple[Callable[[Any], Inputs], ...] = (_both, _text, _large, _audio, _spectrum, _frames, _series, _patches)

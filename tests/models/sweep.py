@@ -1,0 +1,246 @@
+"""The sweep: families of `transformers` as tiny random models, eager against both modes.
+
+    python -m tests.models.sweep                                   all families of `FAMILIES`, results as they come
+    python -m tests.models.sweep --family bert --family gpt2       these
+    python -m tests.models.sweep --shard 1/4 --json /tmp/1.json    a part of them, kept for later
+    python -m tests.models.sweep --read /tmp/*.json --write docs/reference/models.md
+
+A family has a time limit; one that runs over it is an `error` and the sweep goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import torchair
+from tests.models.families import FAMILIES, Tiny, Unfit, first_line, tiny
+from tests.models.zoo import leaves
+
+MODES = ("max-autotune", "npugraph_ex")
+EQUAL = "equal"
+LIMIT_S = 120
+
+
+@dataclass
+class Result:
+    """What became of one family. A mode's entry is `equal`, or what went wrong in one line."""
+
+    family: str
+    unfit: str = ""
+    inputs: list[str] = field(default_factory=list[str])
+    parameters: int = 0
+    modes: dict[str, str] = field(default_factory=dict[str, str])
+    aot_eager: str = ""
+    """How stock torch fares, asked only where a mode is not equal."""
+    graphs: int = 0
+    ops: int = 0
+    breaks: list[str] = field(default_factory=list[str])
+    fallbacks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Equal to eager in both modes, or no worse than stock torch."""
+        if self.unfit:
+            return False
+        return all(said == EQUAL for said in self.modes.values()) or self.aot_eager not in ("", EQUAL)
+
+
+class OutOfTime(BaseException):
+    """The family's time is up. No `Exception`: nobody on the way may swallow it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raise `OutOfTime` in the body after so many seconds."""
+
+    def ring(*_: Any) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def backend(mode: str) -> Callable[..., Any]:
+    """Ours in one mode, with the code generator that needs no compiler."""
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    config.engine_config.codegen = "eager"
+    return torchair.get_npu_backend(compiler_config=config)
+
+
+def compare(found: Tiny, wanted: list[torch.Tensor], with_backend: Any) -> str:
+    """`equal`, or why not."""
+    torch.compiler.reset()
+    try:
+        with torch.no_grad():
+            torch.manual_seed(2)
+            got = leaves(torch.compile(found.model, backend=with_backend)(**found.inputs))
+        torch.testing.assert_close(got, wanted, equal_nan=True, rtol=1e-4, atol=1e-5)
+    except AssertionError as error:
+        return f"unequal: {first_line(error)}"
+    except Exception as error:
+        return f"error: {first_line(error)}"
+    finally:
+        torch.compiler.reset()
+    return EQUAL
+
+
+def run_family(family: str, limit_s: int = LIMIT_S) -> Result:
+    """Eager, both modes and `explain` for one family."""
+    result, began = Result(family), time.perf_counter()
+    try:
+        with time_limit(limit_s):
+            _fill(result)
+    except Unfit as error:
+        result.unfit = str(error)
+    except OutOfTime:
+        late = next((mode for mode in MODES if mode not in result.modes), "explain")
+        result.modes[late] = f"error: not done after {limit_s} s"
+    result.seconds = round(time.perf_counter() - began, 1)
+    return result
+
+
+def _fill(result: Result) -> None:
+    found = tiny(result.family)
+    result.inputs = list(found.inputs)
+    result.parameters = sum(parameter.numel() for parameter in found.model.parameters())
+    wanted = eager(found)
+    for mode in MODES:
+        result.modes[mode] = compare(found, wanted, backend(mode))
+    if any(said != EQUAL for said in result.modes.values()):
+        result.aot_eager = compare(found, wanted, "aot_eager")
+    with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            said = torchair.explain(found.model, **found.inputs)
+        except Exception as error:
+            result.modes["explain"] = f"error: {first_line(error)}"
+            return
+    result.graphs, result.ops = len(said.graphs), sum(graph.ge_ops for graph in said.graphs)
+    result.breaks = [reason.reason.strip().splitlines()[0] for reason in said.graph_breaks]
+    result.fallbacks = [(reason.op, reason.why) for reason in said.fallbacks]
+
+
+def eager(found: Tiny) -> list[torch.Tensor]:
+    """Eager's tensors; the same ones twice, or nothing can be equal to them."""
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(2)
+        with torch.no_grad():
+            runs.append(leaves(found.model(**found.inputs)))
+    if not runs[0]:
+        raise Unfit("the result holds no tensor")
+    try:
+        torch.testing.assert_close(*runs, equal_nan=True, rtol=1e-4, atol=1e-5)
+    except AssertionError as error:
+        raise Unfit(f"eager differs from call to call: {first_line(error)}") from error
+    if not any(torch.isfinite(leaf).all() for leaf in runs[0] if leaf.is_floating_point()):
+        raise Unfit("eager gives no finite numbers")
+    return runs[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.models.sweep", description=__doc__)
+    parser.add_argument("--family", action="append", help="only these")
+    parser.add_argument("--shard", default="1/1", help="every n-th family, starting with the i-th: i/n")
+    parser.add_argument("--json", type=Path, help="keep the results here, one line each")
+    parser.add_argument("--read", type=Path, nargs="*", help="take results from these files, run nothing")
+    parser.add_argument("--write", type=Path, help="write the table here")
+    parser.add_argument("--limit", type=int, default=LIMIT_S, help="seconds per family")
+    options = parser.parse_args()
+    results = read(options.read) if options.read else sweep(options)
+    if options.write:
+        options.write.write_text(page(results), encoding="utf-8")
+    print(summary(results))
+
+
+def sweep(options: argparse.Namespace) -> list[Result]:
+    """Run what the command line names, a line each."""
+    transformers.logging.set_verbosity_error()
+    index, count = (int(part) for part in options.shard.split("/"))
+    results = []
+    for family in (options.family or FAMILIES)[index - 1 :: count]:
+        result = run_family(family, options.limit)
+        results.append(result)
+        wrong = {mode: said for mode, said in result.modes.items() if said != EQUAL}
+        print(f"{family:32} {result.seconds:6.1f} s  {result.unfit or wrong or EQUAL}", flush=True)
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
+    return results
+
+
+def read(paths: list[Path]) -> list[Result]:
+    """Kept results; the last one of a family counts."""
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    found = {result.family: result for result in (Result(**json.loads(line)) for line in lines)}
+    return [found[family] for family in sorted(found)]
+
+
+def fallbacks(results: list[Result]) -> list[tuple[str, int, str]]:
+    """Fall-backs by how many families have them: op, families, reason."""
+    families = Counter((op, why) for result in results for op, why in {tuple(pair) for pair in result.fallbacks})
+    return [(op, count, why) for (op, why), count in families.most_common()]
+
+
+def summary(results: list[Result]) -> str:
+    fit = [result for result in results if not result.unfit]
+    good = [result for result in fit if result.is_good]
+    lines = [f"{len(fit)} families run eagerly, {len(good)} of them as they should in both modes"]
+    lines += [f"{count:4} {op}: {why}" for op, count, why in fallbacks(results)[:20]]
+    return "\n".join(lines)
+
+
+def page(results: list[Result]) -> str:
+    """The reference page."""
+    fit = [result for result in results if not result.unfit]
+    equal = sum(all(said == EQUAL for said in result.modes.values()) for result in fit)
+    lines = [
+        "# Models",
+        "",
+        "Written by `python -m tests.models.sweep --write docs/reference/models.md`: tiny random models of",
+        f"`transformers` families, torch {torch.__version__.split('+')[0]}, CPU. {len(fit)} families run, {equal} of them "
+        "equal to eager in both modes.",
+        "Graphs and breaks are Dynamo's; a fall-back is an op that graph mode carries through as it is.",
+        "",
+        "| family | graph mode | capture mode | graphs | breaks | IR ops | fall-backs |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for result in fit:
+        said = [_cell(result.modes.get(mode, ""), result.aot_eager) for mode in MODES]
+        carried = ", ".join(f"`{op}`" for op in sorted({op for op, _ in result.fallbacks}))
+        cells = (result.family, *said, result.graphs, len(result.breaks), result.ops, carried)
+        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    lines += ["", "## Fall-backs", "", "| op | families | why |", "| --- | --- | --- |"]
+    lines += [f"| `{op}` | {count} | {_plain(why)} |" for op, count, why in fallbacks(fit)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(said: str, stock: str) -> str:
+    return said if said == EQUAL else f"{_plain(said)} (`aot_eager`: {_plain(stock)})"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+if __name__ == "__main__":
+    main()
