@@ -154,6 +154,11 @@ def test_against_a_formula(name):
     agrees(*ROWS[name])
 
 
+def test_given_scales_are_not_returned():
+    _, scale = npu.npu_gelu_quant(X, input_scale=torch.ones(16), quant_mode="static")
+    assert scale is None
+
+
 def test_arithmetic_is_float32():
     x = rand(64, 256, dtype=bf16)
     torch.testing.assert_close(npu.npu_swiglu(x), swiglu(x.float()).to(bf16), rtol=0, atol=0)

@@ -149,7 +149,7 @@ QUANTISED = {
             output_bs=5,
             shared_input_weight=0.5,
             shared_input_offset=1,
-        ),  # fmt: skip
+        ),
         (X8, W8, torch.tensor(COUNTS), rand(4, 8), rand(9), rand(3, 8), rand(9), ints(0, 5, 9)),
         lambda x, w, g, s, p, c, t, r: torch.cat((torch.zeros(1, 8), c * 0.5, torch.zeros(1, 8))).index_add(
             0,

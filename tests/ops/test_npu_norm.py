@@ -127,7 +127,8 @@ def test_against_a_formula(name):
 
 def test_one_smooth_scale_makes_one_pair():
     y1, y2, _, scale1, scale2 = npu.npu_add_rms_norm_dynamic_quant(X, X2, GAMMA, smooth_scale1=GAMMA)
-    assert y1.shape == X.shape and scale1.shape == X.shape[:-1]
+    assert y1.shape == X.shape
+    assert scale1.shape == X.shape[:-1]
     assert y2.shape == scale2.shape == (0,)
     agrees(
         lambda a, b, g: npu.npu_add_rms_norm_dynamic_quant(a, b, g, output_mask=[True, True]),
@@ -138,7 +139,8 @@ def test_one_smooth_scale_makes_one_pair():
 
 def test_packed_int4_rows():
     y, _, _, scale, _ = npu.npu_add_rms_norm_dynamic_quant(X, X2, GAMMA, y_dtype=285)
-    assert y.dtype == torch.int32 and y.shape == (3, 4, 4)
+    assert y.dtype == torch.int32
+    assert y.shape == (3, 4, 4)
     nibbles = torch.stack([(y << (28 - 4 * i)) >> 28 for i in range(8)], -1).flatten(-2)
     expected = rms(X + X2, GAMMA)
     assert ((nibbles * scale.unsqueeze(-1) - expected).abs() <= scale.unsqueeze(-1) / 2 + 1e-6).all()
@@ -148,7 +150,7 @@ def test_packed_int4_rows():
 def test_microscaled(code):
     """Every value is within half a step of its block's scale; scales come in pairs."""
     y, scale, _ = npu.npu_rms_norm_dynamic_mx_quant(X, GAMMA, dst_type=code)
-    added, total, added_scale, _ = npu.npu_add_rms_norm_dynamic_mx_quant(X, X2, GAMMA, dst_type=code)
+    _, total, added_scale, _ = npu.npu_add_rms_norm_dynamic_mx_quant(X, X2, GAMMA, dst_type=code)
     assert scale.shape == added_scale.shape == (3, 4, 1, 2)
     torch.testing.assert_close(total, X + X2)
     back = npu.npu_anti_mx_quant(y, scale, dst_type=6, src_type=code)

@@ -170,13 +170,15 @@ def test_rows_in_small_floats(code):
 
 def test_a_row_of_zeros():
     y, scale = npu.npu_dynamic_quant(torch.zeros(2, 8))
-    assert not y.any() and not scale.any()
+    assert not y.any()
+    assert not scale.any()
 
 
 @pytest.mark.parametrize("op", [npu.npu_dynamic_quant, npu.npu_dynamic_quant_asymmetric])
 def test_int4_is_packed_eight_in_a_word(op):
     y, scale, *offset = op(X, dst_type=285)
-    assert y.dtype == i32 and y.shape == (6, 2)
+    assert y.dtype == i32
+    assert y.shape == (6, 2)
     back = (nibbles(y) - (offset[0].unsqueeze(-1) if offset else 0)) * scale.unsqueeze(-1)
     assert ((back - X).abs() <= scale.unsqueeze(-1) * 0.5001 + 1e-6).all()
     agrees(lambda x: op(x, dst_type=285), (X,), lambda x: (y, scale, *offset))
@@ -190,7 +192,8 @@ def test_kronecker():
     assert torch.equal(nibbles(y), (z / scale.view(2, 1, 1)).round().clamp(-8, 7))
     agrees(lambda *args: npu.npu_kronecker_quant(*args, 0.9), (x, p1, p2), lambda *args: (y, scale))
     y4, mxscale = npu.npu_kronecker_quant(x, p1, p2, None, 296)
-    assert y4.shape == (2, 16) and mxscale.shape == (2, 1, 2)
+    assert y4.shape == (2, 16)
+    assert mxscale.shape == (2, 1, 2)
 
 
 # Microscaling: one power of two per 32 values.
@@ -226,13 +229,16 @@ def test_microscaled(code, axis):
 def test_rounded_up_scales_hold_the_largest_value():
     x = torch.full((1, 32), 449.0)
     floor, up = (npu.npu_dynamic_mx_quant(x, dst_type=292, scale_alg=alg) for alg in (0, 1))
-    assert floor[1][0, 0, 0] == 127 and up[1][0, 0, 0] == 128
-    assert floor[0].float().max() == 448 and up[0].float().max() == 224
+    assert floor[1][0, 0, 0] == 127
+    assert up[1][0, 0, 0] == 128
+    assert floor[0].float().max() == 448
+    assert up[0].float().max() == 224
 
 
 def test_a_block_of_zeros_has_scale_zero():
     y, scale = npu.npu_dynamic_mx_quant(torch.zeros(1, 64), dst_type=292)
-    assert not y.float().any() and not scale.any()
+    assert not y.float().any()
+    assert not scale.any()
 
 
 def test_both_axes_are_the_two_single_ones():
@@ -240,7 +246,8 @@ def test_both_axes_are_the_two_single_ones():
     y1, s1, y2, s2 = npu.npu_dynamic_mx_quant_with_dual_axis(x, dst_type=292)
     for axis, (y, s) in {-1: (y1, s1), -2: (y2, s2)}.items():
         alone = npu.npu_dynamic_mx_quant(x, axis=axis, dst_type=292)
-        assert torch.equal(y.float(), alone[0].float()) and torch.equal(s, alone[1])
+        assert torch.equal(y.float(), alone[0].float())
+        assert torch.equal(s, alone[1])
     agrees(
         lambda x: npu.npu_dynamic_mx_quant_with_dual_axis(x, dst_type=292), (x,), lambda x: (y1, s1, y2, s2)
     )
@@ -249,7 +256,8 @@ def test_both_axes_are_the_two_single_ones():
 def test_tiles_share_one_power():
     x = rand(64, 96)
     y, by_row, by_column = npu.npu_dynamic_block_mx_quant(x, dst_type=292)
-    assert by_row.shape == (64, 2, 2) and by_column.shape == (1, 96, 2)
+    assert by_row.shape == (64, 2, 2)
+    assert by_column.shape == (1, 96, 2)
     for r in range(2):
         for c in range(3):
             expected = power(292, x[32 * r : 32 * r + 32, 32 * c : 32 * c + 32])
@@ -263,7 +271,9 @@ def test_tiles_share_one_power():
 def test_two_levels():
     x = rand(3, 1024) * torch.linspace(0.01, 100, 1024)
     y, level0, level1 = npu.npu_dynamic_dual_level_mx_quant(x)
-    assert y.shape == (3, 512) and level0.shape == (3, 2) and level1.shape == (3, 16, 2)
+    assert y.shape == (3, 512)
+    assert level0.shape == (3, 2)
+    assert level1.shape == (3, 16, 2)
     torch.testing.assert_close(level0, x.view(3, 2, 512).abs().amax(-1) / 6)
     back = npu.npu_anti_mx_quant(y, level1, dst_type=6, src_type=296) * level0.repeat_interleave(512, 1)
     peak = x.view(3, 32, 32).abs().amax(-1).repeat_interleave(32, 1)
@@ -277,16 +287,16 @@ def test_grouped_blocks_are_those_of_each_group():
     parts = [npu.npu_dynamic_mx_quant(part, axis=0, dst_type=23) for part in x.split([40, 30])]
     assert torch.equal(y.float(), torch.cat([part[0] for part in parts]).float())
     assert scale.shape == (3, 16, 2)
-    assert torch.equal(scale[0], parts[0][1][0]) and torch.equal(scale[1], parts[1][1][0])
+    assert torch.equal(scale[0], parts[0][1][0])
+    assert torch.equal(scale[1], parts[1][1][0])
     tiles, scales = npu.npu_grouped_dynamic_block_quant(x, ends, row_block_size=16, col_block_size=8)
     alone = [
         npu.npu_dynamic_block_quant(part, row_block_size=16, col_block_size=8, dst_type=291)
         for part in x.split([40, 30])
     ]
     assert torch.equal(tiles.float(), torch.cat([part[0] for part in alone]).float())
-    assert torch.equal(scales[:3], alone[0][1]) and torch.equal(
-        scales[40 // 16 + 1 : 40 // 16 + 3], alone[1][1]
-    )
+    assert torch.equal(scales[:3], alone[0][1])
+    assert torch.equal(scales[40 // 16 + 1 : 40 // 16 + 3], alone[1][1])
     agrees(npu.npu_grouped_dynamic_mx_quant, (x, ends), lambda *_: (y, scale))
     agrees(
         lambda x, g: npu.npu_grouped_dynamic_block_quant(x, g, row_block_size=16, col_block_size=8),
@@ -301,7 +311,8 @@ def test_packed_dequantisation_parameters():
     for word, number, shift in zip(packed.tolist(), scale, (-3, 255), strict=True):
         bits = number.view(i32).item() & 0xFFFFE000
         assert word & 0xFFFFFFFF == bits
-        assert word >> 46 == 1 and (word >> 37) & 0x1FF == shift & 0x1FF
+        assert word >> 46 == 1
+        assert (word >> 37) & 0x1FF == shift & 0x1FF
     agrees(npu.npu_trans_quant_param, (scale, offset), lambda *_: packed)
 
 
@@ -320,7 +331,8 @@ def test_hifloat8_rounds_to_its_neighbours():
     assert stored.dtype == torch.uint8
     # Three bits behind the point near 1, two and one farther away.
     near, far = (x.abs() >= 0.125) & (x.abs() < 16), (x.abs() < 0.125)
-    assert near.any() and far.any()
+    assert near.any()
+    assert far.any()
     assert ((back - x).abs() <= x.abs() * torch.where(near, 1 / 16, 1 / 4)).all()
 
 

@@ -1,4 +1,4 @@
-"""The tables of the npu library: complete, in the terms of the IR, and never in the way of the real plug-in."""
+"""The tables of the npu library: complete, in the terms of the IR, never in the way of the real plug-in."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
     schema = schema_of(op)
 
     def convert(*args: Any, **kwargs: Any) -> Any:
+        _refuse_unknown(schema, args, kwargs)
         given = bind(schema, args, kwargs)
         row = choose(rows, given)
         if not row.ir:
@@ -32,6 +33,13 @@ def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
         return row.results(made)
 
     return convert
+
+
+def _refuse_unknown(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The plug-in may be newer than our table and know arguments that we would lose."""
+    unknown = set(kwargs) - {argument.name for argument in schema.arguments}
+    if unknown or len(args) > len(schema.arguments):
+        raise NotImplementedError(f"arguments that are not in our schema of {schema.name}: {sorted(unknown)}")
 
 
 def _copied(value: Any) -> Any:

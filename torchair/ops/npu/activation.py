@@ -83,7 +83,7 @@ def gelu_quant(
     dst_type=INT8,
     round_mode="rint",
 ):
-    """(quantised gelu, scale per row); with given scales the second result is an empty tensor."""
+    """(quantised gelu, scale per row); with given scales the second result is empty."""
     y = F.gelu(wide(x), approximate=approximate)
     if quant_mode == "static":
         return static(y, input_scale, input_offset, dst_type, mode=round_mode), y.new_empty(0)
@@ -158,6 +158,7 @@ def swiglu_mx_quant(
 
 
 _SELF = {"x": "self"}
+_GELU_QUANT = {"x": "self", "dst_type": made(ir_type_or(INT8), "dst_type")}
 _DEQUANT_SWIGLU = {
     "dst_type": made(ir_type_or(INT8), "dst_type"),
     "quant_mode": made(lambda mode: ("static", "dynamic")[mode], "quant_mode"),
@@ -178,8 +179,13 @@ ROWS = (
         "npu_gelu_quant",
         "GeluQuant",
         gelu_quant,
-        {"x": "self", "dst_type": made(ir_type_or(INT8), "dst_type")},
+        _GELU_QUANT,
+        # Given scales are not returned.
+        outputs=(0,),
+        extra=(None,),
+        when=lambda given: given["quant_mode"] == "static",
     ),
+    Row("npu_gelu_quant", "GeluQuant", gelu_quant, _GELU_QUANT),
     Row("npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU),
     Row(
         "npu_inference::npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU

@@ -1,5 +1,5 @@
-"""Writing into caches: scatter along a dim, by coordinates, by slots of pages; and the fusions of norm, rotary
-embedding and quantisation that end in a cache.
+"""Writing into caches: scatter along a dim, by coordinates, by slots of pages; and the fusions of norm,
+rotary embedding and quantisation that end in a cache.
 
 Every write is one `index_put`, so that compilers can do it in place. A page in NZ layout holds [pieces, rows,
 width] instead of [rows, columns].
@@ -11,7 +11,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.ops.npu.activation import dequantised
-from torchair.ops.npu.formats import INT8, ir_type_or, static, store, wide
+from torchair.ops.npu.formats import INT8, static, wide
 from torchair.ops.npu.norm import normalised
 from torchair.ops.npu.rotary import HALF, INTERLEAVE_HALF, roped
 from torchair.ops.npu.row import InPlace, Row, fixed, made
@@ -23,8 +23,8 @@ aten = torch.ops.aten
 
 
 def scattered(var, indices, updates, axis, put=aten.index_put):
-    """var with updates[i] written along `axis` from position indices[i] of batch entry i (or of the entry that
-    rows of [entry, position] name).
+    """var with updates[i] written along `axis` from position indices[i] of batch entry i, or of the entry
+    that rows of [entry, position] name.
     """
     axis = axis % var.ndim
     rows, starts = indices.unbind(1) if indices.ndim == 2 else (None, indices)
@@ -212,13 +212,13 @@ def cached(value, scale, offset, cache):
 
 
 def kv_rms_norm_rope_cache(
-    kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v, *,
-    epsilon=1e-5, cache_mode="Norm", is_output_kv=False,
+    kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset, v,
+    *, epsilon=1e-5, cache_mode="Norm", is_output_kv=False,
 ):  # fmt: skip
     """(key cache, value cache, rotated part, normalised part).
 
-    Without v the leading columns of kv [B, 1, S, …] are normalised and the others rotated; with v all of kv is
-    normalised and its leading columns rotated, and v is the value.
+    Without v the leading columns of kv [B, 1, S, …] are normalised and the others rotated; with v all of kv
+    is normalised and its leading columns rotated, and v is the value.
     """
     tokens = wide(kv.squeeze(1))
     angles = cos.squeeze(1), sin.squeeze(1)
@@ -270,8 +270,8 @@ def dequant_rope_quant_kvcache(
     x, cos, sin, k_cache, v_cache, indices, scale_k, scale_v, offset_k, offset_v, weight_scale,
     activation_scale, bias, *, size_splits, quant_mode="static", layout="BSND", kv_output=False,
 ):  # fmt: skip
-    """(queries, keys, values, key cache, value cache); row b of a cache [B, Smax, N, D] is written from position
-    indices[b] on.
+    """(queries, keys, values, key cache, value cache); row b of a cache [B, Smax, N, D] is written from
+    position indices[b] on.
     """
     parts = (offset_k, offset_v, weight_scale, activation_scale, bias)
     return _rope_quant(
@@ -297,8 +297,8 @@ def _rope_quant(
     values = dequantised(x, weight_scale, activation_scale, bias) if x.dtype == torch.int32 else wide(x)
     width = k_cache.shape[-1]
     query, key, value = (part.unflatten(-1, (-1, width)) for part in values.split(list(size_splits), -1))
-    angles = [part.reshape(*x.shape[:-1], 1, width) for part in (cos, sin)]
-    query, key = (roped(part, *angles, HALF).to(cos.dtype) for part in (query, key))
+    cosine, sine = (part.reshape(*x.shape[:-1], 1, width) for part in (cos, sin))
+    query, key = (roped(part, cosine, sine, HALF).to(cos.dtype) for part in (query, key))
     value = value.to(cos.dtype)
     caches = []
     for part, scale, offset, cache in (
@@ -441,9 +441,13 @@ _ROPE_CACHE = (_ROPE_WRITES, (0, 1, 2, "k_cache", "v_cache"))
 IN_PLACE = (
     InPlace("scatter_update_", "scatter_update", {"self": 0}, ("self",), scatter_update_here),
     InPlace("npu_quant_scatter_", "npu_quant_scatter", {"self": 0}, ("self",), quant_scatter_here),
-    InPlace("npu_scatter_nd_update_", "npu_scatter_nd_update", {"self": 0}, ("self",), scatter_nd_update_here),
+    InPlace(
+        "npu_scatter_nd_update_", "npu_scatter_nd_update", {"self": 0}, ("self",), scatter_nd_update_here
+    ),
     InPlace("npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE),
-    InPlace("npu_inference::npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE),
+    InPlace(
+        "npu_inference::npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE
+    ),
     InPlace(
         "npu_qkv_rms_norm_rope_cache",
         "npu_qkv_rms_norm_rope_cache_functional",
@@ -451,5 +455,7 @@ IN_PLACE = (
         (0, 1, 2),
     ),
     InPlace("npu_rope_quant_kvcache", "torchair::npu_rope_quant_kvcache_functional", *_ROPE_CACHE),
-    InPlace("npu_dequant_rope_quant_kvcache", "torchair::npu_dequant_rope_quant_kvcache_functional", *_ROPE_CACHE),
-)  # fmt: skip
+    InPlace(
+        "npu_dequant_rope_quant_kvcache", "torchair::npu_dequant_rope_quant_kvcache_functional", *_ROPE_CACHE
+    ),
+)

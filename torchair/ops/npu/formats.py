@@ -39,8 +39,8 @@ _TORCH_CODES = {
 _OWN_CODES = 256
 
 
-def ir_type(code: int | torch.dtype | None) -> int | None:
-    """A type code of a torch argument (or a dtype) -> the IR's number of that type."""
+def ir_type(code: Any) -> Any:
+    """A type code of a torch argument (or a dtype) -> the IR's number of that type; None stays None."""
     if code is None or isinstance(code, torch.dtype):
         return None if code is None else dtypes.to_ge(code)
     return code - _OWN_CODES if code >= _OWN_CODES else dtypes.BY_NAME[_TORCH_CODES[code]].runtime
@@ -90,7 +90,7 @@ def load(x: torch.Tensor, kind: int | None = None) -> torch.Tensor:
     """
     if x.dtype == torch.int32 and kind in (None, INT4, INT32):
         return unpack_int4(x).float()
-    if kind in FP4:
+    if kind is not None and kind in FP4:
         both = torch.stack((x & 15, x >> 4), -1).flatten(-2)
         return decode(both, kind)
     return decode(x, kind) if kind == HIF8 else wide(x)

@@ -162,7 +162,7 @@ def _rows(
         weight = [expanded_weights(weight, antiquant_scale, antiquant_offset, x.shape[1])]
     bias = per_group(bias)
     is_int = bias is not None and not bias.is_floating_point()
-    if is_int:
+    if bias is not None and is_int:
         # A whole-number bias is added before the scales: as one more row of the inner dim.
         left = decoded(x)
         values = expanded_weights(weight, [], [], left.shape[1])
@@ -216,11 +216,13 @@ def grouped_matmul_finalize_routing(
 
 
 _FINALIZED = {0: torch.float32, 1: torch.float16, 2: torch.bfloat16}
+_FINALIZED_NUMBERS = {None: 0, torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
 
 def grouped_matmul_swiglu_quant(
     x, x_scale, group_list, weight, weight_scale, weight_assist_matrix, bias, smooth_scale, *, dequant_mode=0,
-    dequant_dtype=0, quant_mode=0, quant_dtype=1, transpose_weight=False, group_list_type=0, tuning_config=(0,),
+    dequant_dtype=0, quant_mode=0, quant_dtype=1, transpose_weight=False, group_list_type=0,
+    tuning_config=(0,),
 ):  # fmt: skip
     """A grouped product, SwiGLU on its halves, quantised per row or microscaled: (y, scale)."""
     weights = [part.mT for part in weight] if transpose_weight else list(weight)
@@ -301,11 +303,11 @@ def ffn(
 
 
 def _layer(x, weight, bias, deq_scale, antiquant_scale, antiquant_offset, groups, kind):
-    lists = [[] if part is None else [part] for part in (bias, deq_scale, antiquant_scale, antiquant_offset)]
+    parts = (bias, deq_scale, antiquant_scale, antiquant_offset)
+    biases, scales, anti, anti_offset = ([] if part is None else [part] for part in parts)
     if groups is not None:
-        bias_of, deq, anti, anti_offset = lists
-        return _rows(x, [weight], bias_of, deq, [], anti, anti_offset, groups, None, kind).float()
-    return _pairs([x], [weight], *lists, None)[0].float()
+        return _rows(x, [weight], biases, scales, [], anti, anti_offset, groups, None, kind).float()
+    return _pairs([x], [weight], biases, scales, anti, anti_offset, None)[0].float()
 
 
 def _listed(parts):
@@ -327,6 +329,10 @@ def _group_type(kind, group_list):
     return NO_SPLIT if group_list is None else SPLIT_ROWS
 
 
+def _tokens(counts, ends):
+    return ends if counts is None else counts
+
+
 _LISTS = ("bias", "scale", "offset", "antiquant_scale", "antiquant_offset")
 _GROUPED = {
     **{name: made(_listed, name) for name in _LISTS},
@@ -346,22 +352,36 @@ _ADDED = {
 _ADDED_CODES = ("x1_dtype", "x2_dtype", "x1_scale_dtype", "x2_scale_dtype")
 ROWS = (
     Row(
-        "npu_grouped_matmul", "GroupedMatmul", grouped_matmul, _GROUPED,
-        count=_outputs, ignored=(*_GROUPED_IGNORED, *_CODES),
+        "npu_grouped_matmul",
+        "GroupedMatmul",
+        grouped_matmul,
+        _GROUPED,
+        count=_outputs,
+        ignored=(*_GROUPED_IGNORED, *_CODES),
     ),
-    Row("npu_grouped_matmul.List", "GroupedMatmul", grouped_matmul, _GROUPED, count=_outputs, ignored=_GROUPED_IGNORED),
+    Row(
+        "npu_grouped_matmul.List",
+        "GroupedMatmul",
+        grouped_matmul,
+        _GROUPED,
+        count=_outputs,
+        ignored=_GROUPED_IGNORED,
+    ),
     Row(
         "npu_grouped_matmul_finalize_routing",
         "GroupedMatmulFinalizeRouting",
         grouped_matmul_finalize_routing,
-        {"dtype": made(lambda code: {None: 0, torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}[code], "dtype")},
+        {"dtype": made(_FINALIZED_NUMBERS.__getitem__, "dtype")},
         ignored=("x_dtype", "w_dtype", "scale_dtype", "pertoken_scale_dtype"),
     ),
     Row(
         "npu_grouped_matmul_swiglu_quant_v2",
         "GroupedMatmulSwigluQuantV2",
         grouped_matmul_swiglu_quant,
-        {"weight_assist_matrix": made(_listed, "weight_assist_matrix"), "dequant_dtype": made(ir_type_or(0), "dequant_dtype")},
+        {
+            "weight_assist_matrix": made(_listed, "weight_assist_matrix"),
+            "dequant_dtype": made(ir_type_or(0), "dequant_dtype"),
+        },
         ignored=("x_dtype", "weight_dtype", "weight_scale_dtype", "x_scale_dtype"),
     ),
     Row(
@@ -371,22 +391,30 @@ ROWS = (
         {"x_quant_mode": "quant_mode"},
     ),
     Row(
-        "npu_add_quant_gmm", "QuantGroupedMatmulInplaceAdd", quant_grouped_matmul_inplace_add, _ADDED,
-        copies=("self",), ignored=_ADDED_CODES,
+        "npu_add_quant_gmm",
+        "QuantGroupedMatmulInplaceAdd",
+        quant_grouped_matmul_inplace_add,
+        _ADDED,
+        copies=("self",),
+        ignored=_ADDED_CODES,
     ),
     Row(
-        "npu_add_quant_gmm_", "QuantGroupedMatmulInplaceAdd", quant_grouped_matmul_inplace_add, _ADDED,
-        writes={"self": 0}, ignored=_ADDED_CODES,
+        "npu_add_quant_gmm_",
+        "QuantGroupedMatmulInplaceAdd",
+        quant_grouped_matmul_inplace_add,
+        _ADDED,
+        writes={"self": 0},
+        ignored=_ADDED_CODES,
     ),
     Row(
         "npu_ffn",
         "FFN",
         ffn,
         {
-            "expert_tokens": made(lambda counts, ends: ends if counts is None else counts, "expert_tokens", "expert_tokens_index"),
+            "expert_tokens": made(_tokens, "expert_tokens", "expert_tokens_index"),
             "tokens_index_flag": made(lambda ends: ends is not None, "expert_tokens_index"),
-            "output_dtype": made(lambda dtype: -1 if dtype is None else _NUMBERS[ir_type(dtype)], "output_dtype"),
+            "output_dtype": made(_result_number, "output_dtype"),
         },
     ),
-)  # fmt: skip
+)
 IN_PLACE = (InPlace("npu_add_quant_gmm_", "npu_add_quant_gmm", {"self": 0}, ("self",)),)

@@ -65,7 +65,9 @@ def grouped_mx(
     maximum: float = 0.0,
     mode: str = "rint",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks of rows inside each group share a power of two per column: scales [rows // 64 + groups, n, 2]."""
+    """Blocks of rows inside each group share a power of two per column: scales [rows // 64 + groups, n, 2]
+    in pairs.
+    """
     rows = y.shape[0]
     ids, local = local_rows(groups, rows, kind)
     first = (torch.arange(rows, device=y.device) - local) // (2 * block) + ids

@@ -5,7 +5,6 @@ Integer products are exact; everything else is float32 until the result is store
 
 from __future__ import annotations
 
-
 import torch
 import torch.nn.functional as F
 
@@ -85,7 +84,8 @@ def decoded(x, kind=None):
     """Packed types as numbers: int4 as int8, small floats as float32; others as they are."""
     if x.dtype == torch.int32:
         return unpack_int4(x)
-    return load(x, kind) if kind in (*FP4, HIF8) or x.dtype.itemsize == 1 and x.is_floating_point() else x
+    is_small = x.is_floating_point() and x.dtype.itemsize == 1
+    return load(x, kind) if is_small or kind in (*FP4, HIF8) else x
 
 
 def fp4_of(x):

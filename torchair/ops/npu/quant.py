@@ -63,9 +63,9 @@ def quantize(x, scales, zero_points, *, dtype, axis=1):
 
 def ascend_quant(x, scale, offset, *, sqrt_mode=False, round_mode="round", dst_type=INT8, axis=-1):
     """round(x · scale + offset); this op's `round` is half to even."""
-    scale, offset = along(wide(scale), x.ndim, axis), along(offset, x.ndim, axis)
-    mode = "rint" if round_mode == "round" else round_mode
-    return static(x, scale * scale if sqrt_mode else scale, offset, dst_type, mode=mode)
+    factor = wide(scale) * wide(scale) if sqrt_mode else wide(scale)
+    factor, offset = along(factor, x.ndim, axis), along(offset, x.ndim, axis)
+    return static(x, factor, offset, dst_type, mode="rint" if round_mode == "round" else round_mode)
 
 
 def smoothed(x, smooth_scales, group_index):

@@ -96,14 +96,15 @@ def history_of(conv_states, lines, taps, accepted, computed, mode):
 
 def causal_conv(
     x, weight, conv_states, query_start_loc, cache_indices, initial_state_mode, bias, num_accepted_tokens,
-    num_computed_tokens, block_idx_first_scheduled_token, block_idx_last_scheduled_token, initial_state_idx, *,
-    activation_mode=0, pad_slot_id=-1, run_mode=0, max_query_len=-1, residual_connection=1, block_size=128,
+    num_computed_tokens, block_idx_first_scheduled_token, block_idx_last_scheduled_token, initial_state_idx,
+    *, activation_mode=0, pad_slot_id=-1, run_mode=0, max_query_len=-1, residual_connection=1, block_size=128,
     conv_mode=0,
 ):  # fmt: skip
     """(states, y): a convolution along each sequence, depth-wise, that continues from its state.
 
-    The state of a sequence is the line `cache_indices` names; `pad_slot_id` there skips it. With block indices
-    the line is that of a block, and the rows before every block's end are kept in that block's line, too.
+    The state of a sequence is the line `cache_indices` names; `pad_slot_id` there skips it. With block
+    indices the line is that of a block, and the rows before every block's end are kept in that block's
+    line, too.
     """
     rows = x.flatten(0, -2)
     starts, lengths = _bounds(x, query_start_loc)
@@ -123,7 +124,9 @@ def causal_conv(
     def at(where, sequence):
         return rows_at(rows, history, starts, sequence, where)
 
-    y = sum(wide(at(position + tap - taps + 1, ids)) * wide(weight[tap]) for tap in range(taps))
+    y = torch.zeros_like(wide(rows))
+    for tap in range(taps):
+        y = y + wide(at(position + tap - taps + 1, ids)) * wide(weight[tap])
     y = y if bias is None else y + wide(bias)
     y = F.silu(y) if activation_mode else y
     y = y + wide(rows) if residual_connection else y
@@ -182,7 +185,9 @@ def masked_causal_conv1d(input, weight, mask):
     """A causal depth-wise convolution of [S, B, H] along S; positions that the mask [B, S] hides give 0."""
     taps, length = weight.shape[0], input.shape[0]
     padded = F.pad(wide(input), (0, 0, 0, 0, taps - 1, 0))
-    y = sum(padded.narrow(0, tap, length) * wide(weight[tap]) for tap in range(taps))
+    y = torch.zeros_like(wide(input))
+    for tap in range(taps):
+        y = y + padded.narrow(0, tap, length) * wide(weight[tap])
     return (y if mask is None else torch.where(mask.t().unsqueeze(-1), y, 0.0)).to(input.dtype)
 
 
