@@ -504,6 +504,69 @@ supported(
 )
 supported(aten.nll_loss_forward.default, cases=[Support(F32(3, 4), T([0, 3, 2]), None, 1, -100)])
 
+# fft
+
+supported(
+    aten._fft_c2c.default,
+    cases=[
+        Support(C64(2, 6), [1], 0, True),
+        Support(C64(2, 6), [0], 1, False),
+        Support(C64(2, 3, 4), [1, 2], 2, False),
+        Support(C64(2, 3, 4), [0, 1, 2], 0, True),
+    ],
+)
+supported(
+    aten._fft_r2c.default,
+    cases=[
+        Support(F32(2, 6), [1], 0, True),
+        Support(F64(2, 5), [1], 1, True),
+        Support(F32(3, 4), [0, 1], 0, False),
+    ],
+)
+supported(aten._fft_c2r.default, cases=[Support(C64(2, 4), [1], 2, 6), Support(C64(3, 4), [0, 1], 0, 7)])
+supported(aten.fft_fftfreq.default, aten.fft_rfftfreq.default, cases=[Support(5, 0.5)])
+
+# complex
+
+supported(aten.view_as_real.default, aten.real.default, aten.imag.default, cases=[Support(C64(2, 3))])
+supported(aten.view_as_complex.default, cases=[Support(F32(3, 2)), Support(F64(2, 3, 2))])
+supported(
+    aten.angle.default,
+    aten.conj_physical.default,
+    cases=[Support(C64(2, 3)), Support(F32(3))],
+)
+supported(aten.complex.default, aten.polar.default, cases=[Support(F32(2, 3), F32(2, 3))])
+
+# linalg
+
+SQUARE = [Support(F32(4, 4)), Support(F64(2, 3, 3)), Support(C64(2, 3, 3))]
+DEFINITE = [Support(T([[2.0, 0.5], [0.5, 1.0]])), Support(T([[[4.0, 1.0], [1.0, 3.0]]], dtype=torch.float64))]
+supported(aten.linalg_inv_ex.default, cases=SQUARE)
+supported(aten.linalg_lu.default, cases=SQUARE)
+supported(aten.linalg_cholesky_ex.default, cases=DEFINITE)
+supported(aten.cholesky_inverse.default, cases=DEFINITE)
+supported(aten.cholesky_solve.default, cases=[Support(F32(2, 3), T([[2.0, 0.0], [0.5, 1.0]]))])
+supported(
+    aten.linalg_solve_triangular.default,
+    cases=[
+        Support(T([[2.0, 0.0], [0.5, 1.0]]), F32(2, 3), upper=False),
+        Support(T([[2.0, 0.5], [0.0, 1.0]]), F32(3, 2), upper=True, left=False),
+    ],
+)
+supported(
+    aten.linalg_qr.default,
+    cases=[Support(F32(4, 3)), Support(F32(3, 4), "complete"), Support(F32(4, 3), "r")],
+)
+supported(
+    aten._linalg_svd.default,
+    cases=[Support(F32(4, 3)), Support(F32(3, 4), True), Support(F32(3, 3), False, False)],
+)
+supported(aten._linalg_eigh.default, cases=[Support(F32(3, 3)), Support(F32(2, 3, 3), "U", False)])
+supported(aten.linalg_pinv.atol_rtol_tensor, cases=[Support(F32(4, 3)), Support(F32(3, 3), rtol=T(0.1))])
+supported(
+    aten.linalg_cross.default, cases=[Support(F32(2, 3), F32(2, 3)), Support(I32(3, 2), I32(3, 2), dim=0)]
+)
+
 # create and copy
 
 supported(aten.arange.default, cases=[Support(5)])

@@ -1,8 +1,8 @@
 """Matrices: factors, solutions, inverses, determinants. The IR's ops take the last two dims and any batch.
 
 Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
-`linalg.inv` of a singular matrix is still noticed by who looks. Factors in LAPACK's packed forms (pivots,
-reflectors) have no IR ops: such calls are carried through, and `OPAQUE` says why.
+`linalg.inv` of a singular matrix still raises. Factors in LAPACK's packed forms (pivots, reflectors) have no
+IR ops: such calls are carried through, with the reasons below.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ opaque(
         aten.linalg_eig.default: "the IR has eigenvalues of symmetric matrices only",
         aten._linalg_eigvals.default: "the IR has eigenvalues of symmetric matrices only",
         aten.linalg_lstsq.default: "torch does not trace it: the size of its residuals depends on the data",
+        aten._linalg_check_errors.default: "it raises, and the IR has no errors",
         aten.linalg_matrix_exp.default: "how often the IR would have to square depends on the data",
     }
 )
@@ -200,11 +201,6 @@ def linalg_inv_ex(A, *, check_errors=False, used):
     return inverse, failures(finite(inverse)) if used[1] else None
 
 
-@converter(aten._linalg_check_errors.default)
-def linalg_check_errors(info, api_name, *, is_matrix):
-    """Raises in eager; a graph has no errors, as AOTAutograd drops the check too."""
-
-
 def _keeps_factors(used: Sequence[bool], places: Sequence[int]) -> None:
     if any(used[place] for place in places):
         raise NotImplementedError(f"somebody reads the factors, and {_PIVOTS}")
@@ -279,14 +275,16 @@ def linalg_qr(A, mode="reduced", *, meta_outputs):
 
 
 @converter(aten._linalg_eigh.default)
-def linalg_eigh(A, UPLO="L", compute_v=True, *, meta_outputs):
-    """Eigenvalues and eigenvectors of a Hermitian matrix, of which the IR reads the lower triangle.
-
-    From the upper one eager's eigenvectors may differ by a factor of magnitude 1, which no definition fixes.
-    """
-    lower = A if UPLO.upper() == "L" else adjoint(A)
-    values, vectors = ge.SelfAdjointEig(lower, compute_v=compute_v)
-    return real(values), (vectors if compute_v else nothing(meta_outputs[1]))
+def linalg_eigh(A, UPLO="L", compute_v=True, *, used, meta_outputs):
+    """Eigenvalues and eigenvectors of a Hermitian matrix, of which the IR reads the lower triangle."""
+    is_upper = UPLO.upper() == "U"
+    wanted = compute_v and used[1]
+    if is_upper and wanted:
+        raise NotImplementedError("the IR reads the lower triangle, from which eigenvectors get other phases")
+    values, vectors = ge.SelfAdjointEig(adjoint(A) if is_upper else A, compute_v=wanted)
+    if wanted:
+        return real(values), vectors
+    return real(values), None if compute_v else nothing(meta_outputs[1])
 
 
 def decompose(A: Tensor, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
