@@ -30,6 +30,7 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchair.backend.compile import compile_fx
+from torchair.backend.doors import get_npu_backend
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Report
@@ -51,6 +52,48 @@ UNDEFINED = (
 )  # fmt: skip
 # The ways a traced graph is run: as traced, by the reference engine, lowered to ATen calls.
 WAYS = ("aot_eager", "reference", "eager")
+
+# Operators with an ATen call that is carried through as it is, by the reason. All others convert as a whole.
+_OPAQUE = {
+    "the degree is data, and each element would need a loop of its own": (
+        "special.chebyshev_polynomial_t", "special.chebyshev_polynomial_u", "special.chebyshev_polynomial_v",
+        "special.chebyshev_polynomial_w", "special.hermite_polynomial_h", "special.hermite_polynomial_he",
+        "special.laguerre_polynomial_l", "special.legendre_polynomial_p",
+        "special.shifted_chebyshev_polynomial_t", "special.shifted_chebyshev_polynomial_u",
+        "special.shifted_chebyshev_polynomial_v", "special.shifted_chebyshev_polynomial_w",
+    ),
+    "the IR has no LAPACK pivots and no Householder reflectors": (
+        "geqrf", "linalg.householder_product", "linalg.ldl_factor", "linalg.ldl_factor_ex",
+        "linalg.ldl_solve", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.lu_solve", "lu", "lu_solve",
+        "lu_unpack", "ormqr",
+    ),
+    "the IR has eigenvalues of symmetric matrices only": ("linalg.eig", "linalg.eigvals"),
+    "how often to square depends on the data": ("matrix_exp",),
+    "the check for errors is an effect that AOTAutograd keeps in order by a token": (
+        "linalg.cholesky", "linalg.inv", "linalg.matrix_power", "linalg.solve", "linalg.tensorinv",
+        "linalg.tensorsolve",
+    ),
+    "a number is read from the data": ("item", "narrow", "take", "tensor_split"),
+    "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views", "resize_as_"),
+    "sparse tensors do not exist in the IR": ("to_sparse",),
+    "the number of slices is not inferred": ("unique", "unique_consecutive"),
+    "a mask without a size, or larger than the tensor": ("index_put", "masked_scatter"),
+    "its attributes are sizes, and here symbols": (
+        "nn.functional.conv3d", "nn.functional.scaled_dot_product_attention",
+    ),
+    "it has no converter": (
+        "_upsample_bilinear2d_aa", "cdist", "histogram", "histogramdd", "index_reduce:amax",
+        "index_reduce:amin", "index_reduce:mean", "index_reduce:prod", "kthvalue", "median", "mode",
+        "nanmedian", "nn.functional.adaptive_avg_pool3d", "nn.functional.adaptive_max_pool3d",
+        "nn.functional.bilinear", "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
+        "nn.functional.interpolate:area", "nn.functional.linear_cross_entropy:chunked",
+        "nn.functional.linear_cross_entropy:chunked_none", "scatter_reduce:amax", "scatter_reduce:amin",
+        "scatter_reduce:mean",
+    ),
+}  # fmt: skip
+OPAQUE = {name: why for why, names in _OPAQUE.items() for name in names}
+# Rows that are not equal to eager, and why.
+UNEQUAL: dict[tuple[str, torch.dtype], str] = {}
 
 
 def name_of(op: Any) -> str:
@@ -166,6 +209,18 @@ def check_op(op: Any, dtype: torch.dtype, dynamic: bool, limit: int | None = Non
     return outcome
 
 
+def compiled_sample(
+    op: Any, dtype: torch.dtype, dynamic: bool
+) -> tuple[list[Any], list[Any], dict[str, float]]:
+    """One sample through `torch.compile` with default options: its results, eager's, and the tolerance."""
+    (sample,) = samples_of(op, dtype, 1)
+    call, tensors = _as_function(op, sample)
+    with torch.no_grad():
+        expected = _run(call, tensors)
+        got = _run(torch.compile(call, backend=get_npu_backend(), dynamic=dynamic), tensors)
+    return got, expected, tolerance_of(op, dtype)
+
+
 def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of the table's own seeding: that happens while tracing, and so only once."""
     return function(*args, **kwargs)
@@ -180,7 +235,8 @@ def tolerance_of(op: Any, dtype: torch.dtype) -> dict[str, float]:
     return {"atol": max(row.atol for row in found), "rtol": max(row.rtol for row in found)}
 
 
-def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Outcome) -> None:
+def _as_function(op: Any, sample: Any) -> tuple[Callable[..., list[Any]], list[torch.Tensor]]:
+    """The call of an operator as a function of its tensors alone, and these tensors."""
     flat, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [index for index, part in enumerate(flat) if isinstance(part, torch.Tensor)]
     tensors = [flat[index] for index in places]
@@ -192,6 +248,11 @@ def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Ou
         first, args, kwargs = tree_unflatten(filled, structure)
         return tree_flatten(op(first, *args, **kwargs))[0]
 
+    return call, tensors
+
+
+def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Outcome) -> None:
+    call, tensors = _as_function(op, sample)
     try:
         expected = _run(call, tensors)
     except Exception as error:

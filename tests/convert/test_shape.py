@@ -63,6 +63,7 @@ ROWS = {
     ),
     "pad_edge_grad": (lambda x: torch.ops.aten.replication_pad1d_backward(pad(x, (1, 2)), x, [1, 2]), X),
     "pad_symbol": (lambda x: pad(x, (0, 8 - x.shape[1], 0, 8 - x.shape[0])), torch.randn(5, 6)),
+    "roll_symbol": (lambda x: (x.roll(x.shape[1] // 2, 1), x.roll(x.shape[0] - 1)), torch.randn(5, 6)),
     "zero_size": (lambda x: (x[:, 1:], torch.cat([x, torch.ones(2, 3)]), x.repeat(2, 2)), torch.empty(0, 3)),
 }
 

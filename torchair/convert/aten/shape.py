@@ -5,7 +5,18 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT64, cast, dim_of, dims_of, pack, promote, same_size, shape_of, sizes
+from torchair.convert.operands import (
+    INT64,
+    cast,
+    dim_of,
+    dims_of,
+    pack,
+    promote,
+    same_size,
+    shape_of,
+    size_of,
+    sizes,
+)
 from torchair.convert.registry import converter
 from torchair.ge.host import is_symbol
 
@@ -155,14 +166,27 @@ def flip(self, dims):
 @converter(aten.roll.default)
 def roll(self, shifts, dims=()):
     """Shifted around the end; without dims the tensor is one line."""
-    if isinstance(shifts, ge.Tensor):
-        raise NotImplementedError("the shifts are symbols")
     if not self.rank:
         return ge.Identity(self)
+    if isinstance(shifts, ge.Tensor):
+        return _roll_by_symbols(self, shifts, dims)
     if not dims:
         line = ge.Roll(ge.Reshape(self, [-1]), shifts=list(shifts), dims=[0])
         return ge.Reshape(line, shape_of(self))
     return ge.Roll(self, shifts=list(shifts), dims=dims_of(dims, self.rank))
+
+
+def _roll_by_symbols(x, shifts, dims):
+    """Roll's shifts are attributes; those that are symbols become places to gather from."""
+    if not dims:
+        line = _roll_by_symbols(ge.Reshape(x, [-1]), shifts, [0])
+        return ge.Reshape(line, shape_of(x))
+    for place, dim in enumerate(dims_of(dims, x.rank)):
+        size = cast(size_of(x, dim), INT64)
+        shift = ge.Gather(shifts, cast(place, INT64))
+        line = ge.Range(cast(0, INT64), size, cast(1, INT64))
+        x = ge.GatherV2(x, ge.FloorMod(ge.Sub(line, shift), size), [dim])
+    return x
 
 
 @converter(aten.tril.default)
