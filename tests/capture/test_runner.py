@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.capture.simulated import NAME, SimulatedDevice, make
-from torchair.capture import Cause
+from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
+from torchair.capture import Cause, Inputs, Pending, Policy, Role, capture
 from torchair.core.errors import BadCall
 from torchair.core.log import capture_logger as logger
 from torchair.core.torch_private import dynamo_counters
@@ -553,3 +553,44 @@ def test_a_launch_on_another_stream_waits_for_the_last_one() -> None:
         row.local.name = name
         runner.run(torch.ones(1))
     assert row.orders == [("a", "b"), ("b", "a")]
+
+
+# Better programs on their way.
+
+
+class Soon(Pending):
+    def __init__(self, program: Body | None) -> None:
+        super().__init__()
+        self.program = program
+
+    def take(self) -> Body | None:
+        return self.program
+
+
+def special_runner(better: Body | None) -> tuple[Any, SimulatedDevice, Soon]:
+    row, soon = SimulatedDevice(), Soon(better)
+    inputs = Inputs(names=("x",), roles=(Role.PLAIN,))
+    runner = capture(
+        Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME, row=row, specialist=lambda key, args: soon
+    )
+    return runner, row, soon
+
+
+def test_a_better_program_takes_over_between_two_calls() -> None:
+    better = Body(lambda x: [x + 1.0])
+    runner, row, soon = special_runner(better)
+    held = [runner.run(torch.ones(2))[0] for _ in range(3)]
+    assert better.calls == 0
+    soon.is_done.set()
+    held += [runner.run(torch.full((2,), 5.0))[0] for _ in range(3)]
+    assert [y.tolist() for y in held] == [[2.0] * 2] * 3 + [[6.0] * 2] * 3
+    assert better.calls > 0
+    assert row.live == 1 + len(runner.report().recordings)  # the pool's own, and no old one
+
+
+def test_a_better_program_that_could_not_be_made_changes_nothing() -> None:
+    runner, row, soon = special_runner(None)
+    soon.is_done.set()
+    for _ in range(3):
+        assert runner.run(torch.ones(2))[0].tolist() == [2.0] * 2
+    assert row.replays == 2

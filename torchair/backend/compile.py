@@ -17,6 +17,7 @@ import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend.settings import Settings
+from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Runner, capture, inputs_of
 from torchair.codegen import Program, build
 from torchair.convert.convert import convert
@@ -80,13 +81,21 @@ def compile_fx(
     )
     context = pass_context(stage)
     run(FX_PASSES, gm, context)
+    specialist = static_kernels(gm, stage) if settings.captures else None
     if settings.captures:
         lowered = run(CAPTURE_PASSES, gm, context)
     else:
         graph = to_ir(gm, stage, context)
         lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
     program = to_program(lowered, gm, stage)
-    runner = capture(program, input_facts(gm, stage), settings.policy(backward), stage.device, stage.name)
+    runner = capture(
+        program,
+        input_facts(gm, stage),
+        settings.policy(backward),
+        stage.device,
+        stage.name,
+        specialist=specialist,
+    )
     runner.conversion = stage.report
     logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
     return runner
@@ -174,6 +183,21 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
     placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
     return lower(graph, placeholders, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
+
+
+def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
+    """Who makes programs for single shapes, if asked for; from the graph before memory is planned."""
+    settings = stage.settings
+    if not settings.static_kernels or stage.backward or settings.run_eagerly:
+        return None
+    return StaticKernels(
+        fx.GraphModule(gm, copy.deepcopy(gm.graph)),
+        stage.name,
+        stage.static,
+        cached=not settings.static_kernels_uncached,
+        symbol=settings.static_kernel_symbol,
+        values=settings.static_kernel_values,
+    )
 
 
 def codegen_kind(stage: Stage) -> str:

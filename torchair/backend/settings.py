@@ -28,6 +28,8 @@ PATHS = {
     "fold_views": "experimental_config.enable_view_optimize",
     "keep_mutations": "experimental_config.keep_inference_input_mutations",
     "frozen_parameter": "experimental_config.frozen_parameter",
+    "remove_cat_ops": "debug.aclgraph.remove_cat_ops",
+    "no_inplace": "debug.aclgraph.disable_reinplace_inplaceable_ops_pass",
     "no_input_inplace": "debug.aclgraph.disable_reinplace_input_mutated_ops_pass",
     "capture_limit": "debug.aclgraph.static_capture_size_limit",
     "clone_input": "debug.aclgraph.clone_input",
@@ -37,6 +39,10 @@ PATHS = {
     "force_recapture": "capture.force_recapture",
     "error_mode": "capture.capture_error_mode",
     "skip_validation": "capture.unsafe_skip_npugraph_capture_validation",
+    "static_kernels": "experimental_config.aclgraph._aclnn_static_shape_kernel",
+    "static_kernel_symbol": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_index",
+    "static_kernel_values": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range",
+    "static_kernels_uncached": "capture.disable_static_kernel_compile_cache",
     "codegen": "engine_config.codegen",
     "memory_budget": "engine_config.memory_budget",
     "verify": "engine_config.verify",
@@ -56,6 +62,8 @@ class Settings:
     fold_views: bool = True
     keep_mutations: bool = True
     frozen_parameter: bool = False
+    remove_cat_ops: bool = True
+    no_inplace: bool = False
     no_input_inplace: bool = False
     capture_limit: int = 64
     clone_input: bool = True
@@ -65,6 +73,10 @@ class Settings:
     force_recapture: bool = False
     error_mode: str = "global"
     skip_validation: bool = False
+    static_kernels: bool = False
+    static_kernel_symbol: int = 0
+    static_kernel_values: list[int] | None = None
+    static_kernels_uncached: bool = False
     codegen: str = "auto"
     memory_budget: int | None = None
     verify: bool = False
@@ -94,14 +106,18 @@ class Settings:
         )
 
     def switches(self, kind: str) -> dict[str, bool]:
-        """What the lists of passes ask for; `kind` is the code generator. Inductor updates inputs in place
-        by itself.
+        """What the lists of passes ask for; `kind` is the code generator. Where ops run as they stand in the
+        graph, passes decide about memory and streams; Inductor does so by itself, from a functional graph.
         """
+        as_written = kind == "eager"
         return {
             "captures": self.captures,
-            "input_inplace_pass": kind == "eager" and not self.no_input_inplace,
+            "as_written": as_written,
             "remove_noop_ops": self.remove_noop_ops,
             "pattern_fusion_pass": self.pattern_fusion_pass,
+            "remove_cat_ops": as_written and self.remove_cat_ops,
+            "inplace_pass": as_written and not self.no_inplace,
+            "input_inplace_pass": as_written and not self.no_input_inplace,
         }
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -33,6 +33,7 @@ from torchair.capture.device import Device
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
+from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy
 from torchair.capture.pool import Arena, pool_for
 from torchair.capture.record import Recording, record
@@ -44,17 +45,6 @@ from torchair.core.torch_private import is_profiling
 TURNS = 2  # recordings of one key that take turns while outputs are held
 RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
 REMEMBERED = 4096  # dropped keys that are remembered
-
-
-class Program(Protocol):
-    """What codegen makes: boxed, it may clear its arguments."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-    def __call__(self, args: list[Any]) -> list[Any]: ...
 
 
 class Runner:
@@ -105,9 +95,19 @@ class BoundRunner(Runner):
     """
 
     def __init__(
-        self, program: Program, inputs: Inputs, policy: Policy, device: torch.device, name: str, row: Device
+        self,
+        program: Program,
+        inputs: Inputs,
+        policy: Policy,
+        device: torch.device,
+        name: str,
+        row: Device,
+        specialist: Specialist | None = None,
     ) -> None:
         super().__init__(program, inputs, policy, device, name, row.why_no_graphs())
+        self._specialist = specialist
+        self._pending: dict[Hashable, Pending] = {}
+        self._special: dict[Hashable, Program] = {}
         self._token = policy.pool or row.new_pool()
         self._key = key_function(inputs.key)
         self._mutated = [] if policy.skip_validation else inputs.having(Role.MUTATED)
@@ -118,6 +118,8 @@ class BoundRunner(Runner):
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """The call without attribute look-ups: a call like the one before costs one comparison."""
+        if self._specialist is not None:
+            return self
         key_of, count, program, mutated, forced = (
             self._key,
             self._count,
@@ -140,7 +142,15 @@ class BoundRunner(Runner):
 
     def __call__(self, args: list[Any]) -> list[Any]:
         self._count(args)
-        return self.program(args)
+        return self._program(self._key(args))(args)
+
+    def _program(self, key: Hashable) -> Program:
+        """The program for this key: its own, once that is there."""
+        pending = self._pending.get(key)
+        if pending is not None and pending.is_done.is_set():
+            del self._pending[key]
+            self._special[key] = pending.take() or self.program
+        return self._special.get(key, self.program)
 
     def _count(self, args: list[Any]) -> None:
         key = self._key(args)
@@ -148,6 +158,8 @@ class BoundRunner(Runner):
         known = self._seen.get(key)
         if known is None:
             self._new_key(key)
+            if self._specialist is not None and (pending := self._specialist(key, args)) is not None:
+                self._pending[key] = pending
         elif self._forced:
             self.book.recapture(Cause.FORCED, "force_recapture is set")
         elif known != where:
@@ -158,7 +170,9 @@ class BoundRunner(Runner):
 
     def _new_key(self, key: Hashable) -> None:
         if len(self._seen) == self.policy.capture_limit:
-            self._seen.popitem(last=False)
+            oldest, _ = self._seen.popitem(last=False)
+            self._pending.pop(oldest, None)
+            self._special.pop(oldest, None)
             self._dropped += 1
         self.book.keys(len(self._seen) + 1)
 
@@ -179,9 +193,11 @@ class BoundRunner(Runner):
 
 
 class Entry:
-    """The recordings of one key."""
+    """The recordings of one key, and the program they record."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.pending: Pending | None = None  # a better one on its way
         self.recordings: list[Recording] = []
         self.moves = 0
         self.wasted = 0  # recaptures in a row that were not worth it
@@ -195,9 +211,17 @@ class ReplayRunner(Runner):
     """Records the program once per key and replays it."""
 
     def __init__(
-        self, program: Program, inputs: Inputs, policy: Policy, device: torch.device, name: str, row: Device
+        self,
+        program: Program,
+        inputs: Inputs,
+        policy: Policy,
+        device: torch.device,
+        name: str,
+        row: Device,
+        specialist: Specialist | None = None,
     ) -> None:
         super().__init__(program, inputs, policy, device, name, None)
+        self._specialist = specialist
         self._row = row
         self._pool = pool_for(row, device, policy.pool)
         self._arena = Arena(device)
@@ -239,9 +263,13 @@ class ReplayRunner(Runner):
             if key != self._last:
                 self._entries.move_to_end(key)
                 self._last = key
+            if entry.pending is not None and entry.pending.is_done.is_set():
+                program, entry.pending = entry.pending.take(), None
+                if program is not None:
+                    return self._take_over(entry, program, args)
             recording = self._choose(entry, args)
             if recording is None:
-                return self.program(args)
+                return entry.program(args)
             outputs = self._replay(entry, recording, args)
             args.clear()
             return outputs
@@ -337,12 +365,25 @@ class ReplayRunner(Runner):
         self._asked.pop(key, None)
         while len(self._entries) >= self.policy.capture_limit:
             self._drop_oldest()
-        entry = self._entries[key] = Entry()
+        entry = self._entries[key] = Entry(self.program)
         entry.output_sizes = home_sizes(outputs, kept, self.inputs)
         entry.draws = offset is not None and self._row.random_offset(self.device) != offset
         self._last = key
         if self._record(entry, kept, private=False) is not None:
             self.book.keys(len(self._entries))
+            if self._specialist is not None:
+                entry.pending = self._specialist(key, kept)
+        return outputs
+
+    def _take_over(self, entry: Entry, program: Program, args: list[Any]) -> list[Any]:
+        """A better program for this key: it runs directly once, which warms it up, and is recorded."""
+        kept = list(args)
+        outputs = program(args)
+        self._drop(entry.recordings)
+        entry.recordings = []
+        entry.program = program
+        entry.output_sizes = home_sizes(outputs, kept, self.inputs)
+        self._record(entry, kept, private=False)
         return outputs
 
     def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
@@ -371,7 +412,7 @@ class ReplayRunner(Runner):
         moves_outputs = shared and not private and not self._pool.is_fresh
         with torch.profiler.record_function("acl_graph_capture"):
             made = record(
-                self.program,
+                entry.program,
                 args,
                 self.inputs,
                 self._watched,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from torchair.codegen.program import Program
 from torchair.core.errors import BadOption
 
 __all__ = ["Program", "build"]
+
+BUILDING = threading.RLock()
 
 
 def build(
@@ -25,18 +28,26 @@ def build(
     decomposed: bool = True,
     backward: bool = False,
     inference: bool = True,
+    tuned: bool = False,
+    cached: bool = True,
 ) -> Program:
     """Compile an ATen graph; `gm` is left as it is.
 
     static: inputs of constant address. frozen: they are promised never to move; nobody looks again.
     guarded: something in front of the call checks shapes. decomposed: Inductor's decompositions are applied.
+    tuned: try kernels out and keep the fastest. cached: what Inductor made before is taken from disk.
     """
     stage = {"decomposed": decomposed, "backward": backward, "inference": inference}
     match kind:
         case "eager":
             return eager.build(gm, inputs)
         case "inductor":
-            return inductor.build(gm, inputs, static=static, guarded=guarded, **stage)
+            # Inductor's options are the process's: one build at a time.
+            with BUILDING:
+                return inductor.build(
+                    gm, inputs, static=static, guarded=guarded, tuned=tuned, cached=cached, **stage
+                )
         case "native":
-            return native.build(gm, inputs, static=static, frozen=frozen, **stage)
+            with BUILDING:
+                return native.build(gm, inputs, static=static, frozen=frozen, **stage)
     raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")

@@ -12,6 +12,9 @@ from torchair.codegen.program import Boxed
 from torchair.core import torch_private as private
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
+NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
+# Trying kernels out pays where they run many times.
+TUNED = {"cuda": {"max_autotune": True, "coordinate_descent_tuning": True}}
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
@@ -25,13 +28,19 @@ def build(
     decomposed: bool = True,
     backward: bool = False,
     inference: bool = True,
+    tuned: bool = False,
+    cached: bool = True,
 ) -> Boxed:
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
     gm = graph.prepare(gm, inputs, decomposed=decomposed)
     mode = graph.fake_mode_of(gm, inputs)
-    options = private.known_options(OPTIONS | (GUARDED if guarded else {}))
+    device = graph.device_of(gm)
+    wanted = OPTIONS | (GUARDED if guarded else {}) | (NO_CACHE if not cached else {})
+    if tuned and device is not None:
+        wanted |= TUNED.get(device.type, {})
+    options = private.known_options(wanted)
     with private.inductor_config.patch(options), private.fake_tracing(mode):
-        gm = private.joint_graph_passes(gm, graph.device_of(gm))
+        gm = private.joint_graph_passes(gm, device)
         cpu.add_bias_later(gm, mode)
         keep_output_strides(gm)
         compiled = private.compile_fx_inner(

@@ -1,13 +1,18 @@
-"""The `torchair` logger: line format, the extra level EVENT, `event` and `warning_once`."""
+"""The `torchair` logger: line format, the level EVENT, `event` and `warning_once`; and a progress line."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 EVENT_LEVEL = 35
 logging.addLevelName(EVENT_LEVEL, "EVENT")
@@ -74,6 +79,18 @@ def make_logger(name: str) -> AirLogger:
     made.propagate = False
     logging.Logger.manager.loggerDict[name] = made
     return made
+
+
+@contextlib.contextmanager
+def progress(text: str) -> Iterator[None]:
+    """A line with a running clock while something takes its time; only where a person looks at a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        shown.add_task(text, total=None)
+        yield
 
 
 logger = make_logger("torchair")

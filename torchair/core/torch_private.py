@@ -24,6 +24,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import reset as reset_dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
+from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
 from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
 from torch._functorch.partitioners import default_partition
@@ -83,13 +84,13 @@ __all__ = [
     "BoxedDeviceIndex",
     "ExplainWithBackend",
     "FakeTensorMode",
-    "FakeTensorProp",
-    "FakeTensorUpdater",
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
     "PatternMatcherPass",
     "PythonReferenceAnalysis",
+    "ReInplaceTrigger",
+    "ReinplaceCounters",
     "ShapeEnv",
     "TorchDispatchMode",
     "TracingContext",
@@ -142,8 +143,6 @@ __all__ = [
     "raw_stream_getter",
     "register_replacement",
     "reinplace",
-    "reinplace_inplaceable_ops",
-    "remove_noop_ops",
     "remove_noops",
     "reset_dynamo",
     "resolve_overload",
@@ -489,9 +488,7 @@ def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
 
 
 def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
-    """Higher-order nodes around mutating ops and kernels become the op itself, behind the clones that
-    `meta["only_clone_these_tensors"]` asks for.
-    """
+    """Higher-order nodes around mutating ops become the op itself, behind the clones their `meta` asks for."""
     with V.set_fake_mode(fake_mode):
         decompose_auto_functionalized(gm.graph)
         decompose_triton_kernel_wrapper_functional(gm.graph)

@@ -1,0 +1,63 @@
+"""Kernels for single shapes: made in another process, taken over between two calls, same results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchair.backend.static_kernels import WORKER, Like, StaticKernels, likes_of, specialised
+from torchair.core.torch_private import dynamo_counters, make_fx
+
+
+def net(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    y = torch.nn.functional.gelu(x @ weight)
+    return [y.reshape(x.shape[0] * 2, -1) + x.shape[0]]
+
+
+def traced() -> torch.fx.GraphModule:
+    return make_fx(net, tracing_mode="symbolic")(torch.randn(3, 4), torch.randn(4, 4))
+
+
+def test_symbols_become_numbers() -> None:
+    args = [torch.randn(5, 4), torch.randn(4, 4)]
+    gm = specialised(traced(), likes_of(args))
+    targets = [str(node.target) for node in gm.graph.nodes if node.op == "call_function"]
+    assert not [target for target in targets if "sym_size" in target or "mul" in target]
+    torch.testing.assert_close(gm(*args), net(*args))
+
+
+def test_likes_keep_strides_and_numbers() -> None:
+    like, number = likes_of([torch.randn(4, 6).t(), 7])
+    assert like == Like((6, 4), (1, 6), torch.float32, torch.device("cpu"))
+    assert number == 7
+
+
+@pytest.mark.parametrize(("values", "wanted"), [(None, True), ([5, 9], True), ([4], False), ([], False)])
+def test_the_range_picks_keys(
+    values: list[int] | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    monkeypatch.setattr(WORKER, "give", given.append)
+    kernels = StaticKernels(traced(), "graph_t", (), cached=True, symbol=1, values=values)
+    args = [torch.randn(5, 4), torch.randn(4, 4), 3, 5]
+    gm = make_fx(lambda x, w, a, b: net(x, w))(*args)
+    kernels._gm = gm
+    assert (kernels((3, 5), args) is not None) == wanted
+    assert len(given) == wanted
+
+
+def test_taken_over_when_ready() -> None:
+    """The whole way, with the real compiler process."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
+    compiled = torch.compile(
+        model, backend="npugraph_ex", dynamic=True, options={"static_kernel_compile": True}
+    )
+    with torch.no_grad():
+        first = torch.randn(3, 16)
+        torch.testing.assert_close(compiled(first), model(first))
+        assert WORKER.wait(600), "the compiler process came back"
+        before = dynamo_counters["inductor"]["fxgraph_cache_hit"]
+        for _ in range(3):
+            x = torch.randn(3, 16)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert dynamo_counters["inductor"]["fxgraph_cache_hit"] == before + 1

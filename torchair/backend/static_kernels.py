@@ -1,0 +1,241 @@
+"""Kernels for the very shapes of a recording, compiled in the background while the plain recording serves.
+
+Tracing and compiling patch torch's globals, so another thread cannot do it beside a serving one. A process of
+its own compiles with Inductor, which leaves what it made in its cache on disk; when it is done, the next call
+of that key takes the program from there. A thread waits for the processes, one after the other.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.capture import Pending, Program
+from torchair.capture.key import key_text
+from torchair.codegen import build
+from torchair.core.log import capture_logger as logger
+from torchair.core.log import progress
+from torchair.core.torch_private import FakeTensorMode, dump_graph, fake_tensor_prop, faking, load_graph
+
+
+@dataclass(frozen=True)
+class Like:
+    """What a compiler needs to know of a tensor."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def make(self) -> torch.Tensor:
+        """A tensor like this one."""
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+
+
+def likes_of(args: Sequence[Any]) -> list[Any]:
+    """Descriptions in place of tensors; numbers stay."""
+    return [
+        Like(tuple(arg.size()), tuple(arg.stride()), arg.dtype, arg.device)
+        if isinstance(arg, torch.Tensor)
+        else arg
+        for arg in args
+    ]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything a compiler needs, in a form that another process reads."""
+
+    graph: bytes
+    likes: list[Any]
+    static: tuple[int, ...]
+    cached: bool
+
+    def fill(self) -> Program:
+        """Compile, or load what was compiled for the same order before."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        gm = load_graph(self.graph, mode)
+        with torch.no_grad():
+            with faking(mode):
+                inputs = [like.make() if isinstance(like, Like) else like for like in self.likes]
+            fake_tensor_prop(gm, mode, inputs)
+            return build(
+                "inductor",
+                gm,
+                inputs,
+                static=self.static,
+                decomposed=False,
+                tuned=True,
+                cached=self.cached,
+            )
+
+
+class Job(Pending):
+    """One program on its way."""
+
+    def __init__(self, title: str, order: Order) -> None:
+        super().__init__()
+        self._title = title
+        self._order = order
+        self._failed = ""
+
+    def run(self) -> None:
+        """Compile in a process of its own. Without the cache on disk the taker has to do it."""
+        began = time.perf_counter()
+        if self._order.cached:
+            with tempfile.TemporaryDirectory(prefix="torchair-static-") as folder:
+                self._failed = _compile_elsewhere(self._order, Path(folder))
+        if self._failed:
+            logger.warning("static kernels for %s: not compiled: %s", self._title, self._failed)
+        else:
+            logger.event("static kernels for %s: ready in %.1f s", self._title, time.perf_counter() - began)
+        self.is_done.set()
+
+    def take(self) -> Program | None:
+        """The program, from the cache; None when it could not be made."""
+        if self._failed:
+            return None
+        try:
+            return self._order.fill()
+        except Exception as error:
+            logger.warning("static kernels for %s: not loaded: %s", self._title, _last_line(str(error)))
+            return None
+
+
+def _compile_elsewhere(order: Order, folder: Path) -> str:
+    """Run the compiler; empty when it ended well, else what it said last."""
+    path = folder / "order.pickle"
+    path.write_bytes(pickle.dumps(order))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-m", "torchair.backend.static_worker", str(path)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit status {done.returncode}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+class Worker:
+    """The thread that waits for compilers, started with the first job."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._given = self._finished = 0
+
+    def give(self, job: Job) -> None:
+        """Compile this after all given before."""
+        with self._lock:
+            self._given += 1
+            self._jobs.put(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="static kernels", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Until nothing is left to compile; False when that takes longer."""
+        end = time.monotonic() + seconds
+        while self._finished < self._given:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            with progress(f"static kernels {self._finished + 1}/{self._given}"):
+                job.run()
+            self._finished += 1
+
+
+WORKER = Worker()
+
+
+class StaticKernels:
+    """Programs for the keys of one graph. `symbol` and `values` pick the keys that are worth it."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        name: str,
+        static: Sequence[int],
+        *,
+        cached: bool,
+        symbol: int,
+        values: Sequence[int] | None,
+    ) -> None:
+        self._gm = gm
+        self._name = name
+        self._static = tuple(static)
+        self._cached = cached
+        self._symbol = symbol
+        self._values = None if values is None else set(values)
+
+    def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
+        """Start compiling for this key; None when it is not wanted or cannot be sent."""
+        numbers = [arg for arg in args if isinstance(arg, int)]
+        if self._values is not None and not self._values.intersection(
+            numbers[self._symbol : self._symbol + 1]
+        ):
+            return None
+        title, likes = f"{self._name} {key_text(key)}", likes_of(args)
+        try:
+            graph = dump_graph(specialised(self._gm, likes))
+        except Exception as error:
+            logger.warning("static kernels for %s: not compiled: %s", title, _last_line(str(error)))
+            return None
+        job = Job(title, Order(graph, likes, self._static, self._cached))
+        WORKER.give(job)
+        return job
+
+
+def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:
+    """A copy of the graph with these sizes: symbols, and all that is computed from them, are numbers."""
+    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with faking(mode), torch.no_grad():
+        inputs = iter([like.make() if isinstance(like, Like) else like for like in likes])
+        run = fx.Interpreter(made)
+        numbers: dict[fx.Node, Any] = {}
+        for node in made.graph.nodes:
+            node.args, node.kwargs = fx.map_arg(
+                (node.args, node.kwargs), lambda source: numbers.get(source, source)
+            )
+            if node.op == "output":
+                break
+            value = next(inputs) if node.op == "placeholder" else run.run_node(node)
+            run.env[node] = value
+            node.meta = {}
+            if isinstance(value, int | float | bool):
+                numbers[node] = value
+    for node in reversed(list(numbers)):
+        if node.op != "placeholder":
+            made.graph.erase_node(node)
+    constants = {node.target: getattr(made, node.target) for node in made.graph.find_nodes(op="get_attr")}
+    made.graph.output_node().meta = {}
+    return fx.GraphModule(constants, made.graph)

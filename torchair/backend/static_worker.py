@@ -1,0 +1,18 @@
+"""Compiles one order of `static_kernels`: `python -m torchair.backend.static_worker FILE`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
+
+
+def main() -> None:
+    """Fill the cache on disk."""
+    pickle.loads(Path(sys.argv[1]).read_bytes()).fill()
+
+
+if __name__ == "__main__":
+    main()
