@@ -8,7 +8,7 @@ directions.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -93,7 +93,7 @@ def load(x: torch.Tensor, kind: int | None = None) -> torch.Tensor:
     if kind is not None and kind in FP4:
         both = torch.stack((x & 15, x >> 4), -1).flatten(-2)
         return decode(both, kind)
-    return decode(x, kind) if kind == HIF8 else wide(x)
+    return decode(x, HIF8) if kind == HIF8 else wide(x)
 
 
 # Types smaller than a byte
@@ -113,77 +113,100 @@ def unpack_int4(x: torch.Tensor) -> torch.Tensor:
     return ((words << shifts) >> 28).to(torch.int8).flatten(-2)
 
 
-# Small floats by their list of values
+# Small floats by arithmetic on the device: no table has to be copied there while a graph is recorded
 
 
-@functools.cache
-def positive_values(kind: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The finite values >= 0 of a type in ascending order, and their bit patterns."""
-    if kind == HIF8:
-        pairs = sorted((value, code) for code in range(128) if (value := _hif8(code)) is not None)
-        return tuple(value for value, _ in pairs), tuple(code for _, code in pairs)
-    exponent_bits, bits = {E2M1: (2, 1), E1M2: (1, 2), E4M3: (4, 3), E5M2: (5, 2)}[kind]
-    bias = max((1 << (exponent_bits - 1)) - 1, 0 if kind == E1M2 else 1)
-    values: list[float] = []
-    for code in range(1 << (exponent_bits + bits)):
-        exponent, mantissa = code >> bits, code & ((1 << bits) - 1)
-        fraction = mantissa / (1 << bits) + (exponent > 0)
-        # A zero exponent field has the scale of the field 1; e1m2 is a plain fixed-point number.
-        values.append(fraction * 2.0 ** (max(exponent, 1) - bias - (kind == E1M2)))
-    finite = [value for value in values if value <= LARGEST[kind]]
-    return tuple(finite), tuple(range(len(finite)))
+class Grid(NamedTuple):
+    """Bits behind the point, and the exponent below which values are evenly spaced."""
+
+    bits: int
+    lowest: int
 
 
-def _hif8(code: int) -> float | None:
-    """The value of seven bits of HiFloat8: a prefix says how many exponent bits follow."""
-    if code < 8:
-        return 2.0 ** (code - 23) if code else 0.0
-    if code < 16:
-        return 1 + (code & 7) / 8
-    width, start = (1, 3) if code < 32 else ((code >> 5) + 1, 2)
-    rest = code & ((1 << (7 - start)) - 1)
-    bits = 7 - start - width
-    field, mantissa = rest >> bits, rest & ((1 << bits) - 1)
-    magnitude = (1 << (width - 1)) | (field & ((1 << (width - 1)) - 1))
-    exponent = -magnitude if field >> (width - 1) else magnitude
-    value = (1 + mantissa / (1 << bits)) * 2.0**exponent
-    return value if value <= LARGEST[HIF8] else None
+GRIDS = {E2M1: Grid(1, 0), E1M2: Grid(2, 0), E4M3: Grid(3, -6), E5M2: Grid(2, -14)}
+# Below its normal numbers HiFloat8 has bare powers of two down to this exponent; pattern p stands for p - 23.
+_HIF8_LOWEST, _HIF8_BARE = -22, -23
+
+
+def exponent_of(x: torch.Tensor) -> torch.Tensor:
+    """floor(log2|x|) of float32 numbers."""
+    return _biased_exponent(x.abs()) - 127
 
 
 def encode(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
     """The bit patterns (one per byte) of the nearest values; beyond the largest value is the largest."""
-    values, codes = positive_values(kind)
-    table = torch.tensor(values, dtype=torch.float32, device=x.device)
-    size = x.float().abs().clamp(max=values[-1]).contiguous()
-    above = torch.bucketize(size, table).clamp(max=len(values) - 1)
-    below = (above - 1).clamp(min=0)
-    lower, upper = table[below], table[above]
-    up, down = size == upper, size == lower
-    negative = x < 0
-    if mode in ("rint", "round", "hybrid"):
-        middle = (lower + upper) / 2
-        tie = (above % 2 == 0) if mode == "rint" else torch.ones_like(up)
-        chosen = up | (size > middle) | ((size == middle) & tie)
+    x = x.float().clamp(-LARGEST[kind], LARGEST[kind]).contiguous()
+    mode = "round" if mode == "hybrid" else mode
+    if kind == HIF8:
+        patterns, sign = _encode_hif8(x, mode), 128
     else:
-        away = {"trunc": torch.zeros_like(up), "floor": negative, "ceil": ~negative}[mode]
-        chosen = up | (away & ~down)
-    index = torch.where(chosen, above, below)
-    patterns = torch.tensor(codes, dtype=torch.uint8, device=x.device)[index]
-    sign = 8 if kind in FP4 else 128
+        grid, sign = GRIDS[kind], 8 if kind in FP4 else 128
+        exponent = exponent_of(x).clamp(min=grid.lowest)
+        steps = rounded(x * torch.exp2((grid.bits - exponent).float()), mode).abs().to(torch.int32)
+        # A step too many carries into the exponent, as it should.
+        patterns = ((exponent - grid.lowest) << grid.bits) + steps
     # A negative zero of HiFloat8 is its NaN.
-    marked = negative & (index > 0)
-    return patterns | (marked.to(torch.uint8) * sign)
+    return torch.where((x < 0) & (patterns > 0), patterns + sign, patterns).to(torch.uint8)
 
 
 def decode(x: torch.Tensor, kind: int) -> torch.Tensor:
     """The values of bit patterns, one per byte."""
-    values, codes = positive_values(kind)
-    width = 3 if kind in FP4 else 7
-    positive = [float("nan")] * (1 << width)
-    for value, code in zip(values, codes, strict=True):
-        positive[code] = value
-    table = torch.tensor(positive + [-value for value in positive], dtype=torch.float32, device=x.device)
-    return table[x.to(torch.int64)]
+    code = x.to(torch.int32)
+    sign = 8 if kind in FP4 else 128
+    size = code & (sign - 1)
+    if kind == HIF8:
+        value = torch.where(code == sign, float("nan"), _decode_hif8(size))
+    else:
+        grid = GRIDS[kind]
+        exponent, mantissa = size >> grid.bits, size & ((1 << grid.bits) - 1)
+        whole = torch.where(exponent > 0, mantissa + (1 << grid.bits), mantissa)
+        value = whole * torch.exp2((exponent.clamp(min=1) - 1 + grid.lowest - grid.bits).float())
+    return torch.where(code >= sign, -value, value)
+
+
+def _hif8_bits(exponent: torch.Tensor) -> torch.Tensor:
+    """Bits behind the point: fewer the farther a number is from 1."""
+    far = exponent.abs()
+    normal = 3 - (far >= 4).to(torch.int32) - (far >= 8).to(torch.int32)
+    return torch.where(exponent < -15, 0, normal)
+
+
+def _encode_hif8(x: torch.Tensor, mode: str) -> torch.Tensor:
+    """A prefix says how many bits the exponent has: 0001 none, 001 one, 01 two, 10 three, 11 four; the first
+    is its sign, the leading one of its size is left out.
+    """
+    exponent = exponent_of(x).clamp(min=_HIF8_LOWEST)
+    step = torch.exp2((exponent - _hif8_bits(exponent)).float())
+    value = (rounded(x / step, mode) * step).abs().contiguous()
+    # Rounding may have reached the next power of two.
+    exponent = exponent_of(value).clamp(min=_HIF8_LOWEST)
+    bits, far = _hif8_bits(exponent), exponent.abs()
+    mantissa = ((value * torch.exp2(-exponent.float()) - 1) * torch.exp2(bits.float())).to(torch.int32)
+    down = (exponent < 0).to(torch.int32)
+    pattern = 8 + mantissa
+    pattern = torch.where(far == 1, 16 + (down << 3) + mantissa, pattern)
+    for width, prefix in ((2, 32), (3, 64), (4, 96)):
+        first = 1 << (width - 1)
+        found = prefix + (down << 4) + ((far - first) << (5 - width)) + mantissa
+        pattern = torch.where(far >= first, found, pattern)
+    pattern = torch.where(exponent < -15, exponent - _HIF8_BARE, pattern)
+    return torch.where(value == 0, 0, pattern)
+
+
+def _decode_hif8(size: torch.Tensor) -> torch.Tensor:
+    width = torch.zeros_like(size)
+    for prefix in (16, 32, 64, 96):
+        width = width + (size >= prefix).to(torch.int32)
+    bits = torch.where(width >= 2, 5 - width, 3)
+    rest = size & torch.where(width >= 2, 31, torch.where(width == 1, 15, 7))
+    field, mantissa = rest >> bits, rest & ((1 << bits) - 1)
+    first = (1 << width) >> 1
+    far = first | (field & (first - (width > 0).to(torch.int32)))
+    exponent = torch.where((field & first) > 0, -far, far)
+    value = (1 + mantissa * torch.exp2(-bits.float())) * torch.exp2(exponent.float())
+    value = torch.where(value > LARGEST[HIF8], float("inf"), value)
+    bare = torch.exp2((size + _HIF8_BARE).float())
+    return torch.where(size == 0, 0.0, torch.where(size < 8, bare, value))
 
 
 # Quantisation
