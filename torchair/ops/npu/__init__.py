@@ -13,11 +13,14 @@ from torchair.ops.npu import (
     flash,
     grouped,
     matmul,
+    mla,
+    moe,
     norm,
     quant,
     recurrent,
     rotary,
     sampling,
+    sparse,
 )
 from torchair.ops.npu.gradients import GRADIENTS
 from torchair.ops.npu.library import (
@@ -32,7 +35,10 @@ from torchair.ops.npu.row import InPlace, Row
 
 # Every family has ROWS: calls of one IR op. Some have PLAIN: ops that are several IR ops, by functions of
 # torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments.
-FAMILIES = (norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, attention, flash)
+FAMILIES = (
+    norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, attention, flash, sparse,
+    mla, moe,
+)  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
 IN_PLACE: tuple[InPlace, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))

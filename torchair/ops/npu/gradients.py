@@ -34,13 +34,15 @@ def _fusion_attention(
     query, key, value, head_num, input_layout, pse, atten_mask, scale, keep_prob, pre_tockens, next_tockens,
     prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode, sink, out, softmax_max, softmax_sum, dy, *_,
 ):  # fmt: skip
-    dq, dk, dv, dpse, _ = npu.npu_fusion_attention_grad(
-        query, key, value, dy, head_num, input_layout, pse=pse, atten_mask=atten_mask, softmax_max=softmax_max,
-        softmax_sum=softmax_sum, attention_in=out, scale_value=scale, keep_prob=keep_prob,
-        pre_tockens=pre_tockens, next_tockens=next_tockens, prefix=prefix, actual_seq_qlen=actual_seq_qlen,
-        actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode, sink=sink,
+    dq, dk, dv, dpse, dsink = npu.npu_fusion_attention_grad(
+        query, key, value, dy, head_num, input_layout, pse=pse, atten_mask=atten_mask,
+        softmax_max=softmax_max, softmax_sum=softmax_sum, attention_in=out, scale_value=scale,
+        keep_prob=keep_prob, pre_tockens=pre_tockens, next_tockens=next_tockens, prefix=prefix,
+        actual_seq_qlen=actual_seq_qlen, actual_seq_kvlen=actual_seq_kvlen, sparse_mode=sparse_mode,
+        sink=sink,
     )  # fmt: skip
-    return dq, dk, dv, None, None, None if pse is None else dpse
+    between = (None,) * 14
+    return dq, dk, dv, None, None, None if pse is None else dpse, *between, None if sink is None else dsink
 
 
 GRADIENTS = {
