@@ -2,13 +2,24 @@
 else.
 """
 
+from torchair.passes.fx.check_scopes import check_scopes
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
+from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stream
+from torchair.passes.fx.event_record import apply_event_record
+from torchair.passes.fx.functionalized import decompose_auto_functionalized
+from torchair.passes.fx.in_place import keep_memory_decisions
+from torchair.passes.fx.one_stream import run_on_one_stream
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
 from torchair.passes.fx.recover_view_inplace import recover_view_inplace
+from torchair.passes.fx.reinplace import reinplace_inplaceable_ops_pass
 from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
+from torchair.passes.fx.remove_cat_ops import remove_cat_ops
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
+from torchair.passes.fx.self_copy import eliminate_self_copy
+from torchair.passes.fx.stream_markers import resolve_default_stream_markers
 from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
 from torchair.passes.fx.view_to_reshape import view_to_reshape
+from torchair.passes.fx.workspace import replace_dynamic_workspace_ops
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
 from torchair.passes.ge.sym_pack import optimize_sym_pack
@@ -30,13 +41,33 @@ FX_PASSES = steps(
     Step(apply_pattern_passes, on="pattern_fusion_pass"),
     Step(view_to_reshape, after=(apply_pattern_passes,)),
     Step(user_post_pass, name="post_grad_custom_post_pass"),
+    # Users' passes may have opened scopes: everything behind counts on pairs.
+    Step(check_scopes, after=(user_post_pass,)),
 )
 
 CAPTURE_PASSES = steps(
-    # What nobody reads must not stand in the way of the passes below.
+    # A program that knows no streams needs no scopes and no events; nor do the passes below.
+    Step(run_on_one_stream, unless="as_written"),
+    # Producers are still functional here: each may get another overload and another place to write to.
+    Step(remove_cat_ops, on="remove_cat_ops"),
+    # Events. They stand before the passes that write in place, which ask what is ordered by them.
+    Step(apply_event_closure_with_multi_stream, on="as_written"),
+    Step(apply_event_record, on="as_written"),
+    # What nobody reads must not stand in the way of the passes below; after them, a node without readers may
+    # still write.
     Step(eliminate_dead_code),
-    # Memory. From here on nobody creates, moves or drops nodes.
-    Step(reinplace_input_mutated_ops, on="input_inplace_pass"),
+    # Memory. Intermediates first: a value that was made in place step by step is written back as a whole.
+    Step(reinplace_inplaceable_ops_pass, on="inplace_pass", after=(eliminate_dead_code,)),
+    Step(reinplace_input_mutated_ops, on="input_inplace_pass", after=(eliminate_dead_code,)),
+    # The clones that the step before found needless are left out here.
+    Step(decompose_auto_functionalized, on="input_inplace_pass", after=(reinplace_input_mutated_ops,)),
+    # What the steps before made of copies.
+    Step(eliminate_self_copy, after=(reinplace_input_mutated_ops,)),
+    # From here on ops have side arguments (workspace, out, identities of streams): nobody looks through them.
+    Step(replace_dynamic_workspace_ops, on="as_written"),
+    Step(resolve_default_stream_markers, on="as_written", after=(apply_event_closure_with_multi_stream,)),
+    # The code generator has its own idea of what to write in place, for graphs that did not come this way.
+    Step(keep_memory_decisions, on="as_written"),
 )
 
 GE_PASSES = steps(

@@ -1,0 +1,133 @@
+"""Higher-order nodes around ops and kernels that write into their arguments.
+
+AOTAutograd wraps a custom op that mutates tensors: the node clones each of them, runs the op on the clones
+and returns them. `annotate` finds those that may be written in place and notes the others in
+`meta["only_clone_these_tensors"]`; `decompose_auto_functionalized` then puts the op itself into the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.torch_private import (
+    ReinplaceCounters,
+    ReInplaceTrigger,
+    auto_functionalized,
+    auto_functionalized_v2,
+    detect_fake_mode,
+    lower_functionalized,
+)
+from torchair.passes.fx.in_place import InPlace, copy_back, getitem
+from torchair.passes.fx.memory import flat, same_place
+from torchair.passes.run import PassContext
+
+TRITON = getattr(torch.ops.higher_order, "triton_kernel_wrapper_functional", None)
+CLONES = "only_clone_these_tensors"
+# Wrapper -> under which name torch counts tensors that had to be cloned after all.
+TRIGGERS: dict[Any, Any] = {
+    auto_functionalized: ReInplaceTrigger.AUTO_FUNC_V1,
+    auto_functionalized_v2: ReInplaceTrigger.AUTO_FUNC_V2,
+    TRITON: ReInplaceTrigger.TRITON_OPS,
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One argument that the wrapped op writes: its name or number, the tensors in it, its new content."""
+
+    key: Any
+    olds: tuple[fx.Node, ...]
+    new: fx.Node | None
+
+
+def is_functionalized(node: fx.Node) -> bool:
+    """Is this node such a wrapper?"""
+    return node.op == "call_function" and node.target in TRIGGERS
+
+
+def decompose_auto_functionalized(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """The real mutating op, behind clones of those tensors only that were noted."""
+    wrapped = [node for node in gm.graph.nodes if is_functionalized(node)]
+    if wrapped:
+        lower_functionalized(gm, detect_fake_mode(ctx.inputs))
+        gm.graph.lint()
+        gm.recompile()
+    return len(wrapped)
+
+
+def annotate(work: InPlace, node: fx.Node) -> int:
+    """Note which tensors must be cloned; how many need not be."""
+    slots = list(_slots(node))
+    cloned, taken = [], set[fx.Node]()
+    for slot in slots:
+        roots = [work.memory.root(old) for old in slot.olds]
+        distinct = len(set(roots)) == len(roots) and not taken & set(roots)
+        why_not = _why_not(work, node, slot) if distinct else "two tensors it writes share memory"
+        if why_not is not None:
+            work.ctx.skip(node, f"{slot.key}: {why_not}")
+            cloned.append(slot.key)
+            continue
+        taken.update(roots)
+        _free(work, slot)
+    if node.target is TRITON:
+        node.update_kwarg("tensors_to_clone", cloned)
+    else:
+        node.meta[CLONES] = cloned
+    ReinplaceCounters.add_missed_opportunities(TRIGGERS[node.target], len(cloned))
+    return len(slots) - len(cloned)
+
+
+def _slots(node: fx.Node) -> Iterator[Slot]:
+    if node.target is TRITON:
+        for name in node.kwargs["tensors_to_clone"]:  # type: ignore[union-attr]
+            yield Slot(name, (node.kwargs["kwargs"][name],), getitem(node, name))  # type: ignore[index]
+        return
+    op: Any = node.args[0]
+    # The results of the op (one None if it has none) come before the new tensors.
+    first = max(1, len(op._schema.returns))
+    if node.target is auto_functionalized_v2:
+        for number, base in enumerate(node.kwargs["_all_bases"]):  # type: ignore[arg-type]
+            yield Slot(number, (base,), getitem(node, first + number))
+        return
+    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    for number, name in enumerate(names):
+        olds = tuple(old for old in flat(node.kwargs[name]) if isinstance(old, fx.Node))
+        if olds:
+            yield Slot(name, olds, getitem(node, first + number))
+
+
+def _why_not(work: InPlace, node: fx.Node, slot: Slot) -> str | None:
+    for number, old in enumerate(slot.olds):
+        if not work.memory.has_input(old):
+            why_not = work.why_not_dead(node, old)
+        else:
+            copy = _copy(slot, number, old)
+            why_not = "it is an input that the graph does not update"
+            if copy is not None:
+                why_not = work.why_not_written_back(node, old, copy.args[1], copy)  # type: ignore[arg-type]
+        if why_not is not None:
+            return why_not
+    return None
+
+
+def _copy(slot: Slot, number: int, old: fx.Node) -> fx.Node | None:
+    """The write-back of one tensor; a list argument has its tensors behind one more pick."""
+    new = slot.new
+    if new is not None and len(slot.olds) > 1:
+        new = getitem(new, number)
+    return copy_back(new, lambda target: same_place(target, old))
+
+
+def _free(work: InPlace, slot: Slot) -> None:
+    """The new content is where the old one was; write-backs go."""
+    for number, old in enumerate(slot.olds):
+        copy = _copy(slot, number, old)
+        if copy is not None:
+            work.erase_copy(copy)
+    if slot.new is not None:
+        work.memory.join(slot.new, *slot.olds)

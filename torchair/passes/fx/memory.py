@@ -1,0 +1,246 @@
+"""Who shares memory with whom, and who reads it when.
+
+Values fall into groups: two values are in one group when one may be a view of the other. The op's schema
+says so (`Tensor(a) -> Tensor(a)`), and equal storages of the fake values do. A group that contains an input
+or a constant is never overwritten unless the graph itself writes it back. Being in one group is a suspicion,
+not a certainty: `reshape` may copy. `same_place` is the certainty.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.torch_private import OpOverload, storage_id
+
+aten = torch.ops.aten
+
+# Readers of sizes and strides, never of data.
+METADATA = (
+    aten.sym_size.int,
+    aten.sym_size.default,
+    aten.sym_stride.int,
+    aten.sym_stride.default,
+    aten.sym_numel.default,
+    aten.sym_storage_offset.default,
+)
+# The same elements in the same order, as a view or, some of them, as a copy.
+RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+# Ops of which the schema says that they return a view, and which may copy.
+MAY_COPY = (aten.reshape.default, aten.contiguous.default, aten.to.dtype, aten.to.device)
+# Views whose elements may lie on top of each other, or that reach outside of their source.
+LOOSE_VIEWS = (aten.as_strided.default, aten.unfold.default, aten.expand.default)
+
+
+class Memory:
+    """Groups of one graph. Positions are those of the nodes when it was made."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.position = {node: number for number, node in enumerate(graph.nodes)}
+        self._parent: dict[fx.Node, fx.Node] = {}
+        self._members: dict[fx.Node, list[fx.Node]] = {}
+        by_storage: dict[int, fx.Node] = {}
+        for node in graph.nodes:
+            self.join(node, *views_of(node))
+            for storage in _storages(node):
+                self.join(by_storage.setdefault(storage, node), node)
+
+    def root(self, node: fx.Node) -> fx.Node:
+        """What stands for the node's group."""
+        if node not in self._parent:
+            self._parent[node], self._members[node] = node, [node]
+        while self._parent[node] is not node:
+            node = self._parent[node]
+        return node
+
+    def join(self, node: fx.Node, *others: fx.Node) -> None:
+        """From now on they are one group."""
+        for other in others:
+            a, b = self.root(node), self.root(other)
+            if a is b:
+                continue
+            if len(self._members[a]) < len(self._members[b]):
+                a, b = b, a
+            self._parent[b] = a
+            self._members[a] += self._members.pop(b)
+
+    def group(self, node: fx.Node) -> list[fx.Node]:
+        """All values that may share memory with this one, itself included."""
+        return self._members[self.root(node)]
+
+    def place(self, new: fx.Node, like: fx.Node) -> None:
+        """A node that was inserted just before or after `like`."""
+        self.position[new] = self.position[like]
+        self.join(new, *views_of(new))
+
+    def has_input(self, node: fx.Node) -> bool:
+        """May the memory belong to the caller, or be a constant of the graph?"""
+        return any(member.op in ("placeholder", "get_attr") for member in self.group(node))
+
+    def readers(self, node: fx.Node) -> list[fx.Node]:
+        """All nodes that touch the data of the group. A view touches nothing: those that read it do."""
+        found = {user: None for member in self.group(node) for user in member.users}
+        return [user for user in found if not is_untouching(user)]
+
+    def is_returned(self, node: fx.Node) -> bool:
+        """Does the caller get this memory?"""
+        return any(user.op == "output" for member in self.group(node) for user in member.users)
+
+    def reads_again(self, node: fx.Node, value: fx.Node, *but: fx.Node) -> bool:
+        """Does `node` read the memory of `value` through another argument than the nodes of `but`?"""
+        root = self.root(value)
+        return any(self.root(arg) is root for arg in node.all_input_nodes if arg not in but)
+
+
+def views_of(node: fx.Node) -> Iterator[fx.Node]:
+    """The arguments whose memory the node's result may share."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        if returns_views(node.args[0].target):
+            yield node.args[0]
+        return
+    if not returns_views(node.target):
+        return
+    for argument, value in arguments(node):
+        if argument.alias_info is not None:
+            yield from (v for v in flat(value) if isinstance(v, fx.Node))
+
+
+def returns_views(target: Any) -> bool:
+    """Does the schema say that a result shares memory with an argument?"""
+    return isinstance(target, OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
+
+
+def arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
+    """Schema argument and value, for each argument given."""
+    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if place < len(node.args):
+            yield argument, node.args[place]
+        elif argument.name in node.kwargs:
+            yield argument, node.kwargs[argument.name]
+
+
+def written(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory this node writes, by its schema."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return []
+    if not node.target._schema.is_mutable:
+        return []
+    values = [v for a, v in arguments(node) if a.alias_info is not None and a.alias_info.is_write]
+    return [item for value in values for item in flat(value) if isinstance(item, fx.Node)]
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """The value, or what is in it if it is a list."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from flat(item)
+    else:
+        yield value
+
+
+def is_untouching(node: fx.Node) -> bool:
+    """Reads sizes only, or makes a view, whose readers count instead."""
+    if node.target in METADATA or node.target is operator.getitem or is_reshape(node):
+        return True
+    is_view = returns_views(node.target) and not node.target._schema.is_mutable  # type: ignore[union-attr]
+    return is_view and node.target not in MAY_COPY
+
+
+def is_reshape(node: fx.Node) -> bool:
+    """A reshape that is a view here: the fake values say so."""
+    if node.target not in RESHAPES:
+        return False
+    result, source = tensor(node), tensor(node.args[0])
+    return result is not None and source is not None and storage_id(result) == storage_id(source)
+
+
+def same_place(a: Any, b: Any) -> bool:
+    """Are these surely the same elements of the same memory: one node, or equal views of one place?"""
+    if a is b:
+        return True
+    if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)):
+        return False
+    if a.target is not b.target or a.op != "call_function" or not is_strict_view(a.target):
+        return False
+    return same_place(a.args[0], b.args[0]) and a.args[1:] == b.args[1:] and a.kwargs == b.kwargs
+
+
+def is_strict_view(target: Any) -> bool:
+    """An op whose result is always a view of its first argument (`reshape` is not: it may copy)."""
+    if target in MAY_COPY or not returns_views(target):
+        return False
+    returned = target._schema.returns
+    return not target._schema.is_mutable and len(returned) == 1 and str(returned[0].type) == "Tensor"
+
+
+def tensor(node: Any) -> torch.Tensor | None:
+    """The node's fake value, if it is one strided tensor."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
+
+
+def _storages(node: fx.Node) -> Iterator[int]:
+    value = tensor(node)
+    if value is not None:
+        yield storage_id(value)
+
+
+def same_sizes(a: Any, b: Any) -> bool:
+    """Equal sizes or strides, decided without asking the shape environment: no guard comes of it."""
+    return len(a) == len(b) and all(_key(x) == _key(y) for x, y in zip(a, b, strict=True))
+
+
+def _key(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def overlaps_itself(memory: Memory, node: fx.Node) -> bool:
+    """May one element of memory appear twice in the value?"""
+    value = tensor(node)
+    if value is None or any(stride == 0 for stride in value.stride() if isinstance(stride, int)):
+        return True
+    return any(member.target in LOOSE_VIEWS for member in memory.group(node))
+
+
+def apart(a: fx.Node, b: fx.Node) -> bool:
+    """Are two views of one memory sure to have no element in common? False where sizes are not known."""
+    x, y = tensor(a), tensor(b)
+    if x is None or y is None:
+        return False
+    numbers = [*x.shape, *x.stride(), x.storage_offset(), *y.shape, *y.stride(), y.storage_offset()]
+    if not all(isinstance(number, int) for number in numbers):
+        return False
+    if 0 in (*x.shape, *y.shape):
+        return True
+    (first, last), (start, end) = _span(x), _span(y)
+    return last < start or end < first or _apart_in_a_dim(x, y)
+
+
+def _span(x: torch.Tensor) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.storage_offset(), x.storage_offset() + reach
+
+
+def _apart_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Both are boxes in the same grid, which the strides span, and the boxes miss each other in one dim."""
+    if x.stride() != y.stride() or 0 in x.stride():
+        return False
+    dims = sorted(range(x.dim()), key=lambda dim: -x.stride(dim))
+    grid = [x.stride(dim) for dim in dims]
+    boxes = []
+    for value in (x, y):
+        rest, box = value.storage_offset(), []
+        for dim, stride in zip(dims, grid, strict=True):
+            box.append((rest // stride, rest // stride + value.shape[dim] - 1))
+            rest %= stride
+        inside = all(
+            high < outer // stride for (_, high), outer, stride in zip(box[1:], grid, grid[1:], strict=False)
+        )
+        if not inside or rest:
+            return False
+        boxes.append(box)
+    return any(a[1] < b[0] or b[1] < a[0] for a, b in zip(*boxes, strict=True))

@@ -1,0 +1,38 @@
+"""For programs that know no streams: everything in the order of the graph, on the stream of the call."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from torchair.core.log import logger
+from torchair.ops import streams
+from torchair.passes.run import PassContext
+
+
+def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Scopes that move work to another stream, tokens and events go: the order of the graph replaces them."""
+    found = [node for node in gm.graph.nodes if node.target in streams.EVENTS | streams.KEEP]
+    scopes = _stream_scopes(gm.graph)
+    if scopes:
+        logger.warning_once(
+            "stream scopes have no effect: this code generator runs a graph on one stream; "
+            "engine_config.codegen='eager' keeps them"
+        )
+    for node in (*scopes, *reversed(found)):
+        gm.graph.erase_node(node)
+    if found or scopes:
+        gm.recompile()
+    return len(found) + len(scopes)
+
+
+def _stream_scopes(graph: fx.Graph) -> list[fx.Node]:
+    """Both ends of each; scopes of another kind stay."""
+    opened: list[fx.Node] = []
+    found: list[fx.Node] = []
+    for node in graph.nodes:
+        if node.target in streams.ENTER:
+            opened.append(node)
+        elif node.target in streams.EXIT:
+            enter = opened.pop()
+            found += [enter, node] if streams.is_stream_scope(enter) else []
+    return found

@@ -1,0 +1,49 @@
+"""b = op(a) -> op_(a), where nobody reads the old value of the intermediate `a` any more."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from torchair.core.log import logger
+from torchair.passes.fx.in_place import InPlace
+from torchair.passes.fx.twins import overwrite_several, row_of
+from torchair.passes.run import PassContext
+
+
+def reinplace_inplaceable_ops_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Ops with an in-place twin, scatters, and ops of the registry that update several tensors.
+
+    It only saves memory: when it fails, the graph stays as it was.
+    """
+    saved = _copied(gm.graph)
+    try:
+        return _reinplace(gm, ctx)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        logger.warning_once(
+            "values are not written in place: %s: %s; inplace_pass=False switches the attempt off",
+            type(error).__name__,
+            error,
+        )
+        gm.graph = saved
+        return 0
+
+
+def _reinplace(gm: fx.GraphModule, ctx: PassContext) -> int:
+    work, changed = InPlace(gm, ctx), 0
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function":
+            continue
+        row = row_of(node)
+        changed += work.overwrite(node) if row is None else overwrite_several(work, node, row, inputs=False)
+    if changed:
+        work.finish()
+    return changed
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    copied, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        made[node] = copied.node_copy(node, lambda n: made[n])
+    return copied

@@ -1,0 +1,84 @@
+"""Where nodes stand: which scopes enclose each node, and therefore on which stream it runs.
+
+A scope is a `scope_enter` node and the `scope_exit` node that closes it. A stream is known by its identity
+where a scope has one, else by its label; None is the stream on which the graph is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.ops import streams
+
+CORE_LIMITS = ("_op_aicore_num", "_op_vectorcore_num")
+DETERMINISTIC = "_op_deterministic_level"
+
+
+def walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
+    """Every node with the first nodes of the scopes around it, outermost first; both ends stand outside."""
+    opened: list[fx.Node] = []
+    for node in graph.nodes:
+        if node.target in streams.EXIT and opened:
+            opened.pop()
+        yield node, tuple(opened)
+        if node.target in streams.ENTER:
+            opened.append(node)
+
+
+def has_scopes(graph: fx.Graph) -> bool:
+    """Most graphs have none."""
+    return any(node.target in streams.ENTER for node in graph.nodes)
+
+
+def stream_key(enter: fx.Node) -> Any:
+    """The stream a scope moves to: its identity or its label; None for a scope that moves nothing."""
+    found = streams.attributes(enter)
+    identity = tuple(found.get(key) for key in streams.IDENTITY)
+    if None not in identity:
+        return None if is_entry(identity) else identity
+    return found.get(streams.LABEL)
+
+
+def is_entry(identity: tuple[Any, ...]) -> bool:
+    """Is this the stream on which the graph is called?"""
+    return tuple(identity) == tuple(streams.MARKERS)
+
+
+def stream_at(scopes: tuple[fx.Node, ...]) -> Any:
+    """The stream inside these scopes."""
+    inner = next((scope for scope in reversed(scopes) if streams.is_stream_scope(scope)), None)
+    return None if inner is None else stream_key(inner)
+
+
+def stream_of_nodes(graph: fx.Graph) -> dict[fx.Node, Any]:
+    """The stream of every node."""
+    return {node: stream_at(scopes) for node, scopes in walk(graph)}
+
+
+def annotate(graph: fx.Graph) -> None:
+    """Note on every node its stream, determinism and core limits, and how many synchronisations came before
+    it: nodes that agree in all of them may become one.
+    """
+    synchronisations = 0
+    for node, scopes in walk(graph):
+        levels = [streams.attributes(scope).get(DETERMINISTIC) for scope in scopes]
+        limits = [tuple(streams.attributes(scope).get(key) for key in CORE_LIMITS) for scope in scopes]
+        node.meta["stream_label"] = stream_at(scopes)
+        node.meta["deterministic_scope_level"] = next((x for x in reversed(levels) if x is not None), None)
+        node.meta["core_limit_scope"] = next((x for x in reversed(limits) if None not in x), None)
+        synchronisations += node.target in streams.EVENTS
+        node.meta["synchronisations"] = synchronisations
+
+
+PLACES = ("stream_label", "deterministic_scope_level", "core_limit_scope", "synchronisations")
+
+
+def device_of(graph: fx.Graph) -> torch.device:
+    """The accelerator the graph uses, or the CPU."""
+    values = [node.meta.get("val") for node in graph.nodes]
+    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))

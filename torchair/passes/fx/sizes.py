@@ -1,0 +1,44 @@
+"""Sizes as nodes: a number, the input that carries a symbol, or the expression of such inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.torch_private import expression_nodes
+
+
+class Sizes:
+    """Size nodes of one graph. Symbols come from inputs that are numbers, else from sizes of inputs."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self._symbols: dict[Any, fx.Node] = {}
+        self._dims: dict[Any, tuple[fx.Node, int]] = {}
+        for node in graph.find_nodes(op="placeholder"):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and value.node.expr.is_symbol:
+                self._symbols.setdefault(value.node.expr, node)
+            elif isinstance(value, torch.Tensor):
+                for dim, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+                        self._dims.setdefault(size.node.expr, (node, dim))
+
+    def knows(self, number: Any) -> bool:
+        """Can the number be computed from the inputs alone?"""
+        if not isinstance(number, torch.SymInt):
+            return True
+        return number.node.expr.free_symbols <= self._symbols.keys() | self._dims.keys()
+
+    def node(self, number: Any) -> Any:
+        """The number itself if it is one, else a node that computes it, at the graph's insertion point."""
+        if not isinstance(number, torch.SymInt):
+            return number
+        local = dict(self._symbols)
+        for symbol in number.node.expr.free_symbols - local.keys():
+            tensor, dim = self._dims[symbol]
+            local[symbol] = self.graph.call_function(torch.ops.aten.sym_size.int, (tensor, dim))
+            local[symbol].meta["val"] = tensor.meta["val"].shape[dim]
+        return expression_nodes(self.graph, local, number)
