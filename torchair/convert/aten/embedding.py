@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast
+from torchair.convert.aten.reduce import linalg_vector_norm as vector_norm
+from torchair.convert.aten.scatter import write_at
+from torchair.convert.operands import INT64, cast, like, pack, size_of
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -48,8 +50,80 @@ def embedding_bag(
     )  # fmt: skip
 
 
-def _why_not_forward_only(*args, **_):
-    return "the sizes of bags include the last offset" if len(args) > 7 and args[7] else None
+@converter(aten._embedding_bag_forward_only.default)
+def embedding_bag_forward_only(
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
+    include_last_offset=False, padding_idx=-1, *, used,
+):  # fmt: skip
+    """The same without what only the gradient needs."""
+    if include_last_offset and any(used[1:]):
+        raise NotImplementedError("the sizes of bags include the last offset")
+    made = embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+        padding_idx,
+    )  # fmt: skip
+    return [part if wanted else None for part, wanted in zip(made, used, strict=True)]
 
 
-converter(aten._embedding_bag_forward_only.default, only=_why_not_forward_only)(embedding_bag)
+@converter(aten._embedding_bag_backward.default)
+def embedding_bag_backward(
+    grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+    sparse, per_sample_weights, padding_idx=-1,
+):  # fmt: skip
+    """The gradient of the table; a sparse one has no GE form."""
+    if sparse:
+        raise NotImplementedError("the gradient is sparse")
+    return embedding_bag_dense_backward(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+        per_sample_weights, padding_idx,
+    )  # fmt: skip
+
+
+@converter(aten._embedding_bag_dense_backward.default)
+def embedding_bag_dense_backward(
+    grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
+    per_sample_weights, padding_idx=-1,
+):  # fmt: skip
+    """The gradient of the table: each row gets that of its bag."""
+    if _MODES[mode] == "max":
+        return _to_maxima(grad, maximum_indices, num_weights)
+    rows = ge.GatherV2(grad, offset2bag, [0])
+    if _MODES[mode] == "mean":
+        share = ge.GatherV2(ge.Maximum(bag_size, like(1, bag_size)), offset2bag, [0])
+        rows = ge.Div(rows, ge.Unsqueeze(cast(share, rows.dtype), axes=[1]))
+    if per_sample_weights is not None:
+        rows = ge.Mul(rows, ge.Unsqueeze(cast(per_sample_weights, rows.dtype), axes=[1]))
+    return embedding_dense_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+def _to_maxima(grad, maximum_indices, num_weights):
+    """Every column's gradient to the row that its maximum came from; empty bags have none."""
+    places = cast(maximum_indices, INT64)
+    known = ge.GreaterEqual(places, cast(0, INT64))
+    zeros = ge.Fill(pack([num_weights, size_of(grad, 1)]), like(0, grad))
+    parts = ge.SelectV2(known, grad, like(0, grad))
+    return ge.ScatterElements(zeros, ge.Maximum(places, cast(0, INT64)), parts, axis=0, reduction="add")
+
+
+@converter(aten._embedding_bag_per_sample_weights_backward.default)
+def per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
+    """The gradient of the weight of every index: its row times the gradient of its bag."""
+    rows = ge.Mul(ge.GatherV2(grad, offset2bag, [0]), ge.GatherV2(weight, indices, [0]))
+    made = ge.ReduceSum(rows, [1])
+    is_padding = ge.Equal(indices, like(padding_idx, indices))
+    return ge.SelectV2(is_padding, like(0, made), made)
+
+
+# What ATen adds to a norm before it divides by it.
+_EPSILON = 1e-7
+
+
+@converter(aten.embedding_renorm.default)
+def embedding_renorm(self, indices, max_norm, norm_type):
+    """The listed rows of a table, scaled down to a norm where theirs is larger."""
+    listed = ge.Reshape(indices, [-1])
+    rows = ge.GatherV2(self, listed, [0])
+    norms = vector_norm(rows, norm_type, [1], True, meta_outputs=None)
+    scale = ge.Div(like(max_norm, norms), ge.Add(norms, like(_EPSILON, norms)))
+    is_long = ge.Greater(norms, like(max_norm, norms))
+    return write_at(self, [listed], ge.SelectV2(is_long, ge.Mul(rows, scale), rows))

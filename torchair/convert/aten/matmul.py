@@ -115,3 +115,14 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, meta_outputs
         group_type=group_type, split_item=3, dtype=dtype, outputs=1,
     )  # fmt: skip
     return product
+
+
+@converter(aten._trilinear.default)
+def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """The product of three tensors, each with dims of size 1 put in, summed over some dims."""
+    parts = [
+        ge.Unsqueeze(x, axes=sorted(dims)) if dims else x
+        for x, dims in zip((i1, i2, i3), (expand1, expand2, expand3), strict=True)
+    ]
+    whole = ge.Mul(ge.Mul(parts[0], parts[1]), parts[2])
+    return ge.ReduceSum(whole, list(sumdim)) if sumdim else whole

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torchair import ge
-from torchair.convert.operands import like, sizes
+from torchair.convert.operands import like, sizes, static_sizes
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -48,3 +50,17 @@ def _paddings(pad, rank):
         inner = ge.GatherV2(pad, order, [0])
         return ge.ConcatV2([untouched, inner], 0, N=2) if untouched else inner
     return untouched + [pad[place] for place in order]
+
+
+@converter(aten.resize.default)
+def resize(self, size, *, memory_format=None):
+    """Another shape over the same line of elements; what is new is undefined in ATen and 0 here."""
+    have, want = static_sizes(self), size if isinstance(size, list) else None
+    if have is None or want is None or memory_format not in (None, torch.contiguous_format):
+        raise NotImplementedError("a size is a symbol, or the order of the dims is another one")
+    line, count, more = ge.Reshape(self, [-1]), math.prod(want), math.prod(want) - math.prod(have)
+    if more > 0:
+        line = ge.PadV3(line, [0, more], like(0, self), mode="constant")
+    elif more < 0:
+        line = ge.StridedSliceV2(line, [0], [count], [0], [1])
+    return ge.Reshape(line, want)

@@ -6,7 +6,7 @@ import torch
 
 from torchair.engine.kernels.index import placed
 from torchair.engine.kernels.shape import END, slice_end
-from torchair.engine.registry import Ints, Number, kernel
+from torchair.engine.registry import Int, Ints, Number, kernel
 
 aten = torch.ops.aten
 
@@ -89,3 +89,37 @@ def _reduced(x, indices, updates, how):
     updates = updates.reshape(-1, *x.shape[count:])
     place = place.reshape(-1, *[1] * (updates.ndim - 1)).expand(updates.shape)
     return torch.scatter_reduce(line, 0, place.long(), updates, how).reshape(x.shape)
+
+
+@kernel("DenseBincount")
+def dense_bincount(input, size: Int, weights, *, binary_output):
+    """The weight of every number from 0 to size - 1."""
+    assert not binary_output, "numbers are counted, not only noticed"
+    return torch.scatter_add(weights.new_zeros(size), 0, input, weights)
+
+
+@kernel("UnsortedSegmentSum")
+def segment_sum(x, segment_ids, num_segments: Int, *, is_preprocessed):
+    """Entries with the same number added up."""
+    assert not is_preprocessed, "segments are not prepared"
+    return torch.index_add(x.new_zeros(num_segments, *x.shape[1:]), 0, segment_ids, x)
+
+
+def _segments(how, start):
+    """Entries with the same number reduced; `start(dtype)` is what a number nobody has gives."""
+
+    def run(x, segment_ids, num_segments: Int):
+        empty = x.new_full((num_segments, *x.shape[1:]), start(x.dtype))
+        place = segment_ids.reshape(-1, *[1] * (x.ndim - 1)).expand(x.shape)
+        return torch.scatter_reduce(empty, 0, place, x, how, include_self=False)
+
+    return run
+
+
+def _bounds(dtype):
+    return torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+
+
+kernel("UnsortedSegmentProd")(_segments("prod", lambda dtype: 1))
+kernel("UnsortedSegmentMax")(_segments("amax", lambda dtype: _bounds(dtype).min))
+kernel("UnsortedSegmentMin")(_segments("amin", lambda dtype: _bounds(dtype).max))
