@@ -258,7 +258,10 @@ class Graph:
 
     def rollback(self, count: int) -> None:
         """Forget every op after the first `count`: what was built for a call that then failed."""
-        self.remove(self.ops[count:])
+        dead = self.ops[count:]
+        self.remove(dead)
+        for op in dead:
+            self.feeds.pop(op.name, None)
 
     @property
     def inputs(self) -> list[Op]:

@@ -41,8 +41,9 @@ def _real(spec: Any) -> int:
 
 def _placed(made: Tensor, spec: Any) -> Tensor:
     """An op that reads no tensor makes its result where the FX node has it."""
-    if isinstance(made.meta, torch.Tensor) and made.meta.device != spec.device:
-        made.meta = made.meta.to(spec.device)
+    meta = made.meta
+    if isinstance(meta, torch.Tensor) and meta.device != spec.device:
+        made.meta = meta.to(spec.device)
     return made
 
 
