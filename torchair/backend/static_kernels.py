@@ -29,7 +29,14 @@ from torchair.capture.key import key_text
 from torchair.codegen import build
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
-from torchair.core.torch_private import FakeTensorMode, dump_graph, fake_tensor_prop, faking, load_graph
+from torchair.core.torch_private import (
+    FakeTensorMode,
+    ShapeEnv,
+    dump_graph,
+    fake_tensor_prop,
+    faking,
+    load_graph,
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +71,12 @@ class Order:
     likes: list[Any]
     static: tuple[int, ...]
     cached: bool
+    threads: int  # Inductor's code for the CPU depends on it
 
     def fill(self) -> Program:
         """Compile, or load what was compiled for the same order before."""
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        # Inductor's cache wants to know about symbols, even where there are none.
+        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         gm = load_graph(self.graph, mode)
         with torch.no_grad():
             with faking(mode):
@@ -209,7 +218,7 @@ class StaticKernels:
         except Exception as error:
             logger.warning("static kernels for %s: not compiled: %s", title, _last_line(str(error)))
             return None
-        job = Job(title, Order(graph, likes, self._static, self._cached))
+        job = Job(title, Order(graph, likes, self._static, self._cached, torch.get_num_threads()))
         WORKER.give(job)
         return job
 

@@ -6,12 +6,16 @@ import pickle
 import sys
 from pathlib import Path
 
+import torch
+
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
 
 
 def main() -> None:
     """Fill the cache on disk."""
-    pickle.loads(Path(sys.argv[1]).read_bytes()).fill()
+    order = pickle.loads(Path(sys.argv[1]).read_bytes())
+    torch.set_num_threads(order.threads)
+    order.fill()
 
 
 if __name__ == "__main__":
