@@ -1,8 +1,9 @@
 """Tiny random models of `transformers` families, made by rules: no family has code of its own.
 
 `tiny(family)` takes the family's default configuration, makes its numbers small by the names of the fields
-(`SIZES`, `LISTS`), builds the base model and looks for inputs its `forward` takes (`FEEDS`). Nothing is downloaded.
-A family that the rules cannot make small enough, or whose `forward` wants inputs they do not know, is `Unfit`.
+(`SIZES`, `LISTS`), builds the base model and looks for inputs its `forward` takes (`FEEDS`). Nothing is
+downloaded. A family that the rules cannot make small enough, or whose `forward` wants inputs they do not
+know, is `Unfit`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SIZES: tuple[tuple[str, int | Callable[[int], int]], ...] = (
     (r"type_vocab_size|n_langs", lambda v: v),
     (r".*vocab(_size)?|vocab_size.*|num_embeddings", VOCAB),
     (r".*(num_key_value_heads|num_kv_heads|kv_n_heads)", lambda v: min(v, 2)),
-    (r"(linear|mamba|ssm|index|swa|cross)?_?.*(num|n)_(attention_|key_|value_|mamba_|linear_)?heads", 4),
+    (r"mamba_(n|num)_heads", 8),
     (r".*(attention_heads|n_heads?|num_heads)", 4),
     (r"qk_head_dim|cross_head_dim", 16),
     (r"query_pre_attn_scalar", 8),
@@ -52,42 +53,68 @@ SIZES: tuple[tuple[str, int | Callable[[int], int]], ...] = (
     (r".*(first_k_dense_replace|num_dense_layers|max_window_layers)", 1),
     (r"num_feat_extract_layers|num_feature_levels", lambda v: v),
     (r"num_(register_tokens|kv_shared_layers|nextn_predict_layers|hash_functions)", lambda v: min(v, 1)),
-    (r".*(num|n)?_?(hidden_|encoder_|decoder_|spatial_|temporal_)?(layers?|blocks)|depth|layers", lambda v: min(v, 2)),
+    (r".*(layers?|blocks)|depth", lambda v: min(v, 2)),
     (r".*(experts_per_tok(en)?|moe_topk|moe_top_k|moe_k)", 2),
     (r"(n|num)_(shared_experts|shared_expert)|zero_expert_num|moe_num_shared_experts", 1),
     (r".*num_(local_)?experts|n_routed_experts", 4),
     (r"n_group|topk_group|num_expert_group", 1),
-    (r".*(intermediate_size.*|ffn_dim|mlp_dim|ffn_hidden_size|feedforward.*|linear_units)|d_ff|dff|dim_ff|ffn_dim|d_inner", 64),
-    (r"max_(position|source|target|2d).*|n_positions|.*max_position_embeddings|n_ctx|max_seq_len|max_ep_len", 64),
+    (r".*(intermediate_size.*|ffn_dim|mlp_dim|ffn_hidden_size|feedforward.*|linear_units)", 64),
+    (r"d_ff|dff|dim_ff|d_inner", 64),
+    (r".*max_position_embeddings|max_(position|source|target|2d).*", 64),
+    (r"n_positions|n_ctx|max_seq_len|max_ep_len", 64),
     (r"(image|img|input|pretrain_image|max_image|max_img|train_image)_size", PIXELS),
     (r"patch_size|encoder_stride", lambda v: min(v, 8)),
-    (r"num_mel_bins|n_mel_bins|input_feat_size", 16),
+    (r"num_mel_bins|n_mel_bins|input_feat_size|input_feat_per_channel", 16),
     (r"sliding_window.*|local_attention|attention_window|local_radius|window_size", 4),
     (r"num_(queries|frames)|num_query_tokens|num_denoising", 4),
     (r"num_conv_pos_embeddings|num_buckets|segment_means_seq_len|num_landmarks|.*chunk_size", 8),
     (r"num_conv_pos_embedding_groups|upsample_groups", 4),
     (r"(mamba_d_state|state_size|ssm_state_size)", 8),
-    (r"mamba_(n_heads|num_heads)", 8),
     (r"time_step_rank|mamba_dt_rank", 4),
-    (r"coordinate_size|shape_size", 4),
-    (r".*(hidden_size|hidden_dim|_proj_size|projection_(dim|size)|embedding_size|emb_size|embed_proj_dim|output_size)", WIDTH),
-    (r"d_model|n_embd|.*embed_dim|emb_dim|dim|codebook_dim|codevector_dim|.*bottleneck_size|output_dim", WIDTH),
+    (r"coordinate_size", 6),
+    (r"shape_size", 4),
+    (r".*(hidden_size|hidden_dim|_proj_size|projection_(dim|size)|embed_proj_dim)", WIDTH),
+    (r".*(embedding_size|emb_size|output_size|embed_dim|bottleneck_size)", WIDTH),
+    (r"d_model|n_embd|emb_dim|dim|codebook_dim|codevector_dim|output_dim", WIDTH),
     (r"(backbone_|pooler_|true_|word_|text_|audio_|fusion_|neck_)(hidden|size|out_channels).*", WIDTH),
-    (r"num_filters|codebook_size|.*upsample_initial_channel|base_channels|.*_predictor_channels|.*conv_channels", WIDTH),
+    (r"num_filters|codebook_size|base_channels", WIDTH),
+    (r".*(upsample_initial_channel|_predictor_channels|conv_channels)", WIDTH),
     (r"num_position_embeddings", 16),
 )  # fmt: skip
+
+
+def _ones(stages: list[int]) -> list[int]:
+    return [1] * len(stages)
+
+
+def _times_smallest(stages: list[int]) -> list[int]:
+    return [max(1, size // min(stages)) for size in stages]
+
+
 # Lists of one number per stage: (field name, what becomes of the list).
 LISTS: tuple[tuple[str, Callable[[list[Any]], list[Any]]], ...] = (
-    (r"depths?|layers_per_stage|num_layers|.*blocks_per_stage|stage_num_blocks|block_repeats", lambda v: [1] * len(v)),
-    (r"(hidden_sizes|embed_dims?|encoder_hidden_sizes|neck_hidden_sizes|conv_dim|channels|dims)", lambda v: [8 * max(1, n // min(v)) for n in v]),
-    (r"(num_attention_heads|num_heads)", lambda v: [max(1, n // min(v)) for n in v]),
+    (r"depths?|layers_per_stage|num_layers|.*blocks_per_stage|stage_num_blocks|block_repeats", _ones),
+    (
+        r"(encoder_|neck_)?hidden_sizes|embed_dims?|conv_dim|channels|dims",
+        lambda v: [8 * size for size in _times_smallest(v)],
+    ),
+    (r"num_attention_heads|num_heads", _times_smallest),
     (r"(image|img|input)_size|crop_size", lambda v: [PIXELS] * len(v)),
     (r"mrope_section", lambda v: [2, 1, 1]),
-    (r".*token_ids?", lambda v: [n % VOCAB for n in v]),
-)  # fmt: skip
+    (r".*token_ids?", lambda v: [number % VOCAB for number in v]),
+)
 FAMILIES: tuple[str, ...] = ()
 # What no rule can know: a family's own field, or a size that must fit others.
-OWN: dict[str, dict[str, Any]] = {}
+LATENT = {"num_key_value_heads": 4}
+OWN: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("deepseek_v3", "minicpm3", "longcat_flash", "youtu"), LATENT),
+    "deepseek_v2": {**LATENT, "num_experts_per_tok": 2},
+    "mamba2": {"num_heads": 8},
+    "reformer": {"axial_pos_embds_dim": (16, 16), "axial_pos_shape": (4, 2), "attn_layers": ["local", "lsh"]},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "esm": {"vocab_size": VOCAB, "pad_token_id": 1, "mask_token_id": 2},
+    "bit": {"num_groups": 8, "hidden_sizes": [32, 32, 64, 64]},
+}
 
 
 def families() -> list[str]:
@@ -97,17 +124,14 @@ def families() -> list[str]:
 
 def small_config(kind: type[PreTrainedConfig], own: dict[str, Any] | None = None) -> PreTrainedConfig:
     """The default configuration with its numbers, those of nested configurations too, made small."""
-    default, given = kind(), dict(own or {})
-    nested = {key.split(".")[0] for key in given if "." in key}
+    default = kind()
     chosen: dict[str, Any] = {"use_cache": False} if hasattr(default, "use_cache") else {}
     for name, value in vars(default).items():
         if isinstance(value, PreTrainedConfig):
-            inner = {key.partition(".")[2]: given.pop(key) for key in list(given) if key.startswith(f"{name}.")}
-            chosen[name] = small_config(type(value), inner)
+            chosen[name] = small_config(type(value))
         elif (small := _small(name, value)) is not value:
             chosen[name] = small
-    assert not nested - set(vars(default)), f"{kind.__name__} has no {nested}"
-    return kind(**{**chosen, **given})
+    return kind(**{**chosen, **(own or {})})
 
 
 def _small(name: str, value: Any) -> Any:
@@ -179,7 +203,7 @@ MAIN = {"input_ids", "pixel_values", "input_values", "input_features", "pixel_va
 
 
 def _text(config: Any) -> Inputs:
-    """Token ids with a padded row, for both halves of an encoder-decoder, and the boxes of document models."""
+    """Token ids with a padded row, for both halves of an encoder-decoder; the boxes of document models."""
     ids = torch.randint(3, VOCAB - 9, (BATCH, LENGTH))
     mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
     mask[-1, -2:] = 0
@@ -218,7 +242,9 @@ def _large(config: Any) -> Inputs:
 
 def _audio(config: Any) -> Inputs:
     """A waveform, and its spectrum with bins last."""
-    bins = _number(config, "num_mel_bins", "n_mel_bins", "feature_projection_input_dim", "input_dim", default=16)
+    bins = _number(
+        config, "num_mel_bins", "n_mel_bins", "feature_projection_input_dim", "input_dim", default=16
+    )
     made = _text(config)
     made.pop("attention_mask")
     return {
@@ -264,4 +290,13 @@ def _patches(config: Any) -> Inputs:
     return {"hidden_states": pixels, "pixel_values": pixels, "grid_thw": grid}
 
 
-FEEDS: tuple[Callable[[Any], Inputs], ...] = (_both, _text, _large, _audio, _spectrum, _frames, _series, _patches)
+FEEDS: tuple[Callable[[Any], Inputs], ...] = (
+    _both,
+    _text,
+    _large,
+    _audio,
+    _spectrum,
+    _frames,
+    _series,
+    _patches,
+)

@@ -1,8 +1,8 @@
 """The sweep: families of `transformers` as tiny random models, eager against both modes.
 
-    python -m tests.models.sweep                                   all families of `FAMILIES`, results as they come
-    python -m tests.models.sweep --family bert --family gpt2       these
-    python -m tests.models.sweep --shard 1/4 --json /tmp/1.json    a part of them, kept for later
+    python -m tests.models.sweep                                 all of `FAMILIES`, results as they come
+    python -m tests.models.sweep --family bert --family gpt2     these
+    python -m tests.models.sweep --shard 1/4 --json /tmp/1.json  a part of them, kept for later
     python -m tests.models.sweep --read /tmp/*.json --write docs/reference/models.md
 
 A family has a time limit; one that runs over it is an `error` and the sweep goes on.
@@ -197,7 +197,9 @@ def read(paths: list[Path]) -> list[Result]:
 
 def fallbacks(results: list[Result]) -> list[tuple[str, int, str]]:
     """Fall-backs by how many families have them: op, families, reason."""
-    families = Counter((op, why) for result in results for op, why in {tuple(pair) for pair in result.fallbacks})
+    families = Counter(
+        (op, why) for result in results for op, why in {tuple(pair) for pair in result.fallbacks}
+    )
     return [(op, count, why) for (op, why), count in families.most_common()]
 
 
@@ -217,8 +219,10 @@ def page(results: list[Result]) -> str:
         "# Models",
         "",
         "Written by `python -m tests.models.sweep --write docs/reference/models.md`: tiny random models of",
-        f"`transformers` families, torch {torch.__version__.split('+')[0]}, CPU. {len(fit)} families run, {equal} of them "
-        "equal to eager in both modes.",
+        f"{len(fit)} `transformers` families on the CPU (torch {torch.__version__.split('+')[0]}, "
+        f"transformers {transformers.__version__}).",
+        f"{equal} of them are equal to eager in both modes; of the others the cell says what happens, "
+        'and what happens with `backend="aot_eager"`.',
         "Graphs and breaks are Dynamo's; a fall-back is an op that graph mode carries through as it is.",
         "",
         "| family | graph mode | capture mode | graphs | breaks | IR ops | fall-backs |",
