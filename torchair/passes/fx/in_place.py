@@ -25,7 +25,6 @@ from torchair.passes.fx.memory import (
     apart,
     flat,
     is_reshape,
-    is_strict_view,
     overlaps_itself,
     returns_views,
     same_place,
@@ -215,7 +214,8 @@ class InPlace:
     def finish(self) -> None:
         """Views that served a scatter or a copy, and now serve nobody, go."""
         for node in reversed(self.graph.nodes):
-            if not node.users and (is_reshape(node) or is_strict_view(node.target)):
+            is_view = returns_views(node.target) and not node.target._schema.is_mutable
+            if is_view and not node.users:
                 self.graph.erase_node(node)
         self.gm.recompile()
 

@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import fx
 
 from torchair.core.torch_private import PatternMatcherPass, fwd_only
 from torchair.core.torch_private import register_replacement as register_pattern
+from torchair.passes.fx.scopes import PLACES, annotate
+from torchair.passes.patterns.builtin import anchors, rules
 from torchair.passes.run import PassContext
 
 _rules = PatternMatcherPass(pass_name="npugraph_ex_generic_pattern_pass")
@@ -20,6 +23,15 @@ def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.Graph
     """As `fwd_only`, but nothing is taken apart: our graphs are not either when the patterns run."""
     options["get_decomp_fn"] = dict
     return fwd_only(fn, args, **options)
+
+
+def _as_written(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
+    """Views that change nothing stay too: a rule may be written for them."""
+    options["run_functional_passes"] = False
+    gm = _undecomposed(fn, args, **options)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
 
 
 def _always(match: Any) -> bool:
@@ -47,25 +59,50 @@ def register_replacement(
         list(example_inputs),
         _undecomposed if trace_fn is fwd_only else trace_fn,
         _rules,
-        extra_check=_on_one_stream(extra_check),
+        extra_check=_in_one_place(extra_check),
         search_fn_pattern=search_fn_pattern,
         scalar_workaround=dict(scalar_workaround) if scalar_workaround else None,
         skip_duplicates=skip_duplicates,
     )
 
 
-def _on_one_stream(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Nodes with different stream labels are never fused."""
+def _in_one_place(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Nodes on different streams, in different scopes or on two sides of an event are never fused."""
 
     def run(match: Any) -> bool:
-        return len({node.meta.get("stream_label") for node in match.nodes}) <= 1 and check(match)
+        calls = [node for node in match.nodes if node.op == "call_function"]
+        places = {tuple(node.meta.get(key) for key in PLACES) for node in calls}
+        return len(places) <= 1 and check(match)
 
     return run
 
 
+@functools.cache
+def register_builtin_rules(anchor: Any) -> int:
+    """Our own rules that start from one op join the set when a graph has that op: tracing them takes time,
+    and all op libraries are loaded by then.
+    """
+    defined = [rule for rule in rules() if rule.anchor is anchor and rule.is_defined()]
+    for rule in defined:
+        find, put = rule.functions()
+        register_replacement(
+            find,
+            put,
+            rule.inputs(),
+            _as_written,
+            lambda match, why_not=rule.why_not: why_not(match) is None,
+            scalar_workaround=rule.scalars,
+            skip_duplicates=True,
+        )
+    return len(defined)
+
+
 def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """All registered replacements, widest first as they were registered."""
-    changed: int = _rules.apply(gm.graph) if _rules.patterns else 0
+    """All replacements, ours first, widest first as they were registered."""
+    for anchor in anchors() & {node.target for node in gm.graph.nodes}:
+        register_builtin_rules(anchor)
+    annotate(gm.graph)
+    changed: int = _rules.apply(gm.graph)
     if changed:
         gm.graph.lint()
         gm.recompile()
