@@ -85,15 +85,24 @@ _OPAQUE = {
         "_upsample_bilinear2d_aa", "cdist", "histogram", "histogramdd", "index_reduce:amax",
         "index_reduce:amin", "index_reduce:mean", "index_reduce:prod", "kthvalue", "median", "mode",
         "nanmedian", "nn.functional.adaptive_avg_pool3d", "nn.functional.adaptive_max_pool3d",
-        "nn.functional.bilinear", "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
-        "nn.functional.interpolate:area", "nn.functional.linear_cross_entropy:chunked",
+        "nn.functional.bilinear", "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d", "nn.functional.interpolate:area",
+        "nn.functional.linear_cross_entropy:chunked",
         "nn.functional.linear_cross_entropy:chunked_none", "scatter_reduce:amax", "scatter_reduce:amin",
         "scatter_reduce:mean",
     ),
 }  # fmt: skip
 OPAQUE = {name: why for why, names in _OPAQUE.items() for name in names}
 # Rows that are not equal to eager, and why.
-UNEQUAL: dict[tuple[str, torch.dtype], str] = {}
+_BATCH_NORM = "the reference kernel of BatchNormV3 gives its statistics in float32, the traced one in 16 bits"
+UNEQUAL = {
+    ("baddbmm", torch.bfloat16): "the product is rounded before it is added to, as it is on the device",
+    ("lerp", torch.bfloat16): "Inductor's decomposition rounds the difference before it is weighted",
+    ("native_batch_norm", torch.bfloat16): _BATCH_NORM,
+    ("native_batch_norm", torch.float16): _BATCH_NORM,
+    ("_native_batch_norm_legit", torch.bfloat16): _BATCH_NORM,
+    ("_native_batch_norm_legit", torch.float16): _BATCH_NORM,
+}
 
 
 def name_of(op: Any) -> str:
