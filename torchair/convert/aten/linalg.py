@@ -324,12 +324,10 @@ def linalg_pinv(self, *, atol=None, rtol=None, hermitian=False):
 
 def tolerance(x: Tensor, largest: Tensor, atol: Tensor | None, rtol: Tensor | None) -> Tensor:
     """max(atol, rtol * the largest singular value); with neither given, the size of rounding errors."""
-    rows, columns = sizes(x)[-2:]
     if rtol is None:
-        if not isinstance(rows, int) or not isinstance(columns, int):
-            raise NotImplementedError("the default tolerance depends on sizes that are symbols")
-        default = torch.finfo(torch_dtype(x)).eps * max(rows, columns)
-        relative = ge.Mul(largest, like(default, largest))
+        rows, columns = (cast(size_of(x, dim), largest.dtype) for dim in (-2, -1))
+        rounding = ge.Mul(ge.Maximum(rows, columns), like(torch.finfo(torch_dtype(x)).eps, largest))
+        relative = ge.Mul(largest, rounding)
         if atol is not None:
             unset = ge.Greater(column(atol, largest), like(0, largest))
             relative = ge.SelectV2(unset, ge.ZerosLike(largest), relative)
