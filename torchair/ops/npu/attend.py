@@ -66,7 +66,7 @@ def attend(heads: Heads) -> torch.Tensor:
 
 def attend_with_lse(heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
     """The result, and the float32 log-sum-exp of each row of scores as [batch, heads, sequence, 1]."""
-    if heads.query.device.type == "cpu" and _is_same(heads.query.shape[3], heads.value.shape[3]):
+    if _has_fused_lse(heads):
         full = heads.whole
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             full.query, full.key, full.value, 0.0, full.is_causal, attn_mask=full.shift, scale=full.scale
@@ -76,8 +76,11 @@ def attend_with_lse(heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
     return attend(heads), torch.logsumexp(scores(heads.whole), 3, keepdim=True)
 
 
-def _is_same(a: Any, b: Any) -> bool:
-    return a is b or a == b
+def _has_fused_lse(heads: Heads) -> bool:
+    """Whether the CPU's kernel serves: it wants one width for all, and divides by the number of rows."""
+    if heads.query.device.type != "cpu" or heads.query.shape[3] != heads.value.shape[3]:
+        return False
+    return all(size != 0 for x in (heads.query, heads.key) for size in x.shape)
 
 
 def with_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:

@@ -115,16 +115,17 @@ def spread(part, x, mode, table):
     if mode == CHANNELS:
         return part.reshape(1, heads, 1, dim)
     if mode == TOKENS:
-        tokens = part.reshape(-1, part.shape[-1])
+        tokens = part.unsqueeze(0).flatten(0, -2)
         return F.pad(tokens, (0, rows - tokens.shape[-1]))[:, None, :, None]
     if mode == HEADS:
         return part.reshape(1, heads, 1, 1)
     if mode == TOKENS_AND_HEADS:
         # Packed tokens have theirs as [tokens, heads].
         part = part.mT if part.ndim == 2 else part
-        tokens = part.reshape(-1, heads, part.shape[-1])
+        tokens = part.unsqueeze(0).flatten(0, -3)
         return F.pad(tokens, (0, rows - tokens.shape[-1])).unsqueeze(-1)
-    groups = part.reshape(-1, heads, *part.shape[-2:])
+    groups = part.unsqueeze(0).flatten(0, -4)
+    groups = F.pad(groups, (0, 0, 0, rows - groups.shape[-2]))
     return groups.repeat_interleave(dim // groups.shape[-1], -1)
 
 
@@ -276,6 +277,8 @@ def infer(
     k = with_prefix(dequantised(k, key_by, table), prefix.key, entry, kv_heads, key_by)
     v = with_prefix(dequantised(v, value_by, table), prefix.value, entry, kv_heads, value_by)
     if rope.query is not None:
+        if prefix.key is not None:
+            raise UnsupportedOp("a shared prefix beside rotary parts: it has none of its own")
         # Both parts of a quantised query share its scale, and that of the key.
         turned = dequantised(read(rope.key), Scale(rope.scale), table)
         turned = turned if query_scales is None else dequantised(turned, key_by, table)
