@@ -1,4 +1,4 @@
-"""Pooling, resizing and grid sampling, with their gradients."""
+"""Pooling with its gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from tests.convert.harness import check
-from tests.convert.test_matmul import whole_call
 
 aten = torch.ops.aten
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
@@ -39,6 +38,19 @@ POOLS = {
     "adaptive2d": (lambda x: F.adaptive_avg_pool2d(x, (4, 3)), PLANE),
     "adaptive2d_to_one": (lambda x: F.adaptive_avg_pool2d(x, 1), PLANE),
     "adaptive2d_unbatched": (lambda x: F.adaptive_avg_pool2d(x, 4), (3, 9, 7)),
+    "adaptive3d": (lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), VOLUME),
+    "adaptive3d_even": (lambda x: F.adaptive_avg_pool3d(x, (3, 1, 7)), VOLUME),
+    "adaptive3d_unbatched": (lambda x: F.adaptive_avg_pool3d(x, 2), VOLUME[1:]),
+    "adaptive_max3d": (lambda x: F.adaptive_max_pool3d(x, (4, 3, 5), return_indices=True), VOLUME),
+    "adaptive_max3d_even": (lambda x: F.adaptive_max_pool3d(x, (3, 1, 7), return_indices=True), VOLUME),
+    "adaptive_max3d_unbatched": (lambda x: F.adaptive_max_pool3d(x, 2), VOLUME[1:]),
+    "adaptive_by_symbols": (
+        lambda x: (
+            F.adaptive_avg_pool2d(x, (x.shape[0] + 2, 3)),
+            *F.adaptive_max_pool2d(x, (x.shape[0] + 2, 3), return_indices=True),
+        ),
+        PLANE,
+    ),
     "adaptive_max2d": (lambda x: F.adaptive_max_pool2d(x, (4, 3), return_indices=True), PLANE),
 }
 
@@ -69,6 +81,12 @@ def max_gradient(grad, x):
     return aten.max_pool2d_with_indices_backward(grad, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)
 
 
+def max_volume_gradient(grad, x):
+    window = ([2] * 3, [2] * 3, [0] * 3, [1] * 3, False)
+    _, indices = aten.max_pool3d_with_indices(x, *window)
+    return aten.max_pool3d_with_indices_backward(grad, x, *window, indices)
+
+
 GRADIENTS = {
     "max2d": (max_gradient, (2, 3, 5, 4), PLANE),
     "max2d_unbatched": (max_gradient, (3, 5, 4), PLANE[1:]),
@@ -83,6 +101,17 @@ GRADIENTS = {
         lambda g, x: aten.avg_pool3d_backward(g, x, [2] * 3, [2] * 3, [0] * 3, False, True, None),
         (2, 3, 3, 2, 3), VOLUME,
     ),
+    "max3d": (max_volume_gradient, (2, 3, 3, 2, 3), VOLUME),
+    "adaptive2d": (lambda g, x: aten._adaptive_avg_pool2d_backward(g, x), (2, 3, 4, 3), PLANE),
+    "adaptive3d": (lambda g, x: aten._adaptive_avg_pool3d_backward(g, x), (2, 3, 4, 3, 5), VOLUME),
+    "adaptive_max2d": (
+        lambda g, x: aten.adaptive_max_pool2d_backward(g, x, aten.adaptive_max_pool2d(x, [4, 3])[1]),
+        (2, 3, 4, 3), PLANE,
+    ),
+    "adaptive_max3d": (
+        lambda g, x: aten.adaptive_max_pool3d_backward(g, x, aten.adaptive_max_pool3d(x, [3, 2, 3])[1]),
+        (3, 3, 2, 3), VOLUME[1:],
+    ),
 }  # fmt: skip
 
 
@@ -93,92 +122,21 @@ def test_gradients(name, dynamic):
     check(fn, rand(*grad), rand(*shape), dynamic=dynamic)
 
 
-def test_adaptive_gradient():
-    check(lambda g, x: aten._adaptive_avg_pool2d_backward(g, x), rand(2, 3, 4, 3), rand(*PLANE))
-
-
-RESIZES = {
-    "nearest": {"scale_factor": 2, "mode": "nearest"},
-    "nearest_size": {"size": (5, 11), "mode": "nearest"},
-    "nearest_fraction": {"scale_factor": 1.5, "mode": "nearest"},
-    "bilinear": {"scale_factor": 2, "mode": "bilinear"},
-    "bilinear_corners": {"size": (5, 11), "mode": "bilinear", "align_corners": True},
-    "bicubic": {"scale_factor": 2, "mode": "bicubic"},
-    "area": {"size": (4, 3), "mode": "area"},
-}
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", RESIZES)
-def test_interpolate(name, dynamic):
-    check(lambda x: F.interpolate(x, **RESIZES[name]), rand(*PLANE), dynamic=dynamic)
+@pytest.mark.parametrize("shape", [PLANE, PLANE[1:], VOLUME])
+def test_fractional_pools(shape, dynamic):
+    """Windows at random places; the gradient goes to the maxima."""
+    dims = 2 if shape in (PLANE, PLANE[1:]) else 3
+    pool = getattr(aten, f"fractional_max_pool{dims}d")
+    backward = getattr(aten, f"fractional_max_pool{dims}d_backward")
+    kernel, output = [2, 3, 2][:dims], [3, 1, 4][:dims]
+    samples = torch.rand(*((1, 3) if len(shape) == dims + 1 else (2, 3)), dims)
 
+    # torch cannot say the shape of this gradient in symbols.
+    has_gradient = dims == 2 or not dynamic
 
-def test_whole_resizes_convert():
-    x = rand(*PLANE)
-    nearest = aten.upsample_nearest2d(x, [18, 14], 2.0, 2.0)
-    assert "ResizeNearestNeighborV2" in whole_call(
-        aten.upsample_nearest2d.default, x, [18, 14], 2.0, 2.0, expected=nearest
-    )
-    for align_corners in (False, True):
-        bilinear = aten.upsample_bilinear2d(x, [5, 11], align_corners)
-        arguments = (x, [5, 11], align_corners)
-        assert "ResizeBilinearV2" in whole_call(
-            aten.upsample_bilinear2d.default, *arguments, expected=bilinear
-        )
+    def run(x, samples):
+        y, indices = pool(x, kernel, output, samples)
+        return y, indices, backward(y, x, kernel, output, indices) if has_gradient else y + 1
 
-
-@pytest.mark.parametrize("dtype", [f32, bf16])
-def test_nearest_gradient(dtype):
-    def gradient(grad):
-        return aten.upsample_nearest2d_backward(grad, [18, 14], [2, 3, 9, 7], 2.0, 2.0)
-
-    check(gradient, rand(2, 3, 18, 14, dtype=dtype), rtol=2e-2, atol=5e-2)
-
-
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_grid_sample(mode, padding, align_corners):
-    def sample(x, grid):
-        return F.grid_sample(x, grid, mode, padding, align_corners)
-
-    check(sample, rand(2, 3, 5, 4), rand(2, 4, 6, 2))
-    check(sample, rand(2, 3, 5, 4, 3), rand(2, 4, 6, 2, 3))
-
-
-def test_grid_sample_with_symbols():
-    check(
-        lambda x, grid: F.grid_sample(x, grid, align_corners=False),
-        rand(2, 3, 5, 4),
-        rand(2, 4, 6, 2),
-        dynamic=True,
-    )
-
-
-def test_grid_sample_cubic():
-    check(
-        lambda x, grid: F.grid_sample(x, grid, "bicubic", align_corners=False),
-        rand(1, 2, 5, 4),
-        rand(1, 4, 6, 2),
-    )
-
-
-def test_grid_sample_in_half_precision():
-    # Places between two elements of small integers: exact in 16 bits, so float32 inside makes no difference.
-    x = torch.arange(2 * 5 * 5).reshape(1, 2, 5, 5).bfloat16()
-    grid = (torch.arange(-4, 5).repeat(2, 1) / 4).t()[None, None].bfloat16()
-    check(lambda x, grid: F.grid_sample(x, grid, align_corners=True), x, grid)
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("mask", [[True, True], [False, True]])
-def test_grid_sample_gradients(dims, mask):
-    backward = aten.grid_sampler_2d_backward if dims == 2 else aten.grid_sampler_3d_backward
-    extra = [3] * (dims - 2)
-
-    def gradients(grad, x, grid):
-        made = backward(grad, x, grid, 0, 0, False, mask)
-        return [g for g, wanted in zip(made, mask, strict=True) if wanted]
-
-    check(gradients, rand(2, 3, 4, 6, *extra), rand(2, 3, 5, 4, *extra), rand(2, 4, 6, *extra, dims))
+    check(run, rand(*shape), samples, dynamic=dynamic)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT64, cast, like, promote
+from torchair.convert.aten.index import product
+from torchair.convert.operands import INT64, cast, like, pack, promote, size_of
 from torchair.convert.registry import converter, rename
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
@@ -110,11 +113,21 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, meta_outputs
         raise NotImplementedError("GroupedMatmul splits rows or the inner dim of 2-D data, without bias here")
     group_type = _SPLIT_ROWS if mat2.rank == 3 else _SPLIT_INNER
     dtype = _GROUPED_DTYPES[meta_outputs.torch_dtype]
-    (product,) = ge.GroupedMatmul(
+    (made,) = ge.GroupedMatmul(
         [self], [mat2], [], [], [], [], [], cast(offs, INT64),
         group_type=group_type, split_item=3, dtype=dtype, outputs=1,
     )  # fmt: skip
-    return product
+    return made
+
+
+def along_dim(matrix, x, dim):
+    """Every line of `x` along one dim multiplied by a matrix."""
+    if dim == x.rank - 1:
+        return ge.BatchMatMul(x, matrix, adj_x2=True)
+    have = [size_of(x, place) for place in range(x.rank)]
+    behind = functools.reduce(product, have[dim + 1 :], 1)
+    made = ge.BatchMatMul(matrix, ge.Reshape(x, pack([-1, have[dim], behind])))
+    return ge.Reshape(made, pack([*have[:dim], size_of(matrix, 0), *have[dim + 1 :]]))
 
 
 @converter(aten._trilinear.default)

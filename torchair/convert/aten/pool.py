@@ -1,15 +1,34 @@
-"""ATen pooling and resampling. The one-dimensional forms are taken apart by torch itself."""
+"""ATen pooling. The one-dimensional forms are taken apart by torch itself.
+
+GE has no adaptive pools of volumes, none with a symbolic result size and no fractional ones. Means are then
+products with a matrix of shares for every dim, maxima are taken over windows that are gathered first.
+"""
 
 from __future__ import annotations
+
+import functools
+import math
 
 import torch
 
 from torchair import ge
-from torchair.convert.operands import FLOAT, INT32, INT64, cast, shape_of, sizes, static_sizes
+from torchair.convert.aten.index import along, counted, product
+from torchair.convert.aten.matmul import along_dim
+from torchair.convert.operands import (
+    FLOAT,
+    INT32,
+    INT64,
+    cast,
+    like,
+    pack,
+    shape_of,
+    size_of,
+    sizes,
+    static_sizes,
+    torch_dtype,
+)
 from torchair.convert.registry import converter
-from torchair.core import dtypes
 from torchair.ge.graph import Tensor
-from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten
 
@@ -130,18 +149,68 @@ def average_gradient(make, spatial, x, grad, *window):
     return restore(make(cast(shape_of(x), INT32), grad, **average_window(spatial, *window)))
 
 
-def static_output(output_size):
-    """GE's adaptive pools have their result size as an attribute."""
-    if isinstance(output_size, Tensor):
-        raise NotImplementedError("the result size is a symbol")
-    return list(output_size)
+def wanted_sizes(output_size, spatial):
+    """The result size of every spatial dim: ints, or numbers of the graph."""
+    if not isinstance(output_size, Tensor):
+        return each(output_size, spatial)
+    return [ge.Gather(output_size, cast(dim, INT64)) for dim in range(spatial)]
+
+
+def is_static(numbers):
+    """Are all of them ints?"""
+    return all(isinstance(number, int) for number in numbers)
+
+
+def spans(size, parts):
+    """(first, behind the last) of the windows that divide a dim, a column each."""
+    if isinstance(size, int) and isinstance(parts, int):
+        first = torch.arange(parts) * size // parts
+        last = ((torch.arange(parts) + 1) * size + parts - 1) // parts
+        return ge.Const(first[:, None]), ge.Const(last[:, None])
+    size, parts, one = cast(size, INT64), cast(parts, INT64), cast(1, INT64)
+    place = ge.Unsqueeze(counted(parts), axes=[1])
+    last = ge.Add(ge.Mul(ge.Add(place, one), size), ge.Sub(parts, one))
+    return ge.FloorDiv(ge.Mul(place, size), parts), ge.FloorDiv(last, parts)
+
+
+def shares(size, parts, dtype):
+    """The matrix that makes means of windows: a row for each window."""
+    first, last = spans(size, parts)
+    place = ge.Unsqueeze(counted(size), axes=[0])
+    inside = ge.LogicalAnd(ge.GreaterEqual(place, first), ge.Less(place, last))
+    share = ge.Div(cast(1, dtype), cast(ge.Sub(last, first), dtype))
+    return ge.SelectV2(inside, share, cast(0, dtype))
+
+
+def adaptive_mean(spatial, self, output_size):
+    """Means of windows that divide all spatial dims."""
+    x, first = wide(self), self.rank - spatial
+    for place, parts in enumerate(wanted_sizes(output_size, spatial)):
+        x = along_dim(shares(size_of(self, first + place), parts, x.dtype), x, first + place)
+    return cast(x, self.dtype)
+
+
+def adaptive_mean_gradient(spatial, grad_output, self):
+    """Each window's gradient spread over its elements."""
+    x, first = wide(grad_output), self.rank - spatial
+    for dim in range(first, self.rank):
+        matrix = shares(size_of(self, dim), size_of(grad_output, dim), x.dtype)
+        x = along_dim(ge.Transpose(matrix, [1, 0]), x, dim)
+    return cast(x, grad_output.dtype)
+
+
+def wide(x):
+    """At least float32."""
+    return cast(x, FLOAT) if torch_dtype(x) in (torch.float16, torch.bfloat16) else x
 
 
 @converter(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(self, output_size):
     """Means of windows that divide the plane into `output_size` parts."""
+    if isinstance(output_size, Tensor):
+        return adaptive_mean(2, self, output_size)
     (x,), restore = batched(2, self)
-    return restore(ge.AdaptiveAvgPool2d(x, output_size=static_output(output_size)))
+    return restore(ge.AdaptiveAvgPool2d(x, output_size=list(output_size)))
 
 
 @converter(aten._adaptive_avg_pool2d_backward.default)
@@ -150,95 +219,191 @@ def adaptive_avg_pool2d_backward(grad_output, self):
     (x, grad), restore = batched(2, self, grad_output)
     shape = static_sizes(x)
     if shape is None:
-        raise NotImplementedError("the shape of the data is a symbol")
+        return adaptive_mean_gradient(2, grad_output, self)
     return restore(ge.AdaptiveAvgPool2dGrad(grad, orig_input_shape=shape))
+
+
+def even_windows(self, wanted):
+    """The size of the windows where all are alike and known, else None."""
+    have = sizes(self)[self.rank - len(wanted) :]
+    if not is_static(have) or not is_static(wanted) or any(part == 0 for part in wanted):
+        return None
+    divides = all(size and size % part == 0 for size, part in zip(have, wanted, strict=True))
+    return [size // part for size, part in zip(have, wanted, strict=True)] if divides else None
+
+
+@converter(aten._adaptive_avg_pool3d.default)
+def adaptive_avg_pool3d(self, output_size):
+    """Means of windows that divide the volume into `output_size` parts."""
+    window = even_windows(self, wanted_sizes(output_size, 3))
+    if window is None:
+        return adaptive_mean(3, self, output_size)
+    return average(ge.AvgPool3D, 3, self, window, window, 0, False, True, None)
+
+
+@converter(aten._adaptive_avg_pool3d_backward.default)
+def adaptive_avg_pool3d_backward(grad_output, self):
+    """Each window's gradient spread over its elements."""
+    return adaptive_mean_gradient(3, grad_output, self)
+
+
+def largest_of(windows, places):
+    """(maxima, their places) of windows in the last dim."""
+    best, values = ge.ArgMaxWithValue(windows, dimension=windows.rank - 1)
+    best = ge.Unsqueeze(cast(best, INT64), axes=[best.rank])
+    return values, ge.Squeeze(ge.GatherElements(places, best, dim=places.rank - 1), axis=[places.rank - 1])
+
+
+def window_maxima(x, places, output, count):
+    """(maxima, flat indices): `places` says where in the flat plane the elements of all windows are."""
+    lead = [size_of(x, 0), size_of(x, 1)]
+    line = ge.Reshape(x, pack([*lead, -1]))
+    picked = ge.GatherElements(line, ge.Reshape(places, pack([*lead, -1])), dim=2)
+    windows, places = (ge.Reshape(part, pack([*lead, *output, count])) for part in (picked, places))
+    return largest_of(windows, places)
+
+
+def flat_windows(starts, ends, sizes_, reach):
+    """Where the elements of all windows are in the flat plane: [N, C, windows per dim, elements per dim].
+
+    `starts` has the first element of the windows of each dim as [N or 1, C or 1, windows]. A window has
+    `reach` elements; those that would come after its end repeat its last one.
+    """
+    spatial = len(starts)
+    rank, flat = 2 + 2 * spatial, None
+    for dim in range(spatial):
+        lead = [size_of(starts[dim], 0), size_of(starts[dim], 1)]
+        shape = [*lead, *[-1 if place == dim else 1 for place in range(2 * spatial)]]
+        place = ge.Add(
+            ge.Reshape(starts[dim], pack(shape)), along(counted(reach[dim]), 2 + spatial + dim, rank)
+        )
+        if ends is not None:
+            last = ge.Sub(ge.Reshape(ends[dim], pack(shape)), cast(1, INT64))
+            place = ge.Minimum(place, last)
+        flat = place if flat is None else ge.Add(ge.Mul(flat, cast(sizes_[dim], INT64)), place)
+    return flat
+
+
+def adaptive_maxima(spatial, self, output_size):
+    """(maxima of windows that divide the spatial dims, their flat indices)."""
+    (x,), restore = batched(spatial, self)
+    output = wanted_sizes(output_size, spatial)
+    have = [size_of(x, 2 + dim) for dim in range(spatial)]
+    pairs = [spans(size, parts) for size, parts in zip(have, output, strict=True)]
+    starts, ends = ([ge.Reshape(part, [1, 1, -1]) for part in parts] for parts in zip(*pairs, strict=True))
+    reach = [longest(size, parts) for size, parts in zip(have, output, strict=True)]
+    count = functools.reduce(product, reach, 1)
+    flat = flat_windows(starts, ends, have, reach)
+    whole = pack([size_of(x, 0), size_of(x, 1), *output, *reach])
+    made = window_maxima(x, ge.BroadcastTo(flat, whole), output, count)
+    return [restore(part) for part in made]
+
+
+def longest(size, parts):
+    """No window of `parts` that divide a dim has more elements."""
+    if isinstance(size, int) and isinstance(parts, int):
+        place = torch.arange(max(parts, 1))
+        return int((((place + 1) * size + parts - 1) // max(parts, 1) - place * size // max(parts, 1)).max())
+    size, parts = cast(size, INT64), cast(parts, INT64)
+    return ge.Add(ge.FloorDiv(ge.Add(size, ge.Sub(parts, cast(1, INT64))), parts), cast(1, INT64))
 
 
 @converter(aten.adaptive_max_pool2d.default)
 def adaptive_max_pool2d(self, output_size):
     """(maxima of windows that divide the plane, their flat indices)."""
+    if isinstance(output_size, Tensor):
+        return adaptive_maxima(2, self, output_size)
     (x,), restore = batched(2, self)
-    values, indices = ge.AdaptiveMaxPool2d(x, output_size=static_output(output_size))
+    values, indices = ge.AdaptiveMaxPool2d(x, output_size=list(output_size))
     return restore(values), restore(cast(indices, INT64))
 
 
-def check_scales(x, output_size, scales):
-    """GE scales by input size / result size; a given scale must mean the same."""
-    for dim, scale in enumerate(scales):
-        if scale is None:
-            continue
-        size = sizes(x)[dim + 2]
-        is_exact = (
-            not is_symbol(size) and not isinstance(output_size, Tensor) and size * scale == output_size[dim]
-        )
-        if not is_exact and (isinstance(scale, Tensor) or scale != int(scale)):
-            raise NotImplementedError("its scale is not the ratio of the sizes")
+@converter(aten.adaptive_max_pool3d.default)
+def adaptive_max_pool3d(self, output_size):
+    """(maxima of windows that divide the volume, their flat indices)."""
+    window = even_windows(self, wanted_sizes(output_size, 3))
+    if window is None:
+        return adaptive_maxima(3, self, output_size)
+    return max_pool3d_with_indices(self, window)
 
 
-def in_float(x):
-    """GE resamples float32; doubles stay."""
-    return x if dtypes.to_torch(x.dtype) == torch.float64 else cast(x, FLOAT)
+def fractional_starts(samples, size, parts, reach):
+    """Where the windows of a dim start, from one random number per plane: the last ends with the dim."""
+    rest = size - reach if isinstance(size, int) else ge.Sub(size, cast(reach, INT64))
+    last = ge.Reshape(cast(rest, INT64), [1, 1, 1])
+    shape = [size_of(samples, 0), size_of(samples, 1), 1]
+    last = ge.BroadcastTo(last, pack(shape))
+    if parts == 1:
+        return last
+    step = ge.Div(cast(rest, samples.dtype), like(parts - 1, samples))
+    places = cast(along(counted(parts - 1), 2, 3), samples.dtype)
+    samples = ge.Unsqueeze(samples, axes=[2])
+    first = cast(ge.Mul(ge.Add(places, samples), step), INT64)
+    return ge.ConcatV2([ge.Sub(first, cast(ge.Mul(samples, step), INT64)), last], 2, N=2)
 
 
-@converter(aten.upsample_nearest2d.default)
-def upsample_nearest2d(self, output_size, scales_h=None, scales_w=None):
-    """Each result is the element at floor(place * input size / result size)."""
-    check_scales(self, output_size, (scales_h, scales_w))
-    return ge.ResizeNearestNeighborV2(self, cast(output_size, INT32))
+def fractional(spatial, self, kernel_size, output_size, random_samples, order):
+    """(maxima, flat indices) of windows whose places are random; `order` is the dim of each random number."""
+    (x,), restore = batched(spatial, self)
+    reach, output = each(kernel_size, spatial), each(output_size, spatial)
+    samples = ge.Unpack(random_samples, num=spatial, axis=2, outputs=spatial)
+    have = [size_of(x, 2 + dim) for dim in range(spatial)]
+    starts = [
+        fractional_starts(samples[order[dim]], have[dim], output[dim], reach[dim]) for dim in range(spatial)
+    ]
+    flat = flat_windows(starts, None, have, reach)
+    return [restore(part) for part in window_maxima(x, flat, output, math.prod(reach))]
 
 
-@converter(aten.upsample_nearest2d_backward.default)
-def upsample_nearest2d_backward(grad_output, output_size, input_size, scales_h=None, scales_w=None):
-    """Gradients of the results that came from an element, summed."""
-    if isinstance(input_size, Tensor) or isinstance(output_size, Tensor):
-        raise NotImplementedError("a size is a symbol")
-    for size, wanted, scale in zip(input_size[2:], output_size, (scales_h, scales_w), strict=True):
-        if scale is not None and size * scale != wanted:
-            raise NotImplementedError("its scale is not the ratio of the sizes")
-    made = ge.ResizeNearestNeighborV2Grad(in_float(grad_output), cast(input_size[2:], INT32))
-    return cast(made, grad_output.dtype)
+@converter(aten.fractional_max_pool2d.default)
+def fractional_max_pool2d(self, kernel_size, output_size, random_samples):
+    """The first random number of a plane is for its width."""
+    return fractional(2, self, kernel_size, output_size, random_samples, (1, 0))
 
 
-@converter(aten.upsample_bilinear2d.default)
-def upsample_bilinear2d(self, output_size, align_corners, scales_h=None, scales_w=None):
-    """Linear interpolation between the four neighbours."""
-    check_scales(self, output_size, (scales_h, scales_w))
-    x, size = in_float(self), cast(output_size, INT32)
-    made = ge.ResizeBilinearV2(
-        x, size, align_corners=align_corners, half_pixel_centers=not align_corners, dtype=x.dtype
-    )
-    return cast(made, self.dtype)
+@converter(aten.fractional_max_pool3d.default)
+def fractional_max_pool3d(self, kernel_size, output_size, random_samples):
+    """The random numbers of a volume are in the order of its dims."""
+    return fractional(3, self, kernel_size, output_size, random_samples, (0, 1, 2))
 
 
-_INTERPOLATION = ("bilinear", "nearest", "bicubic")
-_PADDING = ("zeros", "border", "reflection")
+def to_maxima(spatial, grad_output, self, indices):
+    """Every gradient added where its maximum was."""
+    lead = [size_of(self, dim) for dim in range(self.rank - spatial)]
+    total = functools.reduce(product, [size_of(self, dim) for dim in range(len(lead), self.rank)], 1)
+    zeros = ge.Fill(pack([*lead, total]), like(0, grad_output))
+    line, places = (ge.Reshape(part, pack([*lead, -1])) for part in (grad_output, cast(indices, INT64)))
+    made = ge.ScatterElements(zeros, places, line, axis=len(lead), reduction="add")
+    return ge.Reshape(made, shape_of(self))
 
 
-def sampling(interpolation_mode, padding_mode, align_corners):
-    """The attributes of the grid samplers."""
-    return {
-        "interpolation_mode": _INTERPOLATION[interpolation_mode],
-        "padding_mode": _PADDING[padding_mode],
-        "align_corners": align_corners,
-    }
+@converter(aten.adaptive_max_pool2d_backward.default)
+def adaptive_max_pool2d_backward(grad_output, self, indices):
+    """The gradient goes to the maxima."""
+    return to_maxima(2, grad_output, self, indices)
 
 
-@converter(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
-    """Values of the data at the places of the grid."""
-    make = ge.GridSampler2D if input.rank == 4 else ge.GridSampler3D
-    made = make(in_float(input), in_float(grid), **sampling(interpolation_mode, padding_mode, align_corners))
-    return cast(made, input.dtype)
+@converter(aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool3d_backward(grad_output, self, indices):
+    """The gradient goes to the maxima."""
+    return to_maxima(3, grad_output, self, indices)
 
 
-@converter(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
-def grid_sampler_backward(
-    grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask, *, used
+@converter(aten.fractional_max_pool2d_backward.default)
+def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
+    """The gradient goes to the maxima."""
+    return to_maxima(2, grad_output, self, indices)
+
+
+@converter(aten.fractional_max_pool3d_backward.default)
+def fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
+    """The gradient goes to the maxima."""
+    return to_maxima(3, grad_output, self, indices)
+
+
+@converter(aten.max_pool3d_with_indices_backward.default)
+def max_pool3d_with_indices_backward(
+    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
 ):
-    """The gradients of data and grid."""
-    make = ge.GridSampler2DGrad if input.rank == 4 else ge.GridSampler3DGrad
-    operands = [in_float(x) for x in (grad_output, input, grid)]
-    dx, dgrid = make(*operands, **sampling(interpolation_mode, padding_mode, align_corners))
-    return cast(dx, input.dtype) if output_mask[0] else None, cast(dgrid, grid.dtype) if output_mask[
-        1
-    ] else None
+    """The gradient goes to the maxima."""
+    return to_maxima(3, grad_output, self, indices)

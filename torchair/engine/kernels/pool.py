@@ -1,4 +1,4 @@
-"""Pooling and resampling of data in torch's order: [batch, channels, spatial dims]."""
+"""Pooling of data in torch's order: [batch, channels, spatial dims]."""
 
 from __future__ import annotations
 
@@ -127,61 +127,3 @@ def adaptive_max_pool_2d(x, *, output_size):
     """(maxima of windows that divide the plane, their flat indices)."""
     y, argmax = aten.adaptive_max_pool2d(x, output_size)
     return y, argmax.to(torch.int32)
-
-
-@kernel("ResizeNearestNeighborV2")
-def resize_nearest(x, size: Ints, *, align_corners, half_pixel_centers):
-    """The element at floor(place * input size / result size), or with half-pixel centres."""
-    assert not align_corners, "aligned corners are not emitted"
-    resize = aten._upsample_nearest_exact2d if half_pixel_centers else aten.upsample_nearest2d
-    return resize(x, size, None, None)
-
-
-@kernel("ResizeNearestNeighborV2Grad")
-def resize_nearest_grad(grads, size: Ints, *, align_corners, half_pixel_centers):
-    """Gradients of the results that came from an element, summed; `size` is that of the data."""
-    assert (align_corners, half_pixel_centers) == (False, False), "only the plain form is emitted"
-    whole = [grads.shape[0], grads.shape[1], *size]
-    return aten.upsample_nearest2d_backward(grads, list(grads.shape[2:]), whole, None, None)
-
-
-@kernel("ResizeBilinearV2")
-def resize_bilinear(x, size: Ints, *, align_corners, half_pixel_centers, dtype):
-    """Linear interpolation between the four neighbours."""
-    assert half_pixel_centers != align_corners, "only torch's two ways of placing pixels are emitted"
-    return aten.upsample_bilinear2d(x, size, align_corners, None, None).to(dtypes.to_torch(dtype))
-
-
-_INTERPOLATION = {"bilinear": 0, "nearest": 1, "bicubic": 2}
-_PADDING = {"zeros": 0, "border": 1, "reflection": 2}
-
-
-@kernel("GridSampler2D")
-def grid_sampler_2d(x, grid, *, interpolation_mode, padding_mode, align_corners):
-    """Values of the plane at the places of the grid."""
-    return aten.grid_sampler_2d(
-        x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners
-    )
-
-
-@kernel("GridSampler3D")
-def grid_sampler_3d(x, grid, *, interpolation_mode, padding_mode, data_format, align_corners):
-    """Values of the volume at the places of the grid."""
-    _in_order(data_format)
-    return aten.grid_sampler_3d(
-        x, grid, _INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners
-    )
-
-
-@kernel("GridSampler2DGrad")
-def grid_sampler_2d_grad(grad, x, grid, *, interpolation_mode, padding_mode, align_corners):
-    """The gradients of the plane and of the grid."""
-    modes = (_INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners)
-    return aten.grid_sampler_2d_backward(grad, x, grid, *modes, [True, True])
-
-
-@kernel("GridSampler3DGrad")
-def grid_sampler_3d_grad(grad, x, grid, *, interpolation_mode, padding_mode, align_corners):
-    """The gradients of the volume and of the grid."""
-    modes = (_INTERPOLATION[interpolation_mode], _PADDING[padding_mode], align_corners)
-    return aten.grid_sampler_3d_backward(grad, x, grid, *modes, [True, True])
