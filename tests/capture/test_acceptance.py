@@ -204,3 +204,17 @@ def test_doors_of_the_package(device: torch.device) -> None:
     assert direct(torch.ones(3, device=device))[0].tolist() == [2.0] * 3
     with pytest.raises(ValueError, match="no_such"):
         config.no_such = 1
+
+
+def test_15_lengths_of_attention_are_no_keys(device: torch.device) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+        return torch.ops.npu.npu_fused_infer_attention_score(
+            q, k, v, num_heads=2, scale=0.5, input_layout="BSND", actual_seq_lengths_kv=lengths
+        )[0]
+
+    q = torch.randn(2, 1, 2, 8, device=device)
+    k, v = (torch.randn(2, 16, 2, 8, device=device) for _ in range(2))
+    run = compiled(attend, dynamic=True)
+    for lengths in ([5, 7], [6, 8], [9, 3], [2, 16], [7, 7]):
+        torch.testing.assert_close(run(q, k, v, lengths), attend(q, k, v, lengths))
+    assert counted("captured") == 1

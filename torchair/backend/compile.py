@@ -81,6 +81,7 @@ def compile_fx(
     )
     context = pass_context(stage)
     run(FX_PASSES, gm, context)
+    stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
     specialist = static_kernels(gm, stage) if settings.captures else None
     if settings.captures:
         lowered = run(CAPTURE_PASSES, gm, context)

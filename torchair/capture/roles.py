@@ -20,6 +20,10 @@ from torchair.core.torch_private import HigherOrderOperator, OpOverload, storage
 KeyPart = int | tuple[int, int]
 
 
+# The elements of a tensor of numbers: each of them an input ("index", input) or a constant ("fixed", number).
+Pack = tuple[tuple[str, int], ...]
+
+
 class Role(Enum):
     """How a recording treats one input."""
 
@@ -43,6 +47,7 @@ class Inputs:
     origins: tuple[str, ...] = ()  # what the user calls each input, "" when unknown
     obstacles: tuple[str, ...] = ()  # why this graph cannot be recorded
     random: bool = False  # draws random numbers
+    packs: tuple[Pack, ...] = ()  # inputs at the end that the runner makes from numbers among the others
 
     def having(self, *roles: Role) -> list[int]:
         """Indices of the inputs in any of these roles."""
@@ -77,6 +82,7 @@ def inputs_of(
         origins=tuple(_origin(node) for node in placeholders),
         obstacles=tuple(_obstacles(gm, on_device)),
         random=any(_has_tag(node, torch.Tag.nondeterministic_seeded) for node in gm.graph.nodes),
+        packs=tuple(node.meta["host_list"] for node in placeholders if "host_list" in node.meta),
     )
 
 

@@ -74,10 +74,18 @@ class Runner:
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """The quickest callable for AOTAutograd: the program itself where nothing is recorded or counted."""
-        return self.program if getattr(self.program, "_boxed_call", False) else self
+        is_boxed = getattr(self.program, "_boxed_call", False) and not self.inputs.packs
+        return self.program if is_boxed else self
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        self._pack(args)
         return self.program(args)
+
+    def _pack(self, args: list[Any]) -> None:
+        """Append the tensors that are made of numbers among the arguments."""
+        for pack in self.inputs.packs:
+            values = [args[value] if kind == "index" else value for kind, value in pack]
+            args.append(torch.tensor(values, dtype=torch.int64, device=self.device))
 
     def run(self, *args: Any) -> list[Any]:
         """Call with separate arguments."""
@@ -118,7 +126,7 @@ class BoundRunner(Runner):
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """The call without attribute look-ups: a call like the one before costs one comparison."""
-        if self._specialist is not None:
+        if self._specialist is not None or self.inputs.packs:
             return self
         key_of, count, program, mutated, forced = (
             self._key,
@@ -141,6 +149,7 @@ class BoundRunner(Runner):
         return call
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        self._pack(args)
         self._count(args)
         return self._program(self._key(args))(args)
 
@@ -243,6 +252,8 @@ class ReplayRunner(Runner):
         return self
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        if self.inputs.packs:
+            self._pack(args)
         if self.why_not is not None or self._is_capturing():
             return self.program(args)
         if torch.is_grad_enabled():

@@ -7,6 +7,7 @@ from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stream
 from torchair.passes.fx.event_record import apply_event_record
 from torchair.passes.fx.functionalized import decompose_auto_functionalized
+from torchair.passes.fx.host_lists import move_host_lists
 from torchair.passes.fx.in_place import keep_memory_decisions
 from torchair.passes.fx.one_stream import run_on_one_stream
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
@@ -43,6 +44,8 @@ FX_PASSES = steps(
     Step(user_post_pass, name="post_grad_custom_post_pass"),
     # Users' passes may have opened scopes: everything behind counts on pairs.
     Step(check_scopes, after=(user_post_pass,)),
+    # The inputs of the program are settled here: what follows counts them.
+    Step(move_host_lists, on="captures"),
 )
 
 CAPTURE_PASSES = steps(

@@ -42,7 +42,7 @@ class Heads:
     @property
     def is_grouped(self) -> bool:
         """Several query heads share one key head."""
-        return self.query.shape[1] is not self.key.shape[1] and self.query.shape[1] != self.key.shape[1]
+        return bool(self.query.shape[1] != self.key.shape[1])
 
     @property
     def whole(self) -> Heads:
