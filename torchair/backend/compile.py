@@ -30,6 +30,7 @@ from torchair.core.torch_private import (
     fake_tensor_prop,
     lowering_table,
 )
+from torchair.debug.dump import ArrayFiles, TensorFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
@@ -80,6 +81,7 @@ def compile_fx(
         guarded,
     )
     context = pass_context(stage)
+    original = copy_of(gm) if settings.captures and settings.dumps_original else None
     run(FX_PASSES, gm, context)
     stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
     specialist = static_kernels(gm, stage) if settings.captures else None
@@ -88,7 +90,7 @@ def compile_fx(
     else:
         graph = to_ir(gm, stage, context)
         lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
-    program = to_program(lowered, gm, stage)
+    program = dumping(original, lowered, stage) or to_program(lowered, gm, stage)
     runner = capture(
         program,
         input_facts(gm, stage),
@@ -104,7 +106,7 @@ def compile_fx(
 
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
     """A copy of the graph whose nodes all have values of one fake mode."""
-    gm = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    gm = copy_of(gm)
     returned = gm.graph.output_node().args[0]
     if not isinstance(returned, list | tuple):
         # One tensor is a list of one: every stage below counts on a list.
@@ -189,10 +191,10 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
 def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
     """Who makes programs for single shapes, if asked for; from the graph before memory is planned."""
     settings = stage.settings
-    if not settings.static_kernels or stage.backward or settings.run_eagerly:
+    if not settings.static_kernels or stage.backward or settings.run_eagerly or settings.dumps:
         return None
     return StaticKernels(
-        fx.GraphModule(gm, copy.deepcopy(gm.graph)),
+        copy_of(gm),
         stage.name,
         stage.static,
         cached=not settings.static_kernels_uncached,
@@ -201,10 +203,31 @@ def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
     )
 
 
+def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph in new nodes."""
+    return fx.GraphModule(gm, copy.deepcopy(gm.graph))
+
+
+def dumping(original: fx.GraphModule | None, lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
+    """The program that writes what every node computes, if that was asked for."""
+    settings = stage.settings
+    if not settings.dumps:
+        return None
+    if not settings.captures:
+        logger.warning_once("dump_config.enable_dump has no effect in graph mode: only capture mode dumps")
+        return None
+    logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
+    if original is not None and settings.run_eagerly:
+        return ArrayFiles(original, settings.dump_folder, stage.name)
+    graph = original or lowered
+    assert graph is not None, "capture mode has a lowered graph"
+    return TensorFiles(graph, settings.dump_folder)
+
+
 def codegen_kind(stage: Stage) -> str:
     """The code generator to start with."""
     settings = stage.settings
-    if settings.run_eagerly:
+    if settings.run_eagerly or (settings.dumps and settings.captures):
         return "eager"
     auto = AUTO.get((stage.device.type, settings.captures), "inductor")
     return auto if settings.codegen == "auto" else settings.codegen

@@ -39,6 +39,9 @@ PATHS = {
     "force_recapture": "capture.force_recapture",
     "error_mode": "capture.capture_error_mode",
     "skip_validation": "capture.unsafe_skip_npugraph_capture_validation",
+    "dumps": "dump_config.enable_dump",
+    "dump_stage": "dump_config.data_dump_stage",
+    "dump_folder": "dump_config.dump_path",
     "static_kernels": "experimental_config.aclgraph._aclnn_static_shape_kernel",
     "static_kernel_symbol": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_index",
     "static_kernel_values": "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range",
@@ -73,6 +76,9 @@ class Settings:
     force_recapture: bool = False
     error_mode: str = "global"
     skip_validation: bool = False
+    dumps: bool = False
+    dump_stage: str = "optimized"
+    dump_folder: str = "./"
     static_kernels: bool = False
     static_kernel_symbol: int = 0
     static_kernel_values: list[int] | None = None
@@ -88,10 +94,15 @@ class Settings:
         """Capture mode: record and replay instead of going through the IR."""
         return self.mode in CAPTURE_MODES
 
+    @property
+    def dumps_original(self) -> bool:
+        """The graph as AOTAutograd left it is run and written, not what passes made of it."""
+        return self.dumps and (self.dump_stage == "original" or self.run_eagerly)
+
     def policy(self, backward: bool) -> Policy:
         """How recordings are made."""
         return Policy(
-            capture=self.captures and not self.run_eagerly,
+            capture=self.captures and not self.run_eagerly and not self.dumps,
             capture_limit=self.capture_limit,
             clone_input=self.clone_input,
             clone_output=self.clone_output,
@@ -113,6 +124,7 @@ class Settings:
         return {
             "captures": self.captures,
             "as_written": as_written,
+            "host_lists": self.captures and not self.dumps_original,
             "remove_noop_ops": self.remove_noop_ops,
             "pattern_fusion_pass": self.pattern_fusion_pass,
             "remove_cat_ops": as_written and self.remove_cat_ops,

@@ -45,7 +45,7 @@ FX_PASSES = steps(
     # Users' passes may have opened scopes: everything behind counts on pairs.
     Step(check_scopes, after=(user_post_pass,)),
     # The inputs of the program are settled here: what follows counts them.
-    Step(move_host_lists, on="captures"),
+    Step(move_host_lists, on="host_lists"),
 )
 
 CAPTURE_PASSES = steps(

@@ -1,0 +1,1 @@
+"""Looking into a running graph: what each node computed."""
