@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.torch_private import PatternMatcherPass, fwd_only
+from torchair.core.torch_private import PatternMatcherPass, disable_modes, fwd_only
 from torchair.core.torch_private import register_replacement as register_pattern
 from torchair.passes.fx.scopes import PLACES, annotate
 from torchair.passes.patterns.builtin import anchors, rules
@@ -83,17 +83,19 @@ def register_builtin_rules(anchor: Any) -> int:
     and all op libraries are loaded by then.
     """
     defined = [rule for rule in rules() if rule.anchor is anchor and rule.is_defined()]
-    for rule in defined:
-        find, put = rule.functions()
-        register_replacement(
-            find,
-            put,
-            rule.inputs(),
-            _as_written,
-            lambda match, why_not=rule.why_not: why_not(match) is None,
-            scalar_workaround=rule.scalars,
-            skip_duplicates=True,
-        )
+    # A compile under way has a fake mode of its own, and tensors of two fake modes do not mix.
+    with disable_modes():
+        for rule in defined:
+            find, put = rule.functions()
+            register_replacement(
+                find,
+                put,
+                rule.inputs(),
+                _as_written,
+                lambda match, why_not=rule.why_not: why_not(match) is None,
+                scalar_workaround=rule.scalars,
+                skip_duplicates=True,
+            )
     return len(defined)
 
 
