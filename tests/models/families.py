@@ -53,6 +53,8 @@ SIZES: tuple[tuple[str, int | Callable[[int], int]], ...] = (
     (r".*(first_k_dense_replace|num_dense_layers|max_window_layers)", 1),
     (r"num_feat_extract_layers|num_feature_levels", lambda v: v),
     (r"num_(register_tokens|kv_shared_layers|nextn_predict_layers|hash_functions)", lambda v: min(v, 1)),
+    (r"full_attention_interval|(attn|expert)_layer_period", 2),
+    (r"(attn|expert)_layer_offset", 1),
     (r".*(layers?|blocks)|depth", lambda v: min(v, 2)),
     (r".*(experts_per_tok(en)?|moe_topk|moe_top_k|moe_k)", 2),
     (r"(n|num)_(shared_experts|shared_expert)|zero_expert_num|moe_num_shared_experts", 1),
@@ -173,7 +175,9 @@ def tiny(family: str, seed: int = 0) -> Tiny:
     raise Unfit("; ".join(wrong) or "no inputs known")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """The error in one line; of one that Dynamo wraps, the one inside."""
+    error = getattr(error, "inner_exception", None) or error
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
 
 
