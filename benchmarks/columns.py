@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 import torchair
+from torchair.backend.static_kernels import WORKER
 
 Call = Callable[..., Any]
 
@@ -25,6 +26,7 @@ class Column:
     make: Callable[[nn.Module, bool], Call]
     devices: tuple[str, ...] = ("cpu", "cuda")
     ours: bool = False
+    settle: Callable[[], object] = lambda: None  # after the first calls: wait for what goes on behind them
 
 
 def only_dynamo(gm: fx.GraphModule, inputs: list[Any]) -> Call:
@@ -58,6 +60,26 @@ def own_copy(model: nn.Module) -> nn.Module:
     return twin
 
 
+class RawGraph:
+    """Eager kernels in one CUDA graph over the very tensors of the first call: the floor for any capture."""
+
+    def __init__(self, model: nn.Module, dynamic: bool) -> None:
+        self._model = model
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: Any = None
+
+    def __call__(self, **feed: Any) -> Any:
+        if self._graph is None:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                self._model(**feed)
+            torch.cuda.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._result = self._model(**feed)
+        self._graph.replay()
+        return self._result
+
+
 def stock(**options: Any) -> Callable[[nn.Module, bool], Call]:
     """Stock `torch.compile` with the given arguments."""
     return lambda model, dynamic: torch.compile(own_copy(model), dynamic=dynamic, **options)
@@ -78,6 +100,12 @@ def air(mode: str, codegen: str = "auto") -> Callable[[nn.Module, bool], Call]:
     )
 
 
+def with_static_kernels(model: nn.Module, dynamic: bool) -> Call:
+    """Capture mode that also compiles kernels for the shapes it sees."""
+    options = {"static_kernel_compile": True}
+    return torch.compile(own_copy(model), backend="npugraph_ex", dynamic=dynamic, options=options)
+
+
 COLUMNS = (
     Column("eager", "eager", lambda model, dynamic: model),
     Column("dynamo", "Dynamo alone", stock(backend=only_dynamo)),
@@ -86,7 +114,12 @@ COLUMNS = (
     Column("graph", "graph mode", air("max-autotune"), ours=True),
     Column("native", "graph, native", air("max-autotune", "native"), ours=True),
     Column("capture", "capture mode", air("npugraph_ex"), ours=True),
-)
+    Column("raw", "raw CUDA graph", RawGraph, devices=("cuda",)),
+    Column(
+        "static", "capture, static kernels", with_static_kernels,
+        devices=("cuda",), ours=True, settle=lambda: WORKER.wait(600),
+    ),
+)  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}
 
 

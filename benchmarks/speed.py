@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import torch
@@ -11,7 +12,7 @@ from benchmarks.columns import Column, chosen
 from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import MODELS, Model
 from benchmarks.options import Options
-from benchmarks.timing import Thunk, measure
+from benchmarks.timing import Thunk, measure, wait
 
 
 def run(device: str, options: Options) -> report.Suite:
@@ -44,8 +45,16 @@ def time_model(
     calls: dict[str, Thunk] = {}
     for column in columns:
         try:
+            began = time.perf_counter()
             call = partial(column.make(module, False), **feed)
+            warm(call)
+            wait(device)
+            ready = time.perf_counter() - began
+            column.settle()
+            settled = time.perf_counter() - began
             problem = why_unequal(warm(call), want, model.tolerance)
+            later = f", settled after {settled:.2f} s" if settled - ready > 0.1 else ""
+            report.console.print(f"  {column.title}: ready in {ready:.2f} s{later}")
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem is None:
