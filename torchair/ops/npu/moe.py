@@ -21,7 +21,7 @@ _SOFTMAX, _SIGMOID = 0, 1
 
 def best(x, k):
     """(values, positions) of the k largest along the last dim; of equal ones the first."""
-    values, order = x.sort(-1, descending=True, stable=True)
+    values, order = x.sort(dim=-1, descending=True, stable=True)
     return values[..., :k], order[..., :k]
 
 

@@ -201,7 +201,7 @@ def indexed(q, k, weights, lengths, *, layouts, count, sparse):
     # As many columns as are asked for, at least.
     columns = scores.shape[-1]
     missing = count if type(columns) is not int else max(count - columns, 0)
-    values, order = F.pad(scores, (0, missing), value=-torch.inf).sort(-1, descending=True, stable=True)
+    values, order = F.pad(scores, (0, missing), value=-torch.inf).sort(dim=-1, descending=True, stable=True)
     values, order = values[..., :count], order[..., :count]
     position = F.pad(keys.position, (0, missing), value=-1)[:, None, None, :]
     found = position.expand(*order.shape[:-1], -1).gather(-1, order)
