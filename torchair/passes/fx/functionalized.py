@@ -104,7 +104,7 @@ def _slots(node: fx.Node) -> Iterator[Slot]:
 def _why_not(work: InPlace, node: fx.Node, slot: Slot) -> str | None:
     for number, old in enumerate(slot.olds):
         if not work.memory.has_input(old):
-            why_not = work.why_not_dead(node, old)
+            why_not = work.why_not_dead(node, old, slot.new)
         else:
             copy = _copy(slot, number, old)
             why_not = "it is an input that the graph does not update"

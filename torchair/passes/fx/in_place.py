@@ -21,10 +21,13 @@ from torch import fx
 
 from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload
 from torchair.passes.fx.memory import (
+    RESHAPES,
     Memory,
     apart,
     flat,
+    is_in_place,
     is_reshape,
+    is_strict_view,
     overlaps_itself,
     returns_views,
     same_place,
@@ -72,18 +75,22 @@ class InPlace:
 
     # When
 
-    def why_not_dead(self, node: fx.Node, old: fx.Node) -> str | None:
-        """May `node` overwrite the intermediate `old`, which nobody needs afterwards?"""
+    def why_not_dead(self, node: fx.Node, old: fx.Node, new: fx.Node | None = None) -> str | None:
+        """May `node` overwrite the intermediate `old`, which nobody needs afterwards? `new` is the result
+        that is its new content, if it is not the only one.
+        """
         if self.memory.has_input(old):
             return "its operand may be an input of the graph"
         late = [user for user in self.memory.readers(old) if self.is_later(user, node)]
         late = [user for user in late if not self._reads_elsewhere(user, old)]
         if late:
             return f"{late[0].name} still reads the old value"
-        return self._why_not(node, old, node)
+        return self._why_not(node, old, new or node)
 
     def why_not_written_back(self, node: fx.Node, old: fx.Node, new: fx.Node, copy: fx.Node) -> str | None:
         """May `node` write at `old` at once, given that `copy` copies its result `new` there later?"""
+        if not self.memory.is_traced(old):
+            return "the fake values do not show which input its operand is a view of"
         if self.memory.is_returned(new):
             return "the new value is returned as a tensor of its own"
         if any(member.target is aten.as_strided.default for member in self.memory.group(new)):
@@ -153,12 +160,12 @@ class InPlace:
         target, value = copy.args[0], copy.args[1]
         if not isinstance(value, fx.Node) or (len(copy.args) > 2 and copy.args[2]):
             return 0
-        node = self.origin(value)
+        node, reshaped = self.origin(value)
         twin = twin_of(node.target)
         if (twin is None and node.target not in PARTS) or not isinstance(node.args[0], fx.Node):
             return 0
         old = node.args[0]
-        if not (same_place(self.stripped(old), self.stripped(target)) and self.alike(node, old, False)):
+        if not (same_place(self.stripped(old), self.stripped(target)) and self.alike(node, old, reshaped)):
             return 0
         if tensor(value) is None or tensor(value).dtype != tensor(target).dtype:  # type: ignore[union-attr]
             return 0
@@ -175,6 +182,7 @@ class InPlace:
             node.target = twin
             node.meta["val"] = old.meta["val"]
             self.memory.join(node, old)
+            self.refresh(node)
             return 0
         part, source, *rest = old, *node.args[1:]
         with self.graph.inserting_before(node):
@@ -183,26 +191,36 @@ class InPlace:
         node.replace_all_uses_with(old)
         self.memory.join(node, old)
         self.graph.erase_node(node)
+        self.refresh(old)
         return self.write_back(copy)
 
     def insert(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: fx.Node) -> fx.Node:
         """A new node at the graph's insertion point, next to `like`, with its value."""
         made = self.graph.call_function(target, args, kwargs)
-        values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
-        mode = detect_fake_mode([node.meta.get("val") for node in made.all_input_nodes])
-        assert mode is not None, "values of a graph are fake"
-        with faking(mode), torch.no_grad():
-            # A write on fake tensors computes nothing; its value is the place it writes to.
-            made.meta["val"] = (
-                values[0][0] if target is aten.copy_.default else target(*values[0], **values[1])
-            )
-        made.meta.update(
-            {key: like.meta[key] for key in ("stack_trace", "nn_module_stack") if key in like.meta}
-        )
+        made.meta["val"] = args[0].meta["val"] if target is aten.copy_.default else _view(made, target)
+        kept = ("stack_trace", "nn_module_stack")
+        made.meta.update({key: like.meta[key] for key in kept if key in like.meta})
         self.memory.place(made, like)
         self.order.position[made] = self.order.position[like]
         self.order.stream[made] = self.order.stream[like]
         return made
+
+    def refresh(self, node: fx.Node) -> None:
+        """The node's value is a place now: so are the views of it."""
+        for user in node.users:
+            if user.op != "call_function" or not user.args or user.args[0] is not node:
+                continue
+            if is_in_place(user):
+                user.meta["val"] = node.meta["val"]
+            elif user.target in RESHAPES:
+                # The place may have strides that `view` would refuse.
+                user.target = aten.reshape.default
+                user.meta["val"] = _view(user, aten.reshape.default)
+            elif is_strict_view(user.target):
+                user.meta["val"] = _view(user, user.target)
+            else:
+                continue
+            self.refresh(user)
 
     def erase_copy(self, copy: fx.Node) -> None:
         """The value is already there; who read the result of the copy reads the place."""
@@ -219,12 +237,16 @@ class InPlace:
                 self.graph.erase_node(node)
         self.gm.recompile()
 
-    def origin(self, value: fx.Node) -> fx.Node:
-        """The node that made the memory: behind reshapes, and behind ops that wrote into it since."""
+    def origin(self, value: fx.Node) -> tuple[fx.Node, bool]:
+        """The node that made the memory: behind reshapes, and behind ops that wrote into it since. Is there
+        a reshape on the way? It is a view only as long as the strides stay what they are.
+        """
+        reshaped = False
         while True:
+            reshaped |= is_reshape(value)
             value = self.stripped(value)
-            if not (returns_views(value.target) and written(value) == [value.args[0]]):
-                return value
+            if not is_in_place(value):
+                return value, reshaped
             value = value.args[0]  # type: ignore[assignment]
 
     def stripped(self, node: Any) -> Any:
@@ -244,6 +266,15 @@ def keep_memory_decisions(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Tell the code generator that what is written in place has been decided, by switches too."""
     gm.meta["in_place_decided"] = True
     return 0
+
+
+def _view(node: fx.Node, target: Any) -> Any:
+    """The fake value of a view."""
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    mode = detect_fake_mode([source.meta.get("val") for source in node.all_input_nodes])
+    assert mode is not None, "values of a graph are fake"
+    with faking(mode), torch.no_grad():
+        return target(*args, **kwargs)
 
 
 def getitem(node: fx.Node, key: Any) -> fx.Node | None:

@@ -81,6 +81,17 @@ class Memory:
         """May the memory belong to the caller, or be a constant of the graph?"""
         return any(member.op in ("placeholder", "get_attr") for member in self.group(node))
 
+    def is_traced(self, node: fx.Node) -> bool:
+        """If the memory is an input's, do the fake values say so? Whoever runs the graph relies on them to
+        know which inputs are written.
+        """
+        inputs = [member for member in self.group(node) if member.op in ("placeholder", "get_attr")]
+        return (
+            not inputs
+            or node in inputs
+            or bool(set(_storages(node)) & {s for i in inputs for s in _storages(i)})
+        )
+
     def readers(self, node: fx.Node) -> list[fx.Node]:
         """All nodes that touch the data of the group. A view touches nothing: those that read it do."""
         found = {user: None for member in self.group(node) for user in member.users}
@@ -159,14 +170,29 @@ def is_reshape(node: fx.Node) -> bool:
 
 
 def same_place(a: Any, b: Any) -> bool:
-    """Are these surely the same elements of the same memory: one node, or equal views of one place?"""
+    """Are these surely the same elements of the same memory: one node, or views of one node that cover the
+    same elements in the same order?
+    """
     if a is b:
         return True
-    if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)):
+    x, y = tensor(a), tensor(b)
+    if x is None or y is None or place_root(a) is not place_root(b) or storage_id(x) != storage_id(y):
         return False
-    if a.target is not b.target or a.op != "call_function" or not is_strict_view(a.target):
-        return False
-    return same_place(a.args[0], b.args[0]) and a.args[1:] == b.args[1:] and a.kwargs == b.kwargs
+    offsets = [x.storage_offset()], [y.storage_offset()]
+    same = same_sizes(x.shape, y.shape) and same_sizes(x.stride(), y.stride()) and same_sizes(*offsets)
+    return same and x.dtype == y.dtype
+
+
+def place_root(node: fx.Node) -> fx.Node:
+    """What the node is surely a view of: behind views, and behind ops that return what they wrote into."""
+    while is_reshape(node) or is_strict_view(node.target) or is_in_place(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Writes its first argument and returns it."""
+    return returns_views(node.target) and bool(node.args) and written(node) == [node.args[0]]
 
 
 def is_strict_view(target: Any) -> bool:

@@ -6,7 +6,7 @@ from torch import fx
 
 from torchair.core.log import logger
 from torchair.passes.fx.in_place import InPlace
-from torchair.passes.fx.twins import overwrite_several, row_of
+from torchair.passes.fx.twins import overwrite_several, plan_of
 from torchair.passes.run import PassContext
 
 
@@ -35,8 +35,8 @@ def _reinplace(gm: fx.GraphModule, ctx: PassContext) -> int:
     for node in list(gm.graph.nodes):
         if node.op != "call_function":
             continue
-        row = row_of(node)
-        changed += work.overwrite(node) if row is None else overwrite_several(work, node, row, inputs=False)
+        plan = plan_of(node)
+        changed += work.overwrite(node) if plan is None else overwrite_several(work, node, plan, inputs=False)
     if changed:
         work.finish()
     return changed

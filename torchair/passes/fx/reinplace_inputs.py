@@ -12,7 +12,7 @@ from torch import fx
 from torchair.passes.fx.functionalized import annotate, is_functionalized
 from torchair.passes.fx.in_place import InPlace
 from torchair.passes.fx.memory import same_place
-from torchair.passes.fx.twins import overwrite_several, row_of
+from torchair.passes.fx.twins import overwrite_several, plan_of
 from torchair.passes.run import PassContext
 
 aten = torch.ops.aten
@@ -27,9 +27,9 @@ def reinplace_input_mutated_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
         if is_functionalized(node):
             changed += annotate(work, node)
             continue
-        row = row_of(node)
-        if row is not None:
-            changed += overwrite_several(work, node, row, inputs=True)
+        plan = plan_of(node)
+        if plan is not None:
+            changed += overwrite_several(work, node, plan, inputs=True)
     for copy in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
         if _is_write_back(work, copy):
             changed += work.write_back(copy)
