@@ -144,11 +144,26 @@ def test_backward(is_causal, mask, dynamic):
     check(gradients, rand(2, 6, HEADS * DIM), *inputs(), mask, dynamic=dynamic)
 
 
-def test_declined_when_heads_are_symbols():
-    q = rand(2, HEADS, 6, DIM)
-    name = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-    report = check(F.scaled_dot_product_attention, q, q, q, dynamic=True, allow=[name])
-    assert "symbol" in report.fallbacks[0].why
+@pytest.mark.parametrize("given", ["nothing", "causal", "bool", "float"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_heads_that_are_symbols(given, dtype):
+    """Written out in plain ops; doubles are too."""
+    q, k, v = (rand(2, HEADS, 6, DIM).to(dtype) for _ in range(3))
+    mask = {"bool": rand(6, 6) > 0, "float": rand(6, 6).to(dtype)}.get(given)
+    if given == "bool":
+        mask[0] = False
+
+    def both(grad, q, k, v, mask):
+        extra = {"attn_mask": mask} if given in ("bool", "float") else {}
+        if extra and mask.dtype == torch.bool:
+            extra = {"attn_mask": torch.where(mask, 0.0, -torch.inf).to(q.dtype)}
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, given == "causal", **extra)
+        back = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return out, *back(grad, q, k, v, out, lse, 0.0, given == "causal", **extra)
+
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    mask = torch.zeros(6, 6) if mask is None else mask
+    check(both, q, q, k, v, mask, dynamic=True, **tolerance)
 
 
 def run(op, arguments, attrs, outputs=1):

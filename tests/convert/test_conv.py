@@ -144,3 +144,16 @@ def test_pads_that_differ_on_the_two_sides():
     shape = (2, 6, whole.shape[2] - 1, whole.shape[3] - 2)
     (got,) = run("Conv2DTranspose", [shape, x, w, b], attrs)
     torch.testing.assert_close(got, whole[:, :, :-1, 2:])
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_padding_by_symbols(dims):
+    conv = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    check(
+        lambda x, w: conv(x, w, padding=[size - 1 for size in w.shape[2:]], stride=2),
+        rand(2, 4, *[6] * dims),
+        rand(6, 4, *[3, 2, 4][:dims]),
+        dynamic=True,
+        rtol=1e-4,
+        atol=1e-5,
+    )

@@ -89,3 +89,28 @@ def test_lists_that_do_not_fit_fall_back(fn):
         allow=["aten._foreach_add.Scalar", "aten._foreach_mul.List", "aten._foreach_mul.Scalar"],
     )
     assert report.fallbacks
+
+
+LEFT = {
+    "rsqrt": lambda a, b: torch.ops.aten._foreach_rsqrt([a.abs(), b.abs()]),
+    "sign": lambda a, b: torch._foreach_sign([a, b]),
+    "lgamma": lambda a, b: torch._foreach_lgamma([a.abs() + 1, b.abs() + 1]),
+    "max": lambda a, b: torch._foreach_max([a, b]),
+    "zero": lambda a, b: torch.ops.aten._foreach_zero([a, b]),
+    "add": lambda a, b: torch._foreach_add([a, b], a.sum(), alpha=2),
+    "mul": lambda a, b: torch._foreach_mul([a, b.double()], b.sum()),
+    "div": lambda a, b: torch._foreach_div([a, b], b.abs().sum() + 1),
+    "lerp": lambda a, b: torch.ops.aten._foreach_lerp([a, b], [a + 1, b * 2], [0.25, 0.75]),
+    "clone": lambda a, b: torch.ops.aten._foreach_clone([a, b]),
+    "powsum": lambda a, b: torch.ops.aten._foreach_powsum([a, b], 3),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", LEFT)
+def test_one_by_one(name, dynamic):
+    if name in ("clone", "powsum") and not hasattr(torch.ops.aten, f"_foreach_{name}"):
+        pytest.skip("this torch does not have it")
+    if name == "max" and dynamic:
+        pytest.skip("torch itself asks for the number of elements")
+    check(LEFT[name], *two(f32), dynamic=dynamic)

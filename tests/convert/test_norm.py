@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.convert.harness import check, converted
+from tests.convert.test_matmul import whole_call
 
 aten = torch.ops.aten
 f32, bf16, f16, f64 = torch.float32, torch.bfloat16, torch.float16, torch.float64
@@ -249,3 +250,67 @@ def test_group_norm_of_a_transposed_tensor():
 def test_unread_statistics_are_not_returned():
     graph, *_ = converted(lambda x: F.layer_norm(x.bfloat16(), [5]), [rand(3, 5)])
     assert [op.type for op in graph.ops].count("Cast") == 1
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_multi_margin_gradients(weighted, p, reduction):
+    def gradient(grad, x, target, w):
+        w = w if weighted else None
+        return aten.multi_margin_loss_backward(grad, x, target, p, 0.75, w, reduction)
+
+    grad = rand(4) if reduction == 0 else torch.tensor(1.5)
+    check(gradient, grad, rand(4, 5), torch.tensor([0, 4, 2, 2]), rand(5).abs())
+
+
+def test_multi_margin_gradient_of_one_sample():
+    args = torch.tensor(1.5), rand(5), torch.tensor(3)
+    check(lambda grad, x, target: aten.multi_margin_loss_backward(grad, x, target, 1, 1.0), *args)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("samples", [0, 3])
+def test_multilabel_margin_gradients(samples, reduction):
+    def gradient(grad, x, target):
+        _, is_target = aten.multilabel_margin_loss_forward(x, target, reduction)
+        return aten.multilabel_margin_loss_backward(grad, x, target, reduction, is_target)
+
+    x, target = rand(3, 4), torch.tensor([[3, 0, -1, 1], [2, 2, 1, -1], [-1, 0, 0, 0]])
+    x, target = (x, target) if samples else (x[0], target[0])
+    grad = rand(3) if reduction == 0 and samples else torch.tensor(1.5)
+    check(gradient, grad, x, target)
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_parts_of_synchronised_batch_norm(dtype):
+    """They have kernels on accelerators only: against their formulas."""
+    x, grad = rand(4, 3, 5, 2, dtype=dtype), rand(4, 3, 5, 2, dtype=dtype)
+    weight, bias, dims = rand(3) + 2, rand(3), [0, 2, 3]
+    mean, variance = x.float().mean(dims), x.float().var(dims, unbiased=False)
+    rstd = (variance + 1e-3).rsqrt()
+    wide = [part[None, :, None, None] for part in (mean, rstd, weight, bias)]
+    centred = x.float() - wide[0]
+    whole_call(aten.batch_norm_stats.default, x, 1e-3, expected=(mean, rstd))
+    expected = (centred * wide[1] * wide[2] + wide[3]).to(dtype)
+    whole_call(aten.batch_norm_elemt.default, x, weight, bias, mean, rstd, 1e-3, expected=expected)
+    total, moment = grad.float().sum(dims), (grad.float() * centred).sum(dims)
+    whole_call(
+        aten.batch_norm_backward_reduce.default, grad, x, mean, rstd, weight, True, True, True,
+        expected=(total, moment, moment * rstd, total),
+    )  # fmt: skip
+    # The sums over all processes give the gradient of the whole batch.
+    twin = x.float().requires_grad_()
+    F.batch_norm(twin, None, None, weight, bias, True, 0.1, 1e-3).backward(grad.float())
+    count = torch.tensor([40, 40], dtype=torch.int32)
+    whole_call(
+        aten.batch_norm_backward_elemt.default, grad, x, mean, rstd, weight, 2 * total, 2 * moment, count,
+        expected=twin.grad.to(dtype),
+    )  # fmt: skip
+
+
+def test_functional_batch_norm_in_inference():
+    def run(x, w, b, mean, var):
+        return aten._native_batch_norm_legit_functional(x, w, b, mean, var, False, 0.1, 1e-5)
+
+    check(run, rand(4, 3, 5), *[rand(3).abs() + 1 for _ in range(4)])

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, pack, size_of, sizes
+from torchair.convert.aten.index import along, counted
+from torchair.convert.operands import FLOAT, cast, like, pack, same_size, size_of, sizes
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
@@ -33,11 +34,67 @@ def why_not(query, key, value, dropout_p, scale):
         return "its scale is a symbol"
     if any(x.rank != 4 for x in (query, key, value)):
         return "its operands are not [batch, heads, sequence, dim]"
-    if any(is_symbol(size) for x in (query, key) for size in (sizes(x)[1], sizes(x)[3])):
-        return "its number of heads or head dim is a symbol"
-    if dtypes.to_torch(query.dtype) not in (*_HALVES, torch.float32):
-        return f"GE has no attention on {dtypes.to_torch(query.dtype)}"
     return None
+
+
+def has_op(query, key):
+    """GE's attention ops have the number of heads and the scale as attributes, and no doubles."""
+    numbers = [size for x in (query, key) for size in (sizes(x)[1], sizes(x)[3])]
+    known_dtype = dtypes.to_torch(query.dtype) in (*_HALVES, torch.float32)
+    return known_dtype and not any(is_symbol(size) for size in numbers)
+
+
+def scores(query, key, attn_mask, is_causal, scale):
+    """scale * q @ k.T + mask in float32 at least, and the scale; hidden places are -inf."""
+    if not same_size(sizes(query)[1], sizes(key)[1]):
+        raise NotImplementedError("heads that share keys, and their number is a symbol")
+    query, key = wide(query), wide(key)
+    dim = size_of(query, 3)
+    scale = dim**-0.5 if scale is None and isinstance(dim, int) else scale
+    if scale is None:
+        scale = ge.Div(like(1.0, query), ge.Sqrt(cast(dim, query.dtype)))
+    scale = like(scale, query)
+    made = ge.Mul(ge.BatchMatMul(query, key, adj_x2=True), scale)
+    hidden = like(-torch.inf, query)
+    if is_causal:
+        rows, columns = along(counted(size_of(query, 2)), 0, 2), along(counted(size_of(key, 2)), 1, 2)
+        made = ge.SelectV2(ge.LessEqual(columns, rows), made, hidden)
+    if attn_mask is None:
+        return made, scale
+    if attn_mask.dtype == ge.DataType.DT_BOOL:
+        return ge.SelectV2(attn_mask, made, hidden), scale
+    return ge.Add(made, cast(attn_mask, made.dtype)), scale
+
+
+def wide(x):
+    """Halves in float32."""
+    return cast(x, FLOAT) if dtypes.to_torch(x.dtype) in _HALVES else x
+
+
+def written_out(query, key, value, attn_mask, is_causal, scale):
+    """(result, log-sum-exp) in plain IR ops, for what GE's attention ops cannot say."""
+    made, _ = scores(query, key, attn_mask, is_causal, scale)
+    lse = ge.ReduceLogSumExp(made, [3], keep_dims=True)
+    is_hidden = ge.Equal(lse, like(-torch.inf, lse))
+    shares = ge.SelectV2(is_hidden, like(0.0, made), ge.SoftmaxV2(made, axes=[3]))
+    out = cast(ge.BatchMatMul(shares, cast(value, shares.dtype)), query.dtype)
+    return out, ge.Squeeze(lse, axis=[3])
+
+
+def written_out_gradient(grad, query, key, value, out, lse, attn_mask, is_causal, scale):
+    """The gradients of q, k and v in plain IR ops."""
+    made, scale = scores(query, key, attn_mask, is_causal, scale)
+    lse = ge.Unsqueeze(cast(lse, made.dtype), axes=[3])
+    is_hidden = ge.Equal(lse, like(-torch.inf, lse))
+    shares = ge.SelectV2(is_hidden, like(0.0, made), ge.Exp(ge.Sub(made, lse)))
+    grad_wide, out_wide, value_wide = (cast(x, made.dtype) for x in (grad, out, value))
+    back = ge.BatchMatMul(grad_wide, value_wide, adj_x2=True)
+    own = ge.ReduceSum(ge.Mul(grad_wide, out_wide), [3], keep_dims=True)
+    inner = ge.Mul(ge.Mul(shares, ge.Sub(back, own)), scale)
+    dq = ge.BatchMatMul(inner, cast(key, made.dtype))
+    dk = ge.BatchMatMul(inner, cast(query, made.dtype), adj_x1=True)
+    dv = ge.BatchMatMul(shares, grad_wide, adj_x1=True)
+    return [cast(x, query.dtype) for x in (dq, dk, dv)]
 
 
 def condition_of(mask):
@@ -92,6 +149,8 @@ def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_l
     reason = why_not(query, key, value, dropout_p, scale)
     if reason is not None:
         raise NotImplementedError(reason)
+    if not has_op(query, key):
+        return written_out(query, key, value, attn_mask, is_causal, scale)
     scale = sizes(query)[3] ** -0.5 if scale is None else scale
     pse, mask, mode = masks(query, key, attn_mask, is_causal)
     attrs = {
@@ -125,6 +184,8 @@ def attention_for_cpu_backward(
     reason = why_not(query, key, value, dropout_p, scale)
     if reason is not None:
         raise NotImplementedError(reason)
+    if not has_op(query, key):
+        return written_out_gradient(grad_out, query, key, value, out, logsumexp, attn_mask, is_causal, scale)
     scale = sizes(query)[3] ** -0.5 if scale is None else scale
     pse, mask, mode = masks(query, key, attn_mask, is_causal)
     # GE repeats each statistic eight times.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, pack, promote, shape_of, size_of
+from torchair.convert.operands import INT64, cast, like, pack, promote, shape_of, size_of, sizes
 from torchair.convert.registry import converter
 from torchair.ge.graph import Tensor
 
@@ -80,11 +80,22 @@ def plus(a, b):
     return ge.Add(b, a) if isinstance(a, int) else ge.Add(a, b)
 
 
+def padded(x, padding):
+    """Pads are attributes of a convolution: those that are symbols are put around the data first."""
+    sides = [ge.Gather(padding, cast(dim, INT64)) for dim in range(sizes(padding)[0])]
+    sides = sides * (x.rank - 2) if len(sides) == 1 else sides
+    return ge.PadV3(
+        x, pack([0] * 4 + [side for side in sides for _ in range(2)]), like(0, x), mode="constant"
+    )
+
+
 @converter(aten.convolution.default)
 def convolution(
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, meta_outputs
 ):
     """One to three spatial dims, also transposed."""
+    if isinstance(padding, Tensor) and not transposed:
+        input, padding = padded(input, padding), [0] * (weight.rank - 2)
     window = Window(input, weight, stride, padding, dilation, output_padding, groups)
     input, weight = (window.widen(x) for x in promote(input, weight, to=meta_outputs.dtype))
     bias = None if bias is None else cast(bias, meta_outputs.dtype)

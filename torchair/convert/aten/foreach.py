@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import FLOAT, INT64, cast, same_size, sizes, torch_dtype
-from torchair.convert.registry import converter
+from torchair.convert.registry import candidates, converter
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
@@ -169,3 +169,77 @@ def _rounding(mode):
 
 for _name, _mode in (("floor", 2), ("ceil", 3), ("round", 4), ("trunc", 5), ("frac", 7)):
     converter(getattr(aten, f"_foreach_{_name}").default)(_rounding(_mode))
+
+
+def _alone(target, rows, meta, **kwargs):
+    """A list that no GE op takes: the op of one tensor for every row of arguments."""
+    found = next(iter(candidates(target)), None)
+    if found is None:
+        raise NotImplementedError(f"{target} has no converter")
+    made = []
+    for row, spec in zip(rows, meta, strict=True):
+        extra = {"meta_outputs": spec} if found.wants_meta else {}
+        made.append(found.fn(*row, **kwargs, **extra))
+    return made
+
+
+def _each(target):
+    """A function of every tensor for which GE has no op of lists."""
+
+    def run(self, *, meta_outputs):
+        return _alone(target, [(tensor,) for tensor in self], meta_outputs)
+
+    return run
+
+
+def _each_pair(target):
+    """Two lists, pair by pair."""
+
+    def run(self, other, *, meta_outputs):
+        return _alone(target, zip(self, other, strict=True), meta_outputs)
+
+    return run
+
+
+def _with_tensor(target):
+    """Every tensor beside one tensor without dims."""
+
+    def run(self, other, *, meta_outputs, **kwargs):
+        return _alone(target, [(tensor, other) for tensor in self], meta_outputs, **kwargs)
+
+    return run
+
+
+# An overload is named: not every torch has all of them.
+for _name, _row in {
+    "_foreach_rsqrt.default": _each(aten.rsqrt.default),
+    "_foreach_sign.default": _each(aten.sign.default),
+    "_foreach_lgamma.default": _each(aten.lgamma.default),
+    "_foreach_clone.default": _each(aten.clone.default),
+    "_foreach_max.default": _each(aten.max.default),
+    "_foreach_mm.default": _each_pair(aten.mm.default),
+    "_foreach_add.Tensor": _with_tensor(aten.add.Tensor),
+    "_foreach_mul.Tensor": _with_tensor(aten.mul.Tensor),
+    "_foreach_div.Tensor": _with_tensor(aten.div.Tensor),
+}.items():
+    converter(f"aten.{_name}")(_row)
+
+
+@converter(aten._foreach_zero.default)
+def zero(self):
+    """Zeros like every tensor."""
+    return [ge.ZerosLike(tensor) for tensor in self]
+
+
+@converter(aten._foreach_lerp.ScalarList)
+def lerp_scalars(self, tensors1, weight, *, meta_outputs):
+    """From one list toward the other, by a weight for each pair."""
+    return _alone(aten.lerp.Scalar, zip(self, tensors1, weight, strict=True), meta_outputs)
+
+
+@converter("aten._foreach_powsum.Scalar")
+def powsum(self, ord=2, dtype=None, *, meta_outputs):
+    """The sum of the powers of the sizes of all elements of every tensor."""
+    wide = [cast(tensor, spec.dtype) for tensor, spec in zip(self, meta_outputs, strict=True)]
+    powers = [ge.Pow(ge.Abs(tensor), cast(ord, tensor.dtype)) for tensor in wide]
+    return [ge.ReduceSum(tensor, list(range(tensor.rank))) if tensor.rank else tensor for tensor in powers]

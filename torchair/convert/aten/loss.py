@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT32, cast, promote, size_of
+from torchair.convert.aten.index import along, counted
+from torchair.convert.operands import INT32, INT64, cast, like, promote, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
@@ -80,3 +81,59 @@ def mse_loss_backward(grad_output, self, target, reduction, *, meta_outputs):
     """The gradient of self."""
     predict, label, grad = promote(self, target, grad_output, to=meta_outputs.dtype)
     return ge.MseLossGrad(predict, label, grad, reduction=_REDUCTIONS[reduction])
+
+
+def _rows(*tensors):
+    """One sample as a batch of one, and a function that takes the batch off."""
+    if tensors[0].rank == 2:
+        return tensors, lambda x: x
+    return [ge.Reshape(x, [1, -1]) for x in tensors], lambda x: ge.Squeeze(x, axis=[0])
+
+
+def _scaled(made, grad_output, reduction):
+    """The gradient of a loss that is summed, averaged or kept for each sample."""
+    if _REDUCTIONS[reduction] == "mean":
+        made = ge.Div(made, cast(size_of(made, 0), made.dtype))
+    grad = cast(grad_output, made.dtype)
+    kept = _REDUCTIONS[reduction] == "none" and grad.rank
+    return ge.Mul(made, ge.Unsqueeze(grad, axes=[1]) if kept else grad)
+
+
+@converter(aten.multi_margin_loss_backward.default)
+def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=1):
+    """Classes that come nearer to the target than the margin push it up, and are pushed down."""
+    (x,), restore = _rows(self)
+    if self.rank == 0:
+        raise NotImplementedError("a sample without classes")
+    target = ge.Reshape(cast(target, INT64), [-1, 1])
+    one, zero = like(1, x), like(0, x)
+    near = ge.Add(ge.Sub(like(margin, x), ge.GatherElements(x, target, dim=1)), x)
+    is_target = ge.Equal(along(counted(size_of(x, 1)), 1, 2), target)
+    is_near = ge.LogicalAnd(ge.Greater(near, zero), ge.LogicalNot(is_target))
+    push = one if p == 1 else ge.Mul(like(2, x), near)
+    if weight is not None:
+        push = ge.Mul(push, ge.GatherV2(cast(weight, x.dtype), target, [0]))
+    push = ge.Div(ge.SelectV2(is_near, push, zero), cast(size_of(x, 1), x.dtype))
+    own = ge.Neg(ge.ReduceSum(push, [1], keep_dims=True))
+    return restore(_scaled(ge.SelectV2(is_target, own, push), grad_output, reduction))
+
+
+@converter(aten.multilabel_margin_loss_backward.default)
+def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
+    """Every target against every class that is none; targets end at the first -1."""
+    if self.rank == 0:
+        raise NotImplementedError("a sample without classes")
+    (x, target, is_target), restore = _rows(self, cast(target, INT64), is_target)
+    none = cast(0, INT64)
+    ended = ge.Cumsum(cast(ge.Less(target, none), INT64), 1)
+    valid, places = ge.Equal(ended, none), ge.Maximum(target, none)
+    zero = like(0, x)
+    others = ge.Unsqueeze(ge.Equal(is_target, like(0, is_target)), axes=[1])
+    own = ge.Unsqueeze(ge.GatherElements(x, places, dim=1), axes=[2])
+    near = ge.Greater(ge.Add(ge.Sub(like(1, x), own), ge.Unsqueeze(x, axes=[1])), zero)
+    near = ge.LogicalAnd(ge.LogicalAnd(near, others), ge.Unsqueeze(valid, axes=[2]))
+    push = ge.SelectV2(near, ge.Div(like(1, x), cast(size_of(x, 1), x.dtype)), zero)
+    made = ge.ScatterElements(
+        ge.ReduceSum(push, [1]), places, ge.Neg(ge.ReduceSum(push, [2])), axis=1, reduction="add"
+    )
+    return restore(_scaled(made, grad_output, reduction))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
+from torchair.convert.aten.index import along
 from torchair.convert.operands import cast, dim_of, size_of
-from torchair.convert.registry import converter
+from torchair.convert.registry import converter, opaque
 from torchair.core import dtypes
 
 aten = torch.ops.aten
@@ -152,7 +153,10 @@ def batch_norm_functional(
 ):
     """(y, batch mean, batch rstd, new running mean, new running variance)."""
     if not training:
-        raise NotImplementedError("inference is another overload")
+        y, mean, rstd = batch_norm_inference(
+            input, weight, bias, running_mean, running_var, momentum, eps, meta_outputs=meta_outputs
+        )
+        return y, mean, rstd, ge.TensorMove(running_mean), ge.TensorMove(running_var)
     y, mean, var, save_mean, save_rstd = batch_norm(
         input, weight, bias, running_mean, running_var, momentum, eps
     )
@@ -216,3 +220,69 @@ def batch_norm_backward(
         grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask,
         meta_outputs=meta_outputs, used=used,
     )  # fmt: skip
+
+
+def _per_channel(x, vector):
+    """A vector of channels beside data, in float32 at least."""
+    return along(cast(vector, statistics_dtype(x)), 1, x.rank)
+
+
+def _others(x):
+    """All dims but that of the channels."""
+    return [0, *range(2, x.rank)]
+
+
+@converter(aten.batch_norm_stats.default)
+def batch_norm_stats(input, eps):
+    """(mean, 1 / standard deviation) of every channel."""
+    x = cast(input, statistics_dtype(input))
+    mean = ge.ReduceMean(x, _others(x), keep_dims=True)
+    variance = ge.ReduceMean(ge.Square(ge.Sub(x, mean)), _others(x))
+    return ge.Squeeze(mean, axis=_others(x)), ge.Rsqrt(ge.Add(variance, cast(eps, variance.dtype)))
+
+
+@converter(aten.batch_norm_elemt.default)
+def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
+    """(x - mean) * invstd * weight + bias."""
+    x = cast(input, statistics_dtype(input))
+    made = ge.Mul(ge.Sub(x, _per_channel(x, mean)), _per_channel(x, invstd))
+    made = made if weight is None else ge.Mul(made, _per_channel(x, weight))
+    made = made if bias is None else ge.Add(made, _per_channel(x, bias))
+    return cast(made, input.dtype)
+
+
+@converter(aten.batch_norm_backward_reduce.default)
+def batch_norm_backward_reduce(
+    grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g, *, meta_outputs
+):
+    """(sum of dy, sum of dy * (x - mean), gradient of weight, gradient of bias)."""
+    grad, x = (cast(part, statistics_dtype(input)) for part in (grad_out, input))
+    total = ge.ReduceSum(grad, _others(x))
+    moment = ge.ReduceSum(ge.Mul(grad, ge.Sub(x, _per_channel(x, mean))), _others(x))
+    made = [total, moment, ge.Mul(moment, cast(invstd, moment.dtype)), total]
+    wanted = [input_g, input_g, weight_g, bias_g]
+    return [
+        cast(part, spec.dtype) if is_wanted else None
+        for part, spec, is_wanted in zip(made, meta_outputs, wanted, strict=True)
+    ]
+
+
+@converter(aten.batch_norm_backward_elemt.default)
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
+    """The gradient of the data, from sums over all processes."""
+    grad, x = (cast(part, statistics_dtype(input)) for part in (grad_out, input))
+    share = ge.Reciprocal(cast(ge.ReduceSum(count, [0]), x.dtype))
+    scale = _per_channel(x, invstd)
+    centred = ge.Sub(x, _per_channel(x, mean))
+    slope = ge.Mul(ge.Square(scale), ge.Mul(_per_channel(x, sum_dy_xmu), share))
+    made = ge.Sub(ge.Sub(grad, ge.Mul(_per_channel(x, sum_dy), share)), ge.Mul(centred, slope))
+    made = ge.Mul(made, scale if weight is None else ge.Mul(scale, _per_channel(x, weight)))
+    return cast(made, input.dtype)
+
+
+opaque({
+    aten.batch_norm_gather_stats.default: "it updates running statistics that its schema does not tell of",
+    aten.batch_norm_gather_stats_with_counts.default:
+        "it updates running statistics that its schema does not tell of",
+    aten.batch_norm_update_stats.default: "it updates running statistics that its schema does not tell of",
+})  # fmt: skip
