@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.passes.graphs import calls, in_scope, node, traced
 from torchair.passes import PassContext
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
@@ -18,17 +18,6 @@ from torchair.passes.fx.view_to_reshape import view_to_reshape
 from torchair.passes.patterns.table import apply_pattern_passes, register_replacement
 
 aten = torch.ops.aten
-
-
-def traced(fn: Any, *args: Any, tracing: str = "fake") -> tuple[fx.GraphModule, PassContext]:
-    gm = make_fx(fn, tracing_mode=tracing)(*args)
-    inputs = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
-    return gm, PassContext(inputs=inputs)
-
-
-def calls(gm: fx.GraphModule) -> list[str]:
-    """The graph as text: its calls in order."""
-    return [str(node.target) for node in gm.graph.nodes if node.op == "call_function"]
 
 
 def test_remove_noop_ops() -> None:
@@ -154,10 +143,11 @@ def test_register_replacement_fires_and_can_be_vetoed() -> None:
 def test_a_replacement_does_not_cross_streams() -> None:
     register_replacement(lambda x: torch.acosh(torch.cosh(x)), lambda x: torch.tan(x), [torch.ones(2)])
     gm, ctx = traced(lambda x: torch.acosh(torch.cosh(x)), torch.ones(3))
-    next(iter(gm.graph.find_nodes(op="call_function", target=aten.cosh.default))).meta["stream_label"] = (
-        "side"
-    )
+    in_scope(gm, node(gm, aten.cosh.default))
     assert apply_pattern_passes(gm, ctx) == 0
+    gm, ctx = traced(lambda x: torch.acosh(torch.cosh(x)), torch.ones(3))
+    in_scope(gm, node(gm, aten.cosh.default), node(gm, aten.acosh.default))
+    assert apply_pattern_passes(gm, ctx) == 1
 
 
 def write_row(cache: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:

@@ -101,17 +101,21 @@ def _is_ordered(order: Order, cat: fx.Node, first: fx.Node, source: fx.Node) -> 
     """The result is allocated on the stream of the cat, just before `first`: may `source` write there?"""
     if not order.many or order.stream[source] == order.stream[cat]:
         return True
-    # Whatever the memory served before on the cat's stream is done where the stream reaches this point.
+    # The memory may have served the cat's stream until here. What came before the graph is done: all streams
+    # start behind it.
     here = [node for node in order.position if order.stream[node] == order.stream[cat]]
     before = [node for node in here if order.position[node] < order.position[first]]
-    return bool(before) and order.is_before(before[-1], source)
+    used = [node for node in before if node.target not in streams.ALL]
+    return not used or order.is_before(used[-1], source)
 
 
 def _rewrite(graph: fx.Graph, cat: fx.Node) -> None:
     sources: Sequence[fx.Node] = cat.args[0]  # type: ignore[assignment]
     position = {node: number for number, node in enumerate(graph.nodes)}
     first = min(sources, key=position.__getitem__)
-    # Sizes come from inputs, so all parts can stand before the first producer.
+    # Outside of scopes that the cat is not in. Sizes come from inputs, so all parts can stand there.
+    scopes = dict(walk(graph))
+    first = next((scope for scope in scopes[first] if scope not in scopes[cat]), first)
     with graph.inserting_before(first):
         result = _allocate(graph, cat, first)
         parts = _parts(graph, result, [source.meta["val"].shape[0] for source in sources])

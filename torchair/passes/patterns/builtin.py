@@ -22,9 +22,10 @@ aten = torch.ops.aten
 Body = Callable[..., Any]
 WhyNot = Callable[[Any], str | None]
 
-# Stands for any epsilon while a pattern is traced.
-EPSILON = 2e-6
 INT8_CODES = (1, 12)
+# Stand for any value of these parameters while a pattern is traced.
+EPSILON = 2e-6
+SCALARS = {"epsilon": EPSILON, "dtype": INT8_CODES[0]}
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _variants(
             cut(put),
             (lambda: [*examples(), EPSILON]) if has_epsilon else examples,
             why_not,
-            {"epsilon": EPSILON} if has_epsilon else {},
+            {name: SCALARS[name] for name in (*extra, *(["epsilon"] * has_epsilon)) if name in SCALARS},
         )
 
 
