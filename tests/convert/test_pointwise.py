@@ -97,6 +97,13 @@ def test_binary(fn, dtypes, dynamic):
     check(fn, a, b, dynamic=dynamic)
 
 
+@pytest.mark.parametrize("dtypes", [(i64, i64), (i32, i64), (i32, i32)], ids=str)
+@pytest.mark.parametrize("fn", [torch.gcd, torch.lcm], ids=lambda fn: fn.__name__)
+def test_integer_divisors(fn, dtypes):
+    a, b = make(dtypes[0], 3, 1, 5), make(dtypes[1], 4, 5)
+    check(fn, a, b, dynamic=True)
+
+
 @pytest.mark.parametrize("fn", [torch.add, torch.mul, torch.maximum, torch.minimum, torch.fmax])
 def test_binary_on_bools(fn):
     check(fn, make(boolean, 3, 4), make(boolean, 4))

@@ -30,7 +30,7 @@ rename({
     aten.remainder.Scalar: ge.FloorMod, aten.remainder.Scalar_Tensor: ge.FloorMod,
     aten.fmod.Tensor: ge.TruncateMod, aten.fmod.Scalar: ge.TruncateMod, aten.pow.Tensor_Tensor: ge.Pow,
     aten.pow.Scalar: ge.Pow, aten.xlogy.Tensor: ge.Xlogy, aten.xlogy.Scalar_Other: ge.Xlogy,
-    aten.xlogy.Scalar_Self: ge.Xlogy,
+    aten.xlogy.Scalar_Self: ge.Xlogy, aten.gcd.default: ge.Gcd,
 }, promoted=True)  # fmt: skip
 
 

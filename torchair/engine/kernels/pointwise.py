@@ -19,7 +19,7 @@ torch_kernels({
     "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv, "Atan2": torch.atan2,
     "NextAfter": torch.nextafter, "Igamma": torch.special.gammainc, "Igammac": torch.special.gammaincc,
     "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e, "Ndtri": torch.special.ndtri,
-    "Zeta": torch.special.zeta,
+    "Zeta": torch.special.zeta, "Gcd": torch.gcd,
 })  # fmt: skip
 torch_kernels({
     "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "RealDiv": torch.true_divide,
