@@ -156,7 +156,8 @@ def batch_norm_functional(
         y, mean, rstd = batch_norm_inference(
             input, weight, bias, running_mean, running_var, momentum, eps, meta_outputs=meta_outputs
         )
-        return y, mean, rstd, ge.TensorMove(running_mean), ge.TensorMove(running_var)
+        kept = [ge.TensorMove(running_mean), ge.TensorMove(running_var)]
+        return as_promised([y, mean, rstd, *kept], meta_outputs, used)
     y, mean, var, save_mean, save_rstd = batch_norm(
         input, weight, bias, running_mean, running_var, momentum, eps
     )
