@@ -225,16 +225,13 @@ def finished(heads: Heads, sink, quantised, wants_lse):
     (scale, scale of the product, type of the values).
     """
     stored, back, kind = quantised
-    lse = None
-    if wants_lse or sink is not None:
-        out, lse = attend_with_lse(heads)
+    wants_lse = wants_lse or sink is not None
+    out, lse = attend_with_lse(heads) if wants_lse else (attend(heads), None)
     if stored is not None:
         out = attend_quantised(heads, stored, kind)
         out = out / wide(stored) if back is None else out
-    elif lse is None:
-        out = attend(heads)
     out = out if back is None else out * unpacked_scale(back)
-    return out if sink is None else with_sink(out, lse, sink), lse
+    return out if sink is None or lse is None else with_sink(out, lse, sink), lse
 
 
 def left_as(out, leaving, dtype, quant_scale, quant_offset):

@@ -104,6 +104,7 @@ def token_places(index, cache, mode, shape, ends):
     ends = numbers(ends, cache.device)
     assert ends is not None, "pages of packed tokens are found by the ends of sequences"
     where = packed(shape[0], ends)
+    assert where.sequence is not None and where.valid is not None, "packed tokens know their sequence"
     position, sequence, valid = (x.squeeze(0) for x in (where.position, where.sequence, where.valid))
     pages = -(-torch.diff(ends, prepend=ends.new_zeros(1)) // rows)
     first = (pages.cumsum(0) - pages)[sequence.clamp(max=ends.shape[0] - 1)]

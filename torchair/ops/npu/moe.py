@@ -205,8 +205,7 @@ def routed(x, scale, offset, mode, token, used, experts):
     rows = rows.view(x.dtype) if small else rows
     if mode == -1:
         return rows, rows.new_empty(0, dtype=torch.float32) if scale is None else scale[token]
-    own = (of_experts(part, experts) for part in (scale, offset))
-    stored, scales = quantised(rows, *own, mode)
+    stored, scales = quantised(rows, of_experts(scale, experts), of_experts(offset, experts), mode)
     return stored, rows.new_empty(0, dtype=torch.float32) if scales is None else scales
 
 

@@ -6,7 +6,6 @@ queries may see then follows from sequences and positions, never from a shape th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +66,7 @@ def from_heads(x: torch.Tensor, layout: str) -> torch.Tensor:
     return x.transpose(1, 2) if layout == "BSND" else x.transpose(1, 2).flatten(2)
 
 
-def numbers(values: Sequence[Any] | torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+def numbers(values: Any, device: torch.device) -> torch.Tensor | None:
     """Lengths that are Python numbers (or symbols) or a tensor as an int64 tensor; none at all as None."""
     if isinstance(values, torch.Tensor):
         return values.to(torch.int64).reshape(-1)
