@@ -80,15 +80,14 @@ def test_one_op_for_the_list():
         lambda a, b: torch._foreach_add([a, b.long()], 1),
         lambda a, b: torch._foreach_mul([a, b], [a[0], b]),
         lambda a, b: torch._foreach_mul([a.half(), b.half()], 0.1),
+        lambda a, b: torch._foreach_sub([a, b.double()], [b.sum(), b], alpha=2),
+        lambda a, b: torch._foreach_pow([a.abs(), b.double().abs()], [2.5, 3.0]),
+        lambda a, b: torch._foreach_maximum([a, b.double()], 0.25),
+        lambda a, b: torch._foreach_exp([a, b.double()]),
     ],
 )
-def test_lists_that_do_not_fit_fall_back(fn):
-    report = check(
-        fn,
-        *two(f32),
-        allow=["aten._foreach_add.Scalar", "aten._foreach_mul.List", "aten._foreach_mul.Scalar"],
-    )
-    assert report.fallbacks
+def test_lists_that_do_not_fit_go_one_by_one(fn):
+    check(fn, *two(f32))
 
 
 LEFT = {

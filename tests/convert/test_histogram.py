@@ -57,6 +57,15 @@ ROWS = {
         X.reshape(2, 5, 3),
         torch.tensor([[1, 4, 0], [2, 2, 1]]),
     ),
+    "gradients": (
+        lambda x, n: [
+            torch.ops.aten._segment_reduce_backward(y + 1, y, x, how, lengths=n, axis=1)
+            for how in ("sum", "mean", "max", "min")
+            for y in [torch.segment_reduce(x, how, lengths=n, axis=1)]
+        ],
+        X.round().reshape(2, 5, 3),
+        torch.tensor([[1, 4, 0], [2, 2, 1]]),
+    ),
     "hash": (
         lambda x: (torch.hash_tensor(x), torch.hash_tensor(x, 1), torch.hash_tensor(x, 0, keepdim=True)),
         X,

@@ -1,4 +1,4 @@
-"""ATen's `_foreach_` ops: one GE op for a whole list of tensors of one dtype. Mixed lists are declined."""
+"""ATen's `_foreach_` ops: one GE op for a whole list of tensors of one dtype; other lists go one by one."""
 
 from __future__ import annotations
 
@@ -40,6 +40,31 @@ def _number(value, dtype):
     return cast(value, torch.float32 if dtype is torch.bfloat16 else dtype)
 
 
+def _alone(target, rows, meta, **kwargs):
+    """A list that no GE op takes: the op of one tensor for every row of arguments."""
+    found = next(iter(candidates(target)), None)
+    if found is None:
+        raise NotImplementedError(f"{target} has no converter")
+    made = []
+    for row, spec in zip(rows, meta, strict=True):
+        extra = {"meta_outputs": spec} if found.wants_meta else {}
+        made.append(found.fn(*row, **kwargs, **extra))
+    return made
+
+
+def _or_alone(run, target):
+    """`run`; a list that does not fit GE's op goes one by one through `target`."""
+
+    def tried(self, *args, meta_outputs, **kwargs):
+        try:
+            return run(self, *args, meta_outputs=meta_outputs, **kwargs)
+        except NotImplementedError:
+            columns = [arg if isinstance(arg, list) else [arg] * len(self) for arg in args]
+            return _alone(target, zip(self, *columns, strict=True), meta_outputs, **kwargs)
+
+    return tried
+
+
 def _unary(op):
     """A function of every tensor."""
 
@@ -54,7 +79,10 @@ for _name in [
     "Abs", "Acos", "Asin", "Atan", "Cos", "Cosh", "Erf", "Erfc", "Exp", "Expm1", "Log", "Log10", "Log1p",
     "Log2", "Neg", "Reciprocal", "Sigmoid", "Sin", "Sinh", "Sqrt", "Tan", "Tanh",
 ]:  # fmt: skip
-    converter(getattr(aten, f"_foreach_{_name.lower()}").default)(_unary(getattr(ge, f"Foreach{_name}")))
+    _one = getattr(aten, _name.lower()).default
+    converter(getattr(aten, f"_foreach_{_name.lower()}").default)(
+        _or_alone(_unary(getattr(ge, f"Foreach{_name}")), _one)
+    )
 
 
 def _with_number(op):
@@ -88,22 +116,24 @@ def _with_scaled_list(op):
     return run
 
 
-# ATen's name, the middle of GE's name, and what a pair of lists is converted by.
-for _name, _middle, _pairs in (
-    ("add", "Add", _with_scaled_list),
-    ("sub", "Sub", _with_scaled_list),
-    ("mul", "Mul", _with_list),
-    ("div", "Div", _with_list),
-    ("maximum", "Maximum", _with_list),
-    ("minimum", "Minimum", _with_list),
-    ("clamp_min", "Maximum", _with_list),
-    ("clamp_max", "Minimum", _with_list),
-    ("pow", "Pow", _with_list),
+# ATen's name, the middle of GE's name, what a pair of lists is converted by, and the ops of one tensor and
+# a number, and of two tensors.
+for _name, _middle, _pairs, _by_number, _by_tensor in (
+    ("add", "Add", _with_scaled_list, aten.add.Tensor, aten.add.Tensor),
+    ("sub", "Sub", _with_scaled_list, aten.sub.Tensor, aten.sub.Tensor),
+    ("mul", "Mul", _with_list, aten.mul.Tensor, aten.mul.Tensor),
+    ("div", "Div", _with_list, aten.div.Tensor, aten.div.Tensor),
+    ("maximum", "Maximum", _with_list, aten.clamp_min.default, aten.maximum.default),
+    ("minimum", "Minimum", _with_list, aten.clamp_max.default, aten.minimum.default),
+    ("clamp_min", "Maximum", _with_list, aten.clamp_min.default, aten.clamp_min.Tensor),
+    ("clamp_max", "Minimum", _with_list, aten.clamp_max.default, aten.clamp_max.Tensor),
+    ("pow", "Pow", _with_list, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor),
 ):
     _packet = getattr(aten, f"_foreach_{_name}")
-    converter(_packet.Scalar)(_with_number(getattr(ge, f"Foreach{_middle}Scalar")))
-    converter(_packet.ScalarList)(_with_number(getattr(ge, f"Foreach{_middle}ScalarList")))
-    converter(_packet.List)(_pairs(getattr(ge, f"Foreach{_middle}List")))
+    _one, _many, _list = (getattr(ge, f"Foreach{_middle}{kind}") for kind in ("Scalar", "ScalarList", "List"))
+    converter(_packet.Scalar)(_or_alone(_with_number(_one), _by_number))
+    converter(_packet.ScalarList)(_or_alone(_with_number(_many), _by_number))
+    converter(_packet.List)(_or_alone(_pairs(_list), _by_tensor))
 
 for _name, _middle in (("addcmul", "Addcmul"), ("addcdiv", "Addcdiv")):
     _packet = getattr(aten, f"_foreach_{_name}")
@@ -169,18 +199,6 @@ def _rounding(mode):
 
 for _name, _mode in (("floor", 2), ("ceil", 3), ("round", 4), ("trunc", 5), ("frac", 7)):
     converter(getattr(aten, f"_foreach_{_name}").default)(_rounding(_mode))
-
-
-def _alone(target, rows, meta, **kwargs):
-    """A list that no GE op takes: the op of one tensor for every row of arguments."""
-    found = next(iter(candidates(target)), None)
-    if found is None:
-        raise NotImplementedError(f"{target} has no converter")
-    made = []
-    for row, spec in zip(rows, meta, strict=True):
-        extra = {"meta_outputs": spec} if found.wants_meta else {}
-        made.append(found.fn(*row, **kwargs, **extra))
-    return made
 
 
 def _each(target):

@@ -154,18 +154,10 @@ def segment_reduce(
 ):
     """Runs of entries along a dim reduced; `lengths` has the dims in front of that dim, then the runs."""
     lengths = cast(lengths if lengths is not None else _differences(offsets, axis), INT64)
+    runs, total = _runs(data, lengths, axis)
     count, batch = size_of(lengths, axis), [size_of(data, dim) for dim in range(axis)]
     rest = [size_of(data, dim) for dim in range(axis + 1, data.rank)]
-    places = counted(size_of(data, axis))
-    if axis:
-        places = ge.BroadcastTo(places, pack([*batch, size_of(data, axis)]))
-    # A place belongs to the first run that ends behind it; runs are numbered through the batch.
-    runs = ge.SearchSorted(ge.Cumsum(lengths, axis), places, None, dtype=INT64, right=True)
-    for dim in range(axis):
-        behind = functools.reduce(product, batch[dim + 1 :], count)
-        runs = ge.Add(runs, ge.Mul(along(counted(batch[dim]), dim, axis + 1), cast(behind, INT64)))
-    total = functools.reduce(product, batch, count)
-    made = _SEGMENTS[reduce](ge.Reshape(data, pack([-1, *rest])), ge.Reshape(runs, [-1]), cast(total, INT64))
+    made = _SEGMENTS[reduce](ge.Reshape(data, pack([-1, *rest])), runs, cast(total, INT64))
     counts = along(ge.Reshape(lengths, [-1]), 0, made.rank)
     if initial is not None:
         made = _COMBINE[reduce](made, like(initial, made))
@@ -174,6 +166,44 @@ def segment_reduce(
     empty = _EMPTY[reduce] if initial is None else initial
     made = ge.SelectV2(ge.Equal(counts, cast(0, INT64)), like(empty, made), made)
     return ge.Reshape(made, pack([*batch, count, *rest]))
+
+
+def _runs(data, lengths, axis):
+    """The run of every entry along a dim, in a line, and how many runs there are; they are numbered through
+    the dims in front of it.
+    """
+    count, batch = size_of(lengths, axis), [size_of(data, dim) for dim in range(axis)]
+    places = counted(size_of(data, axis))
+    if axis:
+        places = ge.BroadcastTo(places, pack([*batch, size_of(data, axis)]))
+    # A place belongs to the first run that ends behind it.
+    runs = ge.SearchSorted(ge.Cumsum(lengths, axis), places, None, dtype=INT64, right=True)
+    for dim in range(axis):
+        behind = functools.reduce(product, batch[dim + 1 :], count)
+        runs = ge.Add(runs, ge.Mul(along(counted(batch[dim]), dim, axis + 1), cast(behind, INT64)))
+    return ge.Reshape(runs, [-1]), functools.reduce(product, batch, count)
+
+
+@converter(aten._segment_reduce_backward.default)
+def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None):
+    """The gradient of a run to all its entries, or to those that are its result."""
+    if reduce == "prod":
+        raise NotImplementedError("the product of all others of a run that has a zero")
+    lengths = cast(lengths if lengths is not None else _differences(offsets, axis), INT64)
+    runs, total = _runs(data, lengths, axis)
+    rest = [size_of(data, dim) for dim in range(axis + 1, data.rank)]
+    line, results, grads = (ge.Reshape(x, pack([-1, *rest])) for x in (data, output, grad))
+    made = ge.GatherV2(grads, runs, [0])
+    if reduce == "mean":
+        counts = along(ge.GatherV2(ge.Reshape(lengths, [-1]), runs, [0]), 0, made.rank)
+        made = ge.Div(made, cast(counts, made.dtype))
+    if reduce in ("max", "min"):
+        own = ge.GatherV2(results, runs, [0])
+        is_result = ge.LogicalOr(ge.Equal(line, own), ge.LogicalAnd(ge.IsNan(line), ge.IsNan(own)))
+        shares = cast(is_result, made.dtype)
+        counts = ge.GatherV2(ge.UnsortedSegmentSum(shares, runs, cast(total, INT64)), runs, [0])
+        made = ge.SelectV2(is_result, ge.Div(made, counts), like(0, made))
+    return ge.Reshape(made, shape_of(data))
 
 
 # hash_tensor works on words of 64 bits.

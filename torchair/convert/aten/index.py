@@ -8,7 +8,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import BOOL, INT64, cast, dim_of, like, pack, shape_of, size_of, sizes
-from torchair.convert.registry import converter
+from torchair.convert.registry import converter, opaque
 
 aten = torch.ops.aten
 
@@ -175,3 +175,8 @@ def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False)
 def unique_without_counts(self, sorted=True, return_inverse=False):
     """The distinct elements, and where each element went."""
     return ge.UniqueWithCountsAndSorting(self, return_inverse=return_inverse, sorted=sorted)[:2]
+
+
+opaque(
+    {aten.unique_dim.default: "slices are put in the order of their first difference, which no IR op does"}
+)
