@@ -52,6 +52,12 @@ ROWS = {
         ],
         X,
     ),
+    "rest": (
+        lambda x: [
+            torch.segment_reduce(x, how, lengths=torch.tensor([2, 1]), unsafe=True) for how in REDUCTIONS
+        ],
+        X,
+    ),
     "batch": (
         lambda x, n: [torch.segment_reduce(x, how, lengths=n, axis=1) for how in REDUCTIONS],
         X.reshape(2, 5, 3),

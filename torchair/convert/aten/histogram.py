@@ -158,6 +158,9 @@ def segment_reduce(
     count, batch = size_of(lengths, axis), [size_of(data, dim) for dim in range(axis)]
     rest = [size_of(data, dim) for dim in range(axis + 1, data.rank)]
     made = _SEGMENTS[reduce](ge.Reshape(data, pack([-1, *rest])), runs, cast(total, INT64))
+    made = ge.Reshape(made, pack([*batch, _more(count), *rest]))
+    made = ge.StridedSliceV2(made, [0], [-1], [axis], [1])
+    made = ge.Reshape(made, pack([-1, *rest]))
     counts = along(ge.Reshape(lengths, [-1]), 0, made.rank)
     if initial is not None:
         made = _COMBINE[reduce](made, like(initial, made))
@@ -168,11 +171,16 @@ def segment_reduce(
     return ge.Reshape(made, pack([*batch, count, *rest]))
 
 
+def _more(count):
+    """count + 1."""
+    return count + 1 if isinstance(count, int) else ge.Add(count, cast(1, INT64))
+
+
 def _runs(data, lengths, axis):
     """The run of every entry along a dim, in a line, and how many runs there are; they are numbered through
-    the dims in front of it.
+    the dims in front of it. Entries behind the last run are a run of their own.
     """
-    count, batch = size_of(lengths, axis), [size_of(data, dim) for dim in range(axis)]
+    count, batch = _more(size_of(lengths, axis)), [size_of(data, dim) for dim in range(axis)]
     places = counted(size_of(data, axis))
     if axis:
         places = ge.BroadcastTo(places, pack([*batch, size_of(data, axis)]))
@@ -184,6 +192,14 @@ def _runs(data, lengths, axis):
     return ge.Reshape(runs, [-1]), functools.reduce(product, batch, count)
 
 
+def _of_runs(x, axis, runs):
+    """For every entry, what its run has; nothing for those behind the last run."""
+    pads = [int(place == 2 * axis + 1) for place in range(2 * x.rank)]
+    more = ge.PadV3(x, pads, like(0, x), mode="constant")
+    rest = [size_of(x, dim) for dim in range(axis + 1, x.rank)]
+    return ge.GatherV2(ge.Reshape(more, pack([-1, *rest])), runs, [0])
+
+
 @converter(aten._segment_reduce_backward.default)
 def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None):
     """The gradient of a run to all its entries, or to those that are its result."""
@@ -192,13 +208,12 @@ def segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets
     lengths = cast(lengths if lengths is not None else _differences(offsets, axis), INT64)
     runs, total = _runs(data, lengths, axis)
     rest = [size_of(data, dim) for dim in range(axis + 1, data.rank)]
-    line, results, grads = (ge.Reshape(x, pack([-1, *rest])) for x in (data, output, grad))
-    made = ge.GatherV2(grads, runs, [0])
+    line, made = ge.Reshape(data, pack([-1, *rest])), _of_runs(grad, axis, runs)
     if reduce == "mean":
-        counts = along(ge.GatherV2(ge.Reshape(lengths, [-1]), runs, [0]), 0, made.rank)
+        counts = ge.Maximum(along(_of_runs(lengths, axis, runs), 0, made.rank), cast(1, INT64))
         made = ge.Div(made, cast(counts, made.dtype))
     if reduce in ("max", "min"):
-        own = ge.GatherV2(results, runs, [0])
+        own = _of_runs(output, axis, runs)
         is_result = ge.LogicalOr(ge.Equal(line, own), ge.LogicalAnd(ge.IsNan(line), ge.IsNan(own)))
         shares = cast(is_result, made.dtype)
         counts = ge.GatherV2(ge.UnsortedSegmentSum(shares, runs, cast(total, INT64)), runs, [0])

@@ -133,9 +133,11 @@ def along_dim(matrix, x, dim):
 @converter(aten._trilinear.default)
 def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     """The product of three tensors, each with dims of size 1 put in, summed over some dims."""
+    is_half = dtypes.to_torch(i1.dtype) in (torch.float16, torch.bfloat16)
+    inner = ge.DataType.DT_FLOAT if is_half else i1.dtype
     parts = [
-        ge.Unsqueeze(x, axes=sorted(dims)) if dims else x
+        cast(ge.Unsqueeze(x, axes=sorted(dims)) if dims else x, inner)
         for x, dims in zip((i1, i2, i3), (expand1, expand2, expand3), strict=True)
     ]
     whole = ge.Mul(ge.Mul(parts[0], parts[1]), parts[2])
-    return ge.ReduceSum(whole, list(sumdim)) if sumdim else whole
+    return cast(ge.ReduceSum(whole, list(sumdim)) if sumdim else whole, i1.dtype)

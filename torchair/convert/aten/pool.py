@@ -238,7 +238,7 @@ def adaptive_avg_pool3d(self, output_size):
     window = even_windows(self, wanted_sizes(output_size, 3))
     if window is None:
         return adaptive_mean(3, self, output_size)
-    return average(ge.AvgPool3D, 3, self, window, window, 0, False, True, None)
+    return cast(average(ge.AvgPool3D, 3, wide(self), window, window, 0, False, True, None), self.dtype)
 
 
 @converter(aten._adaptive_avg_pool3d_backward.default)
