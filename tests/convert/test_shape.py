@@ -41,6 +41,7 @@ ROWS = {
     "diag_embed": (lambda x: (x[0, 0].diag(), x.diag_embed()), X),
     "unfold": (lambda x: (x.unfold(1, 3, 2), x.transpose(0, 1).unfold(0, 2, 1)), X),
     "as_strided": (lambda x: (x + 0).as_strided((2, 3), (4, 1), 2), X),
+    "as_strided_permuted": (lambda x: (x + 0).permute(1, 2, 0).as_strided((5, 2, 3), (3, 18, 1), 3), X),
     "as_strided_scatter": (
         lambda x, v: (x + 0).as_strided_scatter(v, (2, 3), (4, 1), 2),
         X,

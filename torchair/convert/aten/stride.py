@@ -1,7 +1,7 @@
 """ATen ops that look at memory: strided windows, diagonals, sliding windows.
 
 A tensor of the IR is a contiguous array of its own. An FX tensor is that too only while its strides say so,
-and the strided ops are converted only then.
+and the strided ops are converted only then; `as_strided` also where a permutation of the dims makes it one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,31 @@ aten = torch.ops.aten
 
 def why_not_own_array(self, *_, **__):
     """A reason not to take a tensor as a contiguous array of its own."""
-    if isinstance(self.meta, Host):
-        return None
-    expected = 1
-    for size, step in zip(reversed(sizes(self)), reversed(self.meta.stride()), strict=True):
-        if not same_size(step, expected) and not same_size(size, 1):
+    return None if isinstance(self.meta, Host) else _why_not_whole(self, range(self.rank))
+
+
+def why_not_permuted_array(self, *_, **__):
+    """A reason not to take a tensor as a contiguous array of its own with its dims in another order."""
+    return None if isinstance(self.meta, Host) else _why_not_whole(self, _memory_order(self))
+
+
+def _why_not_whole(self, order):
+    """A reason why the dims in this order, outermost first, do not fill a storage of their own."""
+    expected, sides, steps = 1, sizes(self), self.meta.stride()
+    for dim in reversed(order):
+        if not same_size(steps[dim], expected) and not same_size(sides[dim], 1):
             return "the tensor is a view with strides of its own"
-        expected = expected * size
+        expected = expected * sides[dim]
     offset = self.meta.storage_offset()
     whole = _hint(self.meta.untyped_storage().nbytes()) == _hint(expected * self.meta.dtype.itemsize)
     return None if same_size(offset, 0) and whole else "the tensor is part of a larger one"
+
+
+def _memory_order(self):
+    """The dims from the largest stride to the smallest; as they are where a stride is not known."""
+    steps = [_hint(step) for step in self.meta.stride()]
+    dims = range(self.rank)
+    return list(dims) if None in steps else sorted(dims, key=lambda dim: -steps[dim])
 
 
 def _hint(number):
@@ -37,10 +52,12 @@ def _hint(number):
     return number.node.hint if is_symbol(number) else number
 
 
-@converter(aten.as_strided.default, only=why_not_own_array)
+@converter(aten.as_strided.default, only=why_not_permuted_array)
 def as_strided(self, size, stride, storage_offset=None):
-    """A window with any strides."""
-    return ge.AsStrided(self, size, stride, pack([storage_offset or 0]))
+    """A window with any strides into memory, where the dims may lie in another order."""
+    order = list(range(self.rank)) if isinstance(self.meta, Host) else _memory_order(self)
+    array = self if order == sorted(order) else ge.Transpose(self, order)
+    return ge.AsStrided(array, size, stride, pack([storage_offset or 0]))
 
 
 @converter(aten.as_strided_scatter.default, only=why_not_own_array)
