@@ -116,6 +116,37 @@ ROWS = {
         (Q, K, V, TRIANGLE),
         lambda q, k, v, m: plain(q, k, v, below(5, 7, 2)).float(),
     ),
+    "lengths_that_are_symbols": (
+        lambda q, k, v: fused(q, k, v, actual_seq_lengths_kv=[k.shape[1], k.shape[1] - 3])[0],
+        (Q, K, V),
+        lambda q, k, v: plain(q, k, v, counted(7, [7, 4])).float(),
+    ),
+    "packed": (
+        lambda q, k, v: fused(
+            q,
+            k,
+            v,
+            actual_seq_lengths=[2, 5],
+            actual_seq_lengths_kv=[4, 7],
+            input_layout="TND",
+            sparse_mode=3,
+        )[0],
+        tuple(x[0].unflatten(-1, (-1, 8)) for x in (Q, K, V)),
+        lambda q, k, v: (
+            torch.cat(
+                [
+                    plain(*(x[part].flatten(1)[None] for x, part in zip((q, k, v), parts, strict=True)), seen)
+                    for parts, seen in (
+                        ((slice(0, 2), slice(0, 4), slice(0, 4)), below(2, 4, 2)),
+                        ((slice(2, 5), slice(4, 7), slice(4, 7)), below(3, 3)),
+                    )
+                ],
+                1,
+            )[0]
+            .unflatten(-1, (-1, 8))
+            .float()
+        ),
+    ),
     "lengths_in_tensors": (
         lambda q, k, v, n: air.npu_fused_infer_attention_score(
             q, k, v, actual_seq_lengths_kv=n, num_heads=4, num_key_value_heads=2, scale=0.3
@@ -279,3 +310,15 @@ def test_compiled(mode, dynamic):
 
     args = (Q[:, :1], PAGES, rand(6, 4, 16, seed=3), TABLE, torch.tensor([6, 8]))
     compiles(step, args, mode, dynamic)
+
+
+@pytest.mark.parametrize("mode", range(5))
+@pytest.mark.parametrize("rows", [(2, 0), (0, 2), (1, 1), (0, 0), (2, 0, 1)])
+def test_packed_queries_that_are_no_more_than_their_sequences(rows, mode):
+    """Every query then gets the keys of its own sequence, which may have several queries, or none."""
+    case = Case(
+        layout="TND", rows=rows, columns=(5, 7, 3)[: len(rows)], kv_heads=1, group=2, dim=8, value_dim=8,
+        mode=mode, band=(1, 1), has_mask=False, has_shift=False, pages=4, scales=None, has_rope=True, has_lse=True,
+        has_sink=False, prefix=0, padding=None, seed=2,
+    )  # fmt: skip
+    matches(case)

@@ -66,7 +66,12 @@ from torch.autograd import profiler
 from torch.fx._graph_pickler import GraphPickler
 from torch.fx._graph_pickler import Options as PickleOptions
 from torch.fx.experimental.proxy_tensor import make_fx, snapshot_fake
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv, free_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    free_symbols,
+    statically_known_true,
+)
 from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.proxy import GraphAppendingTracer
@@ -150,6 +155,7 @@ __all__ = [
     "select_decomp_table",
     "snapshot_fake",
     "static_input_indices",
+    "statically_known_true",
     "storage_id",
     "storage_use_count",
     "symbol_facts",

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
+from torchair.core.torch_private import statically_known_true
 from torchair.ops.npu.attend import Heads, attend, attend_quantised, attend_with_lse, with_sink
 from torchair.ops.npu.formats import (
     FP4,
@@ -156,7 +157,8 @@ def query_scale(part, layout):
 
 def joined(x, rope):
     """Columns of the rotary part after the others."""
-    return x if rope is None else torch.cat((wide(x), wide(rope)), -1)
+    same = x.dtype == rope.dtype and x.dtype.itemsize > 1
+    return torch.cat((x, rope) if same else (wide(x), wide(rope)), -1)
 
 
 # What is seen
@@ -180,6 +182,21 @@ def key_tokens(layout, batch, rows, lengths, padding, device, is_paged):
     return plain(rows, device) if lengths is None else counted(rows, lengths, padding)
 
 
+def one_by_one(q, k, v, queries: Tokens, lengths):
+    """Packed queries that are no more than their sequences, each with the keys of its own: a batch of rows.
+
+    The alternative, all keys side by side, would score every query with the keys of all sequences.
+    """
+    assert queries.sequence is not None and queries.valid is not None, "packed queries know their sequence"
+    batch, rows = k.shape[0], k.shape[2]
+    sequence = queries.sequence.squeeze(0).clamp(max=batch - 1)
+    counts = numbers(lengths, q.device)
+    counts = torch.full((1,), rows, device=q.device) if counts is None else counts
+    keys = counted(rows, counts.expand(batch)[sequence])
+    alone = Tokens(*(x.t() for x in (queries.position, queries.length, queries.sequence, queries.valid)))
+    return q.permute(2, 1, 0, 3), k[sequence], v[sequence], alone, keys
+
+
 def four_dims(mask, rows):
     """[S, S] and [B, S, S] masks as [B, 1, S, S]; a rank-2 mask of one query row is one per batch entry."""
     if type(rows) is int and rows == 1 and mask.ndim == 2:
@@ -201,7 +218,7 @@ def seen_by(queries: Tokens, keys: Tokens, mask, sparse, has_prefix):
         if seen is None:
             return None, True
         seen = both(seen, band(queries, keys, False, FAR, 0))
-    elif mode == CAUSAL_FROM_END and not (type(rows) is int and rows == 1):
+    elif mode == CAUSAL_FROM_END and not (queries.sequence is None and type(rows) is int and rows == 1):
         seen = both(seen, band(queries, keys, True, FAR, 0))
     elif mode == BAND_FROM_END:
         seen = both(seen, band(queries, keys, True, before, after))
@@ -283,13 +300,19 @@ def infer(
     q = q if query_scales is None else wide(q) * query_scale(query_scales, entry)
     q = q if score_scale is None else wide(q) * unpacked_scale(score_scale)
     queries = query_tokens(entry, q.shape[2], lengths[0], paddings[0], q.device)
-    keys = key_tokens(entry, batch, own, lengths[1], paddings[1], q.device, table is not None)
+    in_pages = entry in PACKED and table is not None
+    alone = in_pages and shift is None and mask is None and statically_known_true(q.shape[2] <= batch)
+    if alone:
+        q, k, v, queries, keys = one_by_one(q, k, v, queries, lengths[1])
+    else:
+        keys = key_tokens(entry, batch, own, lengths[1], paddings[1], q.device, table is not None)
+        k, v = (side_by_side(k), side_by_side(v)) if in_pages else (k, v)
     if prefix.key is not None:
         keys = behind(prefix_tokens(k.shape[2] - own, prefix.length, q.device), keys, batch)
-    if entry in PACKED and table is not None:
-        k, v = side_by_side(k), side_by_side(v)
     made = core(q, k, v, shift, mask, queries, keys, sparse, scale, prefix.key is not None)
     out, lse = finished(made, sink, (*stored, kind), wants_lse)
+    if alone:
+        out, lse = (None if x is None else x.permute(2, 1, 0, 3) for x in (out, lse))
     dtype = result_dtype(query, rope.query, out_dtype)
     return left_as(out, leaving, dtype, *quant), lse_as(lse if wants_lse else None, entry, query)
 
