@@ -202,14 +202,16 @@ def _event_wait(tag: str, created_inside: bool = False) -> None:
     find_event(tag, created_inside).wait()
 
 
-def _event_record_on(event_tag: str, *stream: Any, created_inside: bool = False) -> None:
-    *identity, inside = (*stream, created_inside)[:4]
-    find_event(event_tag, inside).record(stream_by_identity(*identity))
+def _event_record_on(
+    event_tag: str, stream_id: str, device_index: str, device_type: str, created_inside: bool = False
+) -> None:
+    find_event(event_tag, created_inside).record(stream_by_identity(stream_id, device_index, device_type))
 
 
-def _event_wait_on(event_tag: str, *stream: Any, created_inside: bool = False) -> None:
-    *identity, inside = (*stream, created_inside)[:4]
-    find_event(event_tag, inside).wait(stream_by_identity(*identity))
+def _event_wait_on(
+    event_tag: str, stream_id: str, device_index: str, device_type: str, created_inside: bool = False
+) -> None:
+    find_event(event_tag, created_inside).wait(stream_by_identity(stream_id, device_index, device_type))
 
 
 def _stream_wait_stream(*identities: str) -> None:
@@ -299,7 +301,7 @@ ALL = SCOPES | EVENTS | KEEP
 
 def attributes(enter: fx.Node) -> dict[str, Any]:
     """Keys and values of a scope's first node."""
-    given = dict(zip(("keys", "values", "need_execute"), enter.args, strict=False)) | dict(enter.kwargs)
+    given: dict[str, Any] = dict(zip(("keys", "values"), enter.args, strict=False)) | dict(enter.kwargs)
     return dict(zip(given["keys"], given["values"], strict=True))
 
 

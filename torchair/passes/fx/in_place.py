@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload
 from torchair.passes.fx.memory import (
@@ -270,7 +271,7 @@ def keep_memory_decisions(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _view(node: fx.Node, target: Any) -> Any:
     """The fake value of a view."""
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     mode = detect_fake_mode([source.meta.get("val") for source in node.all_input_nodes])
     assert mode is not None, "values of a graph are fake"
     with faking(mode), torch.no_grad():

@@ -248,7 +248,7 @@ def apart(a: fx.Node, b: fx.Node) -> bool:
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.storage_offset(), x.storage_offset() + reach
+    return int(x.storage_offset()), int(x.storage_offset()) + reach
 
 
 def _apart_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
@@ -259,7 +259,7 @@ def _apart_in_a_dim(x: torch.Tensor, y: torch.Tensor) -> bool:
     grid = [x.stride(dim) for dim in dims]
     boxes = []
     for value in (x, y):
-        rest, box = value.storage_offset(), []
+        rest, box = int(value.storage_offset()), []
         for dim, stride in zip(dims, grid, strict=True):
             box.append((rest // stride, rest // stride + value.shape[dim] - 1))
             rest %= stride

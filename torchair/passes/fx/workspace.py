@@ -59,8 +59,8 @@ def replace_dynamic_workspace_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _results(node: fx.Node, row: Workspace) -> Sequence[torch.Tensor]:
-    value = node.meta.get("val")
-    values = value if isinstance(value, list | tuple) else [value]
+    value: Any = node.meta.get("val")
+    values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if len(values) != len(row.outputs):
         raise BadGraph(
             f"{node.target} returns {len(values)} tensors, {len(row.outputs)} are registered",

@@ -181,14 +181,16 @@ def _put_cast(flat: bool) -> Body:
     return put
 
 
-def _find_quant(x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, *epsilon: Any) -> tuple[Any, ...]:
-    dtype, *epsilon = epsilon
+def _find_quant(
+    x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, dtype: int, *epsilon: float
+) -> tuple[Any, ...]:
     y, x = _norm(x1, x2, gamma, *epsilon)
     return npu.npu_quantize(y, scales, zero, dtype, -1, True), x
 
 
-def _put_quant(x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, *epsilon: Any) -> tuple[Any, ...]:
-    _, *epsilon = epsilon
+def _put_quant(
+    x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, dtype: int, *epsilon: float
+) -> tuple[Any, ...]:
     made = npu.npu_add_rms_norm_quant(x1, x2, gamma, scales, zero, axis=-1, **_named(epsilon))
     return made[0], made[2]
 

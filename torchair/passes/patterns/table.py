@@ -58,7 +58,7 @@ def register_replacement(
         replace_fn,
         list(example_inputs),
         _undecomposed if trace_fn is fwd_only else trace_fn,
-        _rules,
+        _rules,  # type: ignore[arg-type]
         extra_check=_in_one_place(extra_check),
         search_fn_pattern=search_fn_pattern,
         scalar_workaround=dict(scalar_workaround) if scalar_workaround else None,
