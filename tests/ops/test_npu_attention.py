@@ -318,7 +318,7 @@ def test_packed_queries_that_are_no_more_than_their_sequences(rows, mode):
     """Every query then gets the keys of its own sequence, which may have several queries, or none."""
     case = Case(
         layout="TND", rows=rows, columns=(5, 7, 3)[: len(rows)], kv_heads=1, group=2, dim=8, value_dim=8,
-        mode=mode, band=(1, 1), has_mask=False, has_shift=False, pages=4, scales=None, has_rope=True, has_lse=True,
-        has_sink=False, prefix=0, padding=None, seed=2,
+        mode=mode, band=(1, 1), has_mask=False, has_shift=False, pages=4, scales=None, has_rope=True,
+        has_lse=True, has_sink=False, prefix=0, padding=None, seed=2,
     )  # fmt: skip
     matches(case)
