@@ -37,6 +37,13 @@ ROWS = {
     "bag_modes": (
         lambda w, i, o: [F.embedding_bag(i, w, o, mode=mode) for mode in ("sum", "mean", "max")], W, I, BAGS,
     ),
+    "bag_steps": (
+        lambda w, i, o, s: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s),
+        W.t().contiguous().t(),
+        I.repeat_interleave(2)[::2],
+        BAGS.repeat_interleave(2)[::2],
+        SHARES.repeat_interleave(2)[::2],
+    ),
     "bag_shares": (
         lambda w, i, o, s: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s), W, I, BAGS, SHARES,
     ),

@@ -76,6 +76,7 @@ ROWS = {
         lambda x: (torch.hash_tensor(x), torch.hash_tensor(x, 1), torch.hash_tensor(x, 0, keepdim=True)),
         X,
     ),
+    "hash_number": (lambda x: (torch.hash_tensor(x[0, 0], 0), torch.hash_tensor(x[0, 0])), X),
     "hash_ints": (lambda x: torch.hash_tensor((x * 9).long(), 0), X),
 }
 REDUCTIONS = ("sum", "mean", "prod", "max", "min")

@@ -232,7 +232,7 @@ def hash_tensor(self, dim=(), *, keepdim=False, mode=0):
     words = ge.Bitcast(cast(self, torch.float64), type=INT64) if is_float else cast(self, INT64)
     if 0 in (static_sizes(self) or []):
         raise NotImplementedError("a tensor without elements")
-    dims = dims_of(dim, self.rank)
+    dims = dims_of(dim, self.rank) if self.rank else []
     places = counted(_BITS)
     bits = ge.BitwiseAnd(ge.RightShift(ge.Unsqueeze(words, axes=[self.rank]), places), cast(1, INT64))
     odd = ge.BitwiseAnd(ge.ReduceSum(bits, dims, keep_dims=keepdim) if dims else bits, cast(1, INT64))

@@ -18,7 +18,8 @@ def cdist(x1, x2, *, p):
 @kernel("CdistGrad")
 def cdist_grad(grad, x1, x2, cdist, *, p):
     """The gradient of the first matrix."""
-    return aten._cdist_backward(grad.contiguous(), x1, x2, p, cdist)
+    parts = (part.contiguous() for part in (grad, x1, x2))
+    return aten._cdist_backward(*parts, p, cdist.contiguous())
 
 
 @kernel("Pdist")

@@ -90,9 +90,12 @@ def embedding_bag(
     mode, scale_grad_by_freq, sparse, include_last_offset, padding_idx,
 ):  # fmt: skip
     """Rows reduced by bags: the result, the bag of every index, the sizes of the bags, where maxima were."""
+    # The kernel of ATen reads these without their strides.
+    indices, offsets = indices.contiguous(), offsets.contiguous()
+    weights = None if per_sample_weights is None else per_sample_weights.contiguous()
     return torch.ops.aten._embedding_bag(
-        weight, indices, offsets, scale_grad_by_freq, _MODES[mode], sparse, per_sample_weights,
-        include_last_offset, padding_idx,
+        weight, indices, offsets, scale_grad_by_freq, _MODES[mode], sparse, weights, include_last_offset,
+        padding_idx,
     )  # fmt: skip
 
 
