@@ -55,13 +55,6 @@ WAYS = ("aot_eager", "reference", "eager")
 
 # Operators with an ATen call that is carried through as it is, by the reason. All others convert as a whole.
 _OPAQUE = {
-    "the degree is data, and each element would need a loop of its own": (
-        "special.chebyshev_polynomial_t", "special.chebyshev_polynomial_u", "special.chebyshev_polynomial_v",
-        "special.chebyshev_polynomial_w", "special.hermite_polynomial_h", "special.hermite_polynomial_he",
-        "special.laguerre_polynomial_l", "special.legendre_polynomial_p",
-        "special.shifted_chebyshev_polynomial_t", "special.shifted_chebyshev_polynomial_u",
-        "special.shifted_chebyshev_polynomial_v", "special.shifted_chebyshev_polynomial_w",
-    ),
     "the IR has no LAPACK pivots and no Householder reflectors": (
         "geqrf", "linalg.householder_product", "linalg.ldl_factor", "linalg.ldl_factor_ex",
         "linalg.ldl_solve", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.lu_solve", "lu", "lu_solve",
@@ -85,19 +78,8 @@ _OPAQUE = {
     "its attributes are sizes, and here symbols": (
         "nn.functional.conv3d", "nn.functional.scaled_dot_product_attention",
     ),
-    "it has no converter": (
-        "_segment_reduce:lengths", "_segment_reduce:offsets", "_upsample_bilinear2d_aa", "cdist",
-        "hash_tensor",
-        "histogram", "histogramdd", "index_reduce:amax",
-        "index_reduce:amin", "index_reduce:mean", "index_reduce:prod", "kthvalue", "masked.median",
-        "median", "mode", "nanmedian", "nonzero_static", "normal", "repeat_interleave", "nn.functional.pdist",
-        "nn.functional.embedding", "nn.functional.embedding_bag",
-        "nn.functional.adaptive_avg_pool3d", "nn.functional.adaptive_max_pool3d",
-        "nn.functional.bilinear", "nn.functional.fractional_max_pool2d",
-        "nn.functional.fractional_max_pool3d", "nn.functional.interpolate:area",
-        "nn.functional.linear_cross_entropy:chunked",
-        "nn.functional.linear_cross_entropy:chunked_none", "scatter_reduce:amax", "scatter_reduce:amin",
-        "scatter_reduce:mean",
+    "an op of torch's own library, which has no parts to convert": (
+        "nn.functional.linear_cross_entropy:chunked", "nn.functional.linear_cross_entropy:chunked_none",
     ),
 }  # fmt: skip
 OPAQUE = {name: why for why, names in _OPAQUE.items() for name in names}

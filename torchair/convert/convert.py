@@ -20,7 +20,7 @@ from torchair import ge
 from torchair.convert import views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
-from torchair.convert.registry import Converter, candidates, has_converter, why_opaque
+from torchair.convert.registry import Converter, candidates, has_converter, own_parts, why_opaque
 from torchair.convert.report import Reason, Report
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp
 from torchair.core.log import logger
@@ -36,6 +36,7 @@ from torchair.core.torch_private import (
     make_fx,
     tree_flatten,
     tree_unflatten,
+    with_shape_env,
 )
 from torchair.ge.attr import Str
 from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
@@ -283,7 +284,7 @@ def _decompose(
     walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
 ) -> tuple[Any] | None:
     """Take the op apart the way torch does, and convert the parts; None when it cannot be taken apart."""
-    decomposition = inlined(node.target) or decomposition_of(node.target)
+    decomposition = inlined(node.target) or own_parts(node.target) or decomposition_of(node.target)
     if decomposition is None:
         return None
     # A node without a value is a graph module: that is among the converted arguments.
@@ -326,7 +327,7 @@ def _decompose(
 
 def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """The ATen graph of a decomposition; one that writes into its own values is made functional."""
-    with faking(walk.fake_mode), torch.no_grad():
+    with with_shape_env(walk.fake_mode), faking(walk.fake_mode), torch.no_grad():
         gm = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs)
         if any(_writes_inside(inner) for inner in gm.graph.nodes):
             functional = torch.func.functionalize(run, remove="mutations")

@@ -32,6 +32,7 @@ class Converter:
 
 _builtin: dict[Any, Converter] = {}
 _user: dict[Any, Converter] = {}
+_parts: dict[Any, Fn] = {}
 _opaque: dict[Any, str] = {}
 
 
@@ -49,6 +50,24 @@ def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> C
         return fn
 
     return declare
+
+
+def taken_apart(target: Any) -> Callable[[Fn], Fn]:
+    """Declare how an op is taken apart into others, where torch itself does not know: a function like the op,
+    written in torch, whose parts are converted in its place.
+    """
+
+    def declare(fn: Fn) -> Fn:
+        assert target not in _parts, f"{target} is taken apart twice"
+        _parts[target] = fn
+        return fn
+
+    return declare
+
+
+def own_parts(target: Any) -> Fn | None:
+    """Our way to take an FX target apart, if there is one."""
+    return _parts.get(target)
 
 
 def opaque(rows: Mapping[Any, str]) -> None:

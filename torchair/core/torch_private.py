@@ -166,6 +166,7 @@ __all__ = [
     "tree_unflatten",
     "unclaimed_symbols",
     "unfunctionalized",
+    "with_shape_env",
     "without_modes",
     "writes_in_place",
     "written_by_plain_call",
@@ -524,6 +525,17 @@ def static_input_indices(count: int) -> tuple[int, ...]:
     if context is None or context.fw_metadata is None:
         return ()
     return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+@contextlib.contextmanager
+def with_shape_env(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Some ops (loops) ask a fake mode for its symbols even where all sizes are numbers: lend it a set."""
+    own = fake_mode.shape_env
+    fake_mode.shape_env = own if own is not None else ShapeEnv()
+    try:
+        yield
+    finally:
+        fake_mode.shape_env = own
 
 
 def dump_graph(gm: fx.GraphModule) -> bytes:
