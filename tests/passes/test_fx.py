@@ -32,6 +32,17 @@ def test_a_clone_that_is_returned_stays() -> None:
     assert calls(gm) == ["aten.clone.default"]
 
 
+def test_two_clones_in_a_row_leave_one() -> None:
+    """Each is needless, but without both the graph would return its input, or one tensor twice."""
+    gm, ctx = traced(
+        lambda x: (x.clone().view(-1).clone(), torch.sin(x).clone().view(-1).clone()), torch.ones(3)
+    )
+    remove_noop_ops(gm, ctx)
+    assert calls(gm).count("aten.clone.default") == 1
+    x = torch.ones(3)
+    assert gm(x)[0].data_ptr() != x.data_ptr()
+
+
 def test_view_to_reshape() -> None:
     gm, ctx = traced(lambda x: x.view(4).view(torch.int32), torch.ones(2, 2))
     assert view_to_reshape(gm, ctx) == 1

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from torch import fx
 
 from tests.passes.graphs import after_all, calls, in_scope, node, ops, same_results, traced
-from torchair.passes import PassContext
+from tests.passes.programs import Step, function_of, functional, programs
+from torchair.codegen import build
+from torchair.passes import FX_PASSES, PassContext, run
 from torchair.passes.fx import in_place, reinplace, twins
 from torchair.passes.fx.in_place import twin_of
 from torchair.passes.fx.memory import Memory, apart
@@ -539,3 +541,23 @@ def test_groups_follow_schemas_and_storages() -> None:
     assert {item.name for item in memory.group(x)} >= {"view", "split", "getitem"}
     assert "add" not in {item.name for item in memory.group(x)}
     assert memory.root(node(gm, aten.exp.default)) is not memory.root(x)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_random_programs(steps: list[Step]) -> None:
+    """All passes on: results and written inputs are torch's, and results are tensors of their own."""
+    fn = function_of(steps)
+    x, y = torch.linspace(-1, 1, 24).reshape(4, 6), torch.linspace(2, -2, 24).reshape(4, 6)
+    theirs, ours = [x.clone(), y.clone()], [x.clone(), y.clone()]
+    try:
+        want = fn(*theirs)
+    except RuntimeError:
+        reject()
+    gm, ctx = functional(fn, x.clone(), y.clone())
+    after_all(run(FX_PASSES, gm, ctx), ctx)
+    got = list(build("eager", gm, ctx.inputs)(list(ours)))
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-4, atol=1e-4)
+    places = [value.untyped_storage().data_ptr() for value in (*got, *ours)]
+    assert len(set(places)) == len(places)

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import fx
 
 from torchair.core.torch_private import detect_fake_mode, remove_noops
+from torchair.passes.fx.memory import Memory, flat
 from torchair.passes.run import PassContext
+
+aten = torch.ops.aten
 
 
 def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Inductor's own list of no-ops. Kept where the graph would come to return one of its inputs, or one
     tensor twice.
     """
-    before = len(gm.graph.nodes)
+    before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
     remove_noops(gm, detect_fake_mode(ctx.inputs))
+    for place in [place for place in _shared(gm.graph) if place not in shared]:
+        _clone(gm.graph, place[0])
     gm.recompile()
     return before - len(gm.graph.nodes)
+
+
+def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
+    """(a, b): result number a may share memory with the earlier result b, or with an input (-1).
+
+    Inductor asks about one no-op at a time; two clones in a row are each needless, but not both.
+    """
+    memory, seen = Memory(graph), dict[fx.Node, int]()
+    for place, value in enumerate(flat(graph.output_node().args[0])):
+        if not isinstance(value, fx.Node) or not isinstance(value.meta.get("val"), torch.Tensor):
+            continue
+        if memory.has_input(value):
+            yield place, -1
+        root = memory.root(value)
+        if root in seen:
+            yield place, seen[root]
+        seen.setdefault(root, place)
+
+
+def _clone(graph: fx.Graph, place: int) -> None:
+    """A tensor of its own for one result, taken where the value is made: inputs may be written later."""
+    output = graph.output_node()
+    results = list(flat(output.args[0]))
+    value = results[place]
+    if value.target is aten.clone.default:
+        return
+    last_input = list(graph.find_nodes(op="placeholder"))[-1:]
+    with graph.inserting_after(last_input[0] if value.op == "placeholder" else value):
+        made = graph.call_function(aten.clone.default, (value,))
+    made.meta.update(value.meta)
+    made.meta["val"] = torch.empty_like(value.meta["val"])
+    results[place] = made
+    output.args = (results if isinstance(output.args[0], list | tuple) else made,)
