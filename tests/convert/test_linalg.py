@@ -13,8 +13,12 @@ from torch import Tensor, linalg
 
 from tests.convert import harness
 from tests.convert.harness import converted
+from torchair import ge
+from torchair.backend.doors import get_npu_backend
+from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Report
 from torchair.engine.interpret import interpret
+from torchair.ge.graph import Feed, Graph
 
 FORMS = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
@@ -59,6 +63,33 @@ def test_a_singular_matrix_still_raises() -> None:
     graph, *_ = converted(linalg.inv, [square()])
     with pytest.raises(RuntimeError, match="singular"):
         interpret(graph, [torch.zeros(4, 4)], torch.device("cpu"))
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+def test_checks_survive_in_compiled_graphs(codegen: str) -> None:
+    """Nobody reads their results; the second one raises as well, and both in eager's words."""
+    config = CompilerConfig()
+    config.engine_config.codegen = codegen
+    backend = get_npu_backend(compiler_config=config)
+    fn = torch.compile(lambda x: (linalg.inv(x), linalg.cholesky(x)), backend=backend)
+    x = definite()
+    with torch.no_grad():
+        harness.compare(fn(x), (linalg.inv(x), linalg.cholesky(x)), **CLOSE)
+        with pytest.raises(linalg.LinAlgError, match=r"linalg.inv: .*singular"):
+            fn(torch.zeros(4, 4))
+        with pytest.raises(linalg.LinAlgError, match=r"linalg.cholesky: .*positive-definite"):
+            fn(-x)
+
+
+def test_an_assert_of_something_else() -> None:
+    """Its data is only shown."""
+    with Graph("asserts") as graph:
+        holds = ge.Data(index=0, node_name="holds")
+        graph.feeds["holds"] = Feed("value", (0,))
+        ge.Assert(holds, [ge.Const([1.0, 2.0])])
+    interpret(graph, [torch.tensor(True)], torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="Assert of the graph failed"):
+        interpret(graph, [torch.tensor(False)], torch.device("cpu"))
 
 
 def test_logdet() -> None:

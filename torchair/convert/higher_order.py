@@ -1,5 +1,6 @@
 """Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; a functionalised custom op is
-the op itself on copies of what it writes; calls of a graph are inlined, short loops over rows unrolled.
+the op itself on copies of what it writes; calls of a graph are inlined, short loops over rows unrolled; the
+check of a factorisation, which AOTAutograd keeps in order by a token, is Assert.
 
 All others are carried through as they are.
 """
@@ -14,10 +15,11 @@ import torch
 from torch import fx
 
 from torchair import ge
+from torchair.convert.operands import BOOL, INT64, cast, like
 from torchair.convert.registry import candidates, converter
 from torchair.core.torch_private import HigherOrderOperator, OpOverload, is_unbacked
 from torchair.ge.build import add_op
-from torchair.ge.graph import Graph, Tensor, current_graph
+from torchair.ge.graph import Graph, Op, Tensor, current_graph
 
 higher_order = torch.ops.higher_order
 
@@ -140,6 +142,27 @@ def _new_value(copied: Tensor, mark: int, op: OpOverload) -> Tensor:
         if found:
             return found[0]
     raise NotImplementedError(f"the IR op of {op} does not return what it writes under the same name")
+
+
+@converter(higher_order.with_effects)
+def with_effects(token, op, *args, **kwargs):
+    """The check of a factorisation: what must run before is behind the token, what must run after waits for
+    the new one. So nothing that a graph returns can be had without the check.
+    """
+    if op is not torch.ops.aten._linalg_check_errors.default:
+        raise NotImplementedError(f"{op} acts beyond its results, and has no IR op")
+    check = _check_errors(*args, dependencies=[token.op])
+    return ge.Fill([0], 0.0, dependencies=[check]), None
+
+
+def _check_errors(info: Tensor, api_name: str, dependencies: Sequence[Op]) -> Op:
+    """Assert that no matrix failed. It shows `info`, then the name of the call as code points: there are no
+    constants of text.
+    """
+    passed = ge.ReduceAll(ge.Equal(info, like(0, info)), list(range(info.rank)))
+    name = ge.Const([ord(letter) for letter in api_name], dtype=INT64)
+    ge.Assert(cast(passed, BOOL), [info, name], summarize=len(api_name), dependencies=dependencies)
+    return current_graph().ops[-1]
 
 
 def _map(f: Any, xs: Sequence[torch.Tensor], pos_args: Sequence[Any]) -> list[Any]:

@@ -1,12 +1,45 @@
-"""Matrices over the last two dims. Nothing raises: a singular matrix gives infinities, as on a device."""
+"""Matrices over the last two dims. Nothing but Assert raises: a singular matrix gives infinities, as on a
+device.
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-from torchair.engine.registry import Int, kernel, torch_kernels
+import torch
+from torch.fx.node import has_side_effect
+
+from torchair.engine.registry import Int, Value, kernel, torch_kernels
+from torchair.ge.host import Host
 
 torch_kernels({"MatrixDeterminant": torch.linalg.det})
+
+# They return nothing: a lowered graph keeps them for what they raise. Not every torch says so itself.
+aten = torch.ops.aten
+has_side_effect(aten._linalg_check_errors.default)
+has_side_effect(aten._assert_async.msg)
+
+
+@kernel("Assert")
+def assertion(input_condition, input_data: Value, *, summarize):
+    """Raises where the condition is false. Shown `info` of factorisations and the code points of a name, it
+    is ATen's own check, which raises `LinAlgError`.
+    """
+    name = _name_of_call(input_data)
+    if name:
+        info = input_data[0]
+        aten._linalg_check_errors.default(info, name, is_matrix=info.ndim == 0)
+    else:
+        aten._assert_async.msg(input_condition.all(), "an Assert of the graph failed")
+
+
+def _name_of_call(data: Sequence[Value]) -> str:
+    """The name of a linear algebra call, or nothing if the data is something else."""
+    if len(data) != 2 or not isinstance(data[0], torch.Tensor) or data[0].dtype != torch.int32:
+        return ""
+    is_text = isinstance(data[1], Host) and all(isinstance(item, int) for item in data[1].items)
+    name = "".join(chr(item) for item in data[1].items if 32 < item < 127) if is_text else ""
+    return name if name.startswith("linalg.") else ""
 
 
 @kernel("Cholesky")
