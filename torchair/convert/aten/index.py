@@ -161,7 +161,9 @@ def unique(self, sorted=True, return_inverse=False, return_counts=False):
 @converter(aten.unique_consecutive.default)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
     """The first of every run of equals; where each element went, and the lengths of the runs."""
-    axis = {} if dim is None else {"axis": dim_of(dim, self.rank)}
+    if dim is not None and dim < 0:
+        raise NotImplementedError("torch says a wrong shape where the dim is counted from the end")
+    axis = {} if dim is None else {"axis": dim}
     return ge.UniqueConsecutive(self, return_idx=return_inverse, return_counts=return_counts, **axis)
 
 
