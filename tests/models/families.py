@@ -105,7 +105,26 @@ LISTS: tuple[tuple[str, Callable[[list[Any]], list[Any]]], ...] = (
     (r"mrope_section", lambda v: [2, 1, 1]),
     (r".*token_ids?", lambda v: [number % VOCAB for number in v]),
 )
-FAMILIES: tuple[str, ...] = ()
+# The families that are swept: what the rules make of them runs eagerly, in seconds.
+FAMILIES: tuple[str, ...] = (
+    "aimv2", "albert", "altclip", "arcee", "bamba", "bart", "beit", "bert", "bert-generation", "big_bird",
+    "bigbird_pegasus", "biogpt", "bit", "bitnet", "blenderbot", "blenderbot-small", "blip", "bloom",
+    "camembert", "canine", "chinese_clip", "clip", "clip_text_model", "clip_vision_model", "clipseg",
+    "codegen", "cohere", "cohere2", "cohere2_moe", "convbert", "convnext", "convnextv2", "cpmant", "ctrl",
+    "cwm", "data2vec-audio", "data2vec-text", "data2vec-vision", "deberta", "deberta-v2", "deepseek_v2",
+    "deepseek_v3", "deit", "diffllama", "dinov2", "dinov3_convnext", "distilbert", "dpr", "dpt", "electra",
+    "ernie4_5", "ernie4_5_moe", "esm", "eurobert", "exaone4", "exaone_moe", "falcon", "falcon_h1",
+    "flaubert", "flex_olmo", "focalnet", "fuyu", "gemma3_text", "git", "glm4", "glpn", "gpt2", "gpt_neo",
+    "gpt_neox", "gpt_oss", "granite", "granitemoehybrid", "granitemoeshared", "groupvit", "gte", "hiera",
+    "hubert", "hy_v3", "ijepa", "imagegpt", "internvl_vision", "jais2", "jetmoe", "kimi_linear",
+    "lasr_encoder", "layoutlm", "layoutlmv3", "led", "lfm2", "llama", "llama4_text", "longcat_flash",
+    "longformer", "luke", "mamba", "mamba2", "mbart", "megatron-bert", "metaclip_2", "minicpm3", "minimax",
+    "mistral", "mlcd_vision_model", "mobilenet_v1", "modernbert-decoder", "mpnet", "mra", "mvp",
+    "nemotron_h", "nllb-moe", "nystromformer", "olmo3", "openai-gpt", "owlv2", "parakeet_encoder",
+    "pegasus", "persimmon", "phi3", "pixio", "plbart", "reformer", "resnet", "sew", "sew-d",
+    "speech_to_text", "t5", "unispeech-sat", "vit", "vit_mae", "vit_msn", "vivit", "wav2vec2",
+    "wav2vec2-conformer", "wavlm",
+)  # fmt: skip
 # What no rule can know: a family's own field, or a size that must fit others.
 LATENT = {"num_key_value_heads": 4}
 OWN: dict[str, dict[str, Any]] = {

@@ -31,7 +31,7 @@ from tests.models.zoo import leaves
 
 MODES = ("max-autotune", "npugraph_ex")
 EQUAL = "equal"
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 @dataclass
