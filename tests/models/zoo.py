@@ -241,7 +241,6 @@ ROWS = (
     # The scan is a Python loop over the length: a new length is a new graph, a new batch size is not.
     Row("mamba", mamba, tokens_unmasked, shapes=((2, 4), (3, 4))),
     Row("resnet", ResNet, images, shapes=((2, 4), (3, 5))),
-    # Dynamo skips a frame that holds an `nn.LSTM` unless it is told otherwise, and traces a loop over the steps
-    # on CUDA.
+    # Dynamo skips a frame that holds an `nn.LSTM` unless it is told otherwise; on CUDA it traces a loop.
     Row("lstm", Lstm, sequence, dynamo={"allow_rnn": True}, one_length_on="cuda"),
 )

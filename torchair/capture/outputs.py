@@ -143,7 +143,7 @@ def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[
 
 def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The bytes of one storage from the first to the last element of these tensors."""
-    starts = [tensor.storage_offset() * tensor.element_size() for tensor in tensors]
+    starts = [int(tensor.storage_offset()) * tensor.element_size() for tensor in tensors]
     ends = [start + extent(tensor) for start, tensor in zip(starts, tensors, strict=True)]
     # Whole 16 bytes before the first element: every dtype can start there.
     first = min(starts) // 16 * 16

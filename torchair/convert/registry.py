@@ -102,8 +102,14 @@ def _renamed(op: Fn, promoted: bool) -> Fn:
 
 def _describe(fn: Fn, only: Callable[..., str | None] | None, from_user: bool = False) -> Converter:
     parameters = inspect.signature(fn).parameters
-    asks = [name in parameters and not from_user for name in ("used", "convert")]
-    return Converter(fn, only, "meta_outputs" in parameters, *asks, from_user)
+    return Converter(
+        fn,
+        only,
+        wants_meta="meta_outputs" in parameters,
+        wants_used="used" in parameters and not from_user,
+        wants_convert="convert" in parameters and not from_user,
+        from_user=from_user,
+    )
 
 
 class Registration:

@@ -495,7 +495,7 @@ def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
 
 
 def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
-    """Higher-order nodes around mutating ops become the op itself, behind the clones their `meta` asks for."""
+    """Higher-order nodes around mutating ops become the op itself, behind the clones that `meta` asks for."""
     with V.set_fake_mode(fake_mode):
         decompose_auto_functionalized(gm.graph)
         decompose_triton_kernel_wrapper_functional(gm.graph)
@@ -545,7 +545,9 @@ def dump_graph(gm: fx.GraphModule) -> bytes:
 
 def load_graph(data: bytes, fake_mode: FakeTensorMode) -> fx.GraphModule:
     """What `dump_graph` wrote; its values belong to `fake_mode`."""
-    return GraphPickler.loads(data, fake_mode)
+    loaded = GraphPickler.loads(data, fake_mode)
+    assert isinstance(loaded, fx.GraphModule), "`dump_graph` wrote a graph module"
+    return loaded
 
 
 def written_by_plain_call(count: int) -> tuple[int, ...] | None:

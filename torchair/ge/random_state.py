@@ -2,8 +2,8 @@
 draws numbers.
 
 On an Ascend device the offsets are fed before every call, and the generator is advanced. Here the numbers
-come from torch's own generator: an offset of `FROM_GENERATOR` says so. A graph that is fed real offsets computes
-its numbers from seed and offset alone.
+come from torch's own generator: an offset of `FROM_GENERATOR` says so. A graph that is fed real offsets
+computes its numbers from seed and offset alone.
 """
 
 from __future__ import annotations

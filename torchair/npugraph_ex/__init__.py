@@ -42,7 +42,7 @@ def _show_in_torch_npu() -> None:
     """`torch.npu.npugraph_ex` and `torch_npu.npugraph_ex` are this module, where those packages are there."""
     for owner in (getattr(torch, "npu", None), sys.modules.get("torch_npu")):
         if owner is not None and not hasattr(owner, "npugraph_ex"):
-            owner.npugraph_ex = sys.modules[__name__]
+            setattr(owner, "npugraph_ex", sys.modules[__name__])  # noqa: B010 - no module knows the name
 
 
 _show_in_torch_npu()

@@ -105,6 +105,7 @@ def flash(query, key, value, shift, drop_mask, mask, prefix, ends, sink, *, keep
     full = heads.whole
     if keep_prob != 1:
         kept = kept_of(drop_mask, keep_prob, (*full.query.shape[:3], full.key.shape[2]))
+        assert kept is not None, "something is dropped"
         out = probabilities(full) * kept @ wide(full.value)
     out = out if sink is None else with_sink(out, lse, sink)
     made = from_heads(out, layout).to(query.dtype)

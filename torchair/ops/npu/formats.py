@@ -242,7 +242,7 @@ def asymmetric(x: torch.Tensor, kind: int, dims: Any = -1) -> tuple[torch.Tensor
 
 def static(
     x: torch.Tensor,
-    scale: torch.Tensor,
+    scale: Any,
     offset: torch.Tensor | None,
     kind: int,
     *,

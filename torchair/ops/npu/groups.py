@@ -30,7 +30,7 @@ def group_ids(groups: torch.Tensor, rows: Any, kind: int = ENDS) -> tuple[torch.
     return (groups[:, 0].to(torch.int64)[entry] if kind == PAIRS else entry), covered
 
 
-def row_values(values: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
+def row_values(values: Any, ids: torch.Tensor | None) -> torch.Tensor:
     """Values [groups, n] of every row's own group; one row (or a vector) serves all rows."""
     if values.ndim < 2 or ids is None:
         return values.reshape(values.shape[-1:]) if values.ndim == 2 and ids is None else values

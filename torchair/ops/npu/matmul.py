@@ -213,7 +213,8 @@ def block_scaled_product(x1, x2, bias, x1_scale, x2_scale, y_scale, group_size):
     x2_scale = (
         None if x2_scale is None else x2_scale if is_microscaled(x2_scale, b) else unpacked_scale(x2_scale)
     )
-    x2_scale = x2_scale if y_scale is None else x2_scale * unpacked_scale(y_scale)
+    if x2_scale is not None and y_scale is not None:
+        x2_scale = x2_scale * unpacked_scale(y_scale)
     in_blocks = has_blocks(x2_scale, b, -2), has_blocks(x1_scale, a, -1)
     if any(in_blocks):
         b = scaled_blocks(b, x2_scale, -2) if in_blocks[0] else wide(b)
@@ -309,10 +310,8 @@ def weight_numbers(weight, scale, offset, inner, group=0):
     values = wide(weight_values(weight, inner, fp4_of(weight)))
     if is_microscaled(scale, values):
         return scaled_blocks(values, scale, -2)
-    scale, offset = (
-        None if part is None else _per_group(wide(part), inner, group) for part in (scale, offset)
-    )
-    return (values if offset is None else values + offset) * scale
+    shifted = values if offset is None else values + _per_group(wide(offset), inner, group)
+    return shifted * _per_group(wide(scale), inner, group)
 
 
 def _per_group(part, inner, group):

@@ -68,7 +68,7 @@ class Row:
     fn: Fn
     args: Mapping[str, str | Made] = field(default_factory=dict)
     outputs: tuple[int, ...] | None = None
-    extra: tuple[int, ...] = ()
+    extra: tuple[int | None, ...] = ()
     copies: tuple[str, ...] = ()
     writes: Mapping[str, int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
