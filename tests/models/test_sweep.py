@@ -31,6 +31,7 @@ def test_equals_eager(family: str) -> None:
     result = run_family(family)
     assert not result.unfit
     assert result.is_good, result
+    assert result.graphs > 0, "Dynamo compiled something"
     if family in QUICK:
         assert set(result.modes.values()) == {EQUAL}
         assert not result.fallbacks
