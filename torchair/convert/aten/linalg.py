@@ -1,8 +1,8 @@
 """Matrices: factors, solutions, inverses, determinants. The IR's ops take the last two dims and any batch.
 
 Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
-`linalg.inv` of a singular matrix still raises. Factors in LAPACK's packed forms (pivots, reflectors) have no
-IR ops: such calls are carried through, with the reasons below.
+`linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; for what
+makes reflectors or pivots there are no IR ops: such calls are carried through, with the reasons below.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ _PIVOTS = "the IR has no LAPACK pivots: its Lu gives a permutation"
 opaque(
     {
         aten.geqrf.default: _REFLECTORS,
-        aten.ormqr.default: _REFLECTORS,
-        aten.linalg_householder_product.default: _REFLECTORS,
         aten.linalg_lu_factor_ex.default: _PIVOTS,
         aten.linalg_lu_solve.default: _PIVOTS,
         aten.linalg_ldl_factor_ex.default: "the IR has no LDL factors",
@@ -164,6 +162,12 @@ def identity_like(x: Tensor) -> Tensor:
     return ge.MatrixSetDiag(ge.ZerosLike(x), ge.BroadcastTo(ones, shape_of(row)))
 
 
+def unit_lower(packed: Tensor) -> Tensor:
+    """What lies below the diagonal, with ones on it."""
+    below = ge.Tril(packed, diagonal=-1)
+    return ge.MatrixSetDiag(below, ge.OnesLike(ge.MatrixDiagPart(packed)))
+
+
 # Triangles
 
 
@@ -247,8 +251,7 @@ def linalg_lu(A, *, pivot=True):
     packed, rows = ge.Lu(A, output_idx_type=INT64)
     one, zero = like(1, A), like(0, A)
     chosen = ge.OneHot(rows, cast(size_of(A, -1), INT64), one, zero, axis=-1)
-    lower = ge.Add(ge.Tril(packed, diagonal=-1), identity_like(packed))
-    return transposed(chosen), lower, ge.Triu(packed)
+    return transposed(chosen), unit_lower(packed), ge.Triu(packed)
 
 
 @converter(aten.lu_unpack.default)
@@ -260,8 +263,7 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, meta_
         return tuple(nothing(spec) for spec in meta_outputs)
     if not same_size(sizes(LU_data)[-2], sizes(LU_data)[-1]):
         raise NotImplementedError("only square matrices")
-    lower = ge.Add(ge.Tril(LU_data, diagonal=-1), identity_like(LU_data))
-    return nothing(meta_outputs[0]), lower, ge.Triu(LU_data)
+    return nothing(meta_outputs[0]), unit_lower(LU_data), ge.Triu(LU_data)
 
 
 # Orthogonal factors
@@ -274,14 +276,51 @@ def linalg_qr(A, mode="reduced", *, meta_outputs):
     return (nothing(meta_outputs[0]) if mode == "r" else q), r
 
 
+def reflectors(packed: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """V and T with (1 - tau_1 v_1 v_1^H) (1 - tau_2 v_2 v_2^H) ... = 1 - V T V^H.
+
+    The columns v_i are below the diagonal of `packed`, with ones on it. T follows from how much the columns
+    overlap: with D = diag(tau) and S the part of V^H V above the diagonal, T = (1 + D S)^-1 D.
+    """
+    count = size_of(tau, -1)
+    if not same_size(sizes(packed)[-1], sizes(tau)[-1]):
+        packed = ge.StridedSliceV2(packed, [0], pack([count]), [packed.rank - 1], [1])
+    v = unit_lower(packed)
+    overlap = ge.Triu(product(adjoint(v), v), diagonal=1)
+    row = ge.Unsqueeze(tau, axes=[-1])
+    scaled = ge.Mul(row, overlap)
+    weights = ge.MatrixSetDiag(ge.ZerosLike(scaled), tau)
+    return v, triangular(scaled, weights, upper=True, unit=True)
+
+
+@converter(aten.linalg_householder_product.default)
+def linalg_householder_product(input, tau):
+    """The product of reflectors, as many columns of it as the input has."""
+    unit = identity_like(input)
+    if same_size(sizes(tau)[-1], 0):
+        return unit
+    v, t = reflectors(input, tau)
+    return ge.Sub(unit, product(product(v, t), product(adjoint(v), unit)))
+
+
+@converter(aten.ormqr.default)
+def ormqr(self, input2, input3, left=True, transpose=False):
+    """Q C, C Q, or with the adjoint of Q, where Q is a product of reflectors."""
+    if same_size(sizes(input2)[-1], 0):
+        return ge.TensorMove(input3)
+    v, t = reflectors(self, input2)
+    # C Q is the adjoint of Q^H C^H.
+    c = input3 if left else adjoint(input3)
+    middle = adjoint(t) if transpose == left else t
+    result = ge.Sub(c, product(product(v, middle), product(adjoint(v), c)))
+    return result if left else adjoint(result)
+
+
 @converter(aten._linalg_eigh.default)
 def linalg_eigh(A, UPLO="L", compute_v=True, *, used, meta_outputs):
     """Eigenvalues and eigenvectors of a Hermitian matrix, of which the IR reads the lower triangle."""
-    is_upper = UPLO.upper() == "U"
     wanted = compute_v and used[1]
-    if is_upper and wanted:
-        raise NotImplementedError("the IR reads the lower triangle, from which eigenvectors get other phases")
-    values, vectors = ge.SelfAdjointEig(adjoint(A) if is_upper else A, compute_v=wanted)
+    values, vectors = ge.SelfAdjointEig(adjoint(A) if UPLO.upper() == "U" else A, compute_v=wanted)
     if wanted:
         return real(values), vectors
     return real(values), None if compute_v else nothing(meta_outputs[1])
