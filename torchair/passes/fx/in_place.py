@@ -20,7 +20,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload
+from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload, storage_id
 from torchair.passes.fx.memory import (
     RESHAPES,
     Memory,
@@ -82,7 +82,7 @@ class InPlace:
         """
         if self.memory.has_input(old):
             return "its operand may be an input of the graph"
-        late = [user for user in self.memory.readers(old) if self.is_later(user, node)]
+        late = self.memory.later_readers(old, node)
         late = [user for user in late if not self._reads_elsewhere(user, old)]
         if late:
             return f"{late[0].name} still reads the old value"
@@ -113,8 +113,10 @@ class InPlace:
         given = list(flat([list(node.args), list(node.kwargs.values())]))
         if self.memory.reads_again(node, old, old) or sum(value is old for value in given) > 1:
             return "it reads its operand through another argument as well"
+        if not self.order.many:
+            return None
         for user in (*self.memory.readers(old), *self.memory.readers(new)):
-            if user is node or user in gone or not self.order.many:
+            if user is node or user in gone:
                 continue
             before, after = (user, node) if self.is_later(node, user) else (node, user)
             if not self.order.is_before(before, after):
@@ -209,7 +211,7 @@ class InPlace:
     def refresh(self, node: fx.Node) -> None:
         """The node's value is a place now: so are the views of it."""
         for user in node.users:
-            if user.op != "call_function" or not user.args or user.args[0] is not node:
+            if user.op != "call_function" or not user.args or user.args[0] is not node or _is_at(user, node):
                 continue
             if is_in_place(user):
                 user.meta["val"] = node.meta["val"]
@@ -267,6 +269,12 @@ def keep_memory_decisions(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Tell the code generator that what is written in place has been decided, by switches too."""
     gm.meta["in_place_decided"] = True
     return 0
+
+
+def _is_at(view: fx.Node, node: fx.Node) -> bool:
+    """Do the fake values already say that one is a view of the other?"""
+    a, b = tensor(view), tensor(node)
+    return a is not None and b is not None and storage_id(a) == storage_id(b)
 
 
 def _view(node: fx.Node, target: Any) -> Any:

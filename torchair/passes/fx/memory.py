@@ -43,6 +43,10 @@ class Memory:
         self.position = {node: number for number, node in enumerate(graph.nodes)}
         self._parent: dict[fx.Node, fx.Node] = {}
         self._members: dict[fx.Node, list[fx.Node]] = {}
+        # Of each group: inputs in it, views that may overlap themselves, members with readers still to come.
+        self._inputs: dict[fx.Node, list[fx.Node]] = {}
+        self._loose: dict[fx.Node, bool] = {}
+        self._live: dict[fx.Node, dict[fx.Node, None]] = {}
         by_storage: dict[int, fx.Node] = {}
         for node in graph.nodes:
             self.join(node, *views_of(node))
@@ -53,6 +57,9 @@ class Memory:
         """What stands for the node's group."""
         if node not in self._parent:
             self._parent[node], self._members[node] = node, [node]
+            self._inputs[node] = [node] if node.op in ("placeholder", "get_attr") else []
+            self._loose[node] = node.target in LOOSE_VIEWS
+            self._live[node] = {node: None}
         while self._parent[node] is not node:
             node = self._parent[node]
         return node
@@ -61,12 +68,16 @@ class Memory:
         """From now on they are one group."""
         for other in others:
             a, b = self.root(node), self.root(other)
+            self._live[a].update({node: None, other: None})
             if a is b:
                 continue
             if len(self._members[a]) < len(self._members[b]):
                 a, b = b, a
             self._parent[b] = a
             self._members[a] += self._members.pop(b)
+            self._inputs[a] += self._inputs.pop(b)
+            self._loose[a] |= self._loose.pop(b)
+            self._live[a].update(self._live.pop(b))
 
     def group(self, node: fx.Node) -> list[fx.Node]:
         """All values that may share memory with this one, itself included."""
@@ -79,13 +90,17 @@ class Memory:
 
     def has_input(self, node: fx.Node) -> bool:
         """May the memory belong to the caller, or be a constant of the graph?"""
-        return any(member.op in ("placeholder", "get_attr") for member in self.group(node))
+        return bool(self._inputs[self.root(node)])
+
+    def has_loose_views(self, node: fx.Node) -> bool:
+        """May a member of the group overlap itself, or reach outside of its source?"""
+        return self._loose[self.root(node)]
 
     def is_traced(self, node: fx.Node) -> bool:
         """If the memory is an input's, do the fake values say so? Whoever runs the graph relies on them to
         know which inputs are written.
         """
-        inputs = [member for member in self.group(node) if member.op in ("placeholder", "get_attr")]
+        inputs = self._inputs[self.root(node)]
         return (
             not inputs
             or node in inputs
@@ -96,6 +111,15 @@ class Memory:
         """All nodes that touch the data of the group. A view touches nothing: those that read it do."""
         found = {user: None for member in self.group(node) for user in member.users}
         return [user for user in found if not is_untouching(user)]
+
+    def later_readers(self, old: fx.Node, node: fx.Node) -> list[fx.Node]:
+        """Those after `node`. Ask in the order of the graph: members without later readers are forgotten, so
+        that a long chain of writes into one place stays cheap.
+        """
+        root, now = self.root(old), self.position[node]
+        later = {m: [u for u in m.users if self.position[u] > now] for m in self._live[root]}
+        self._live[root] = {member: None for member, users in later.items() if users}
+        return [user for users in later.values() for user in users if not is_untouching(user)]
 
     def is_returned(self, node: fx.Node) -> bool:
         """Does the caller get this memory?"""
@@ -176,11 +200,11 @@ def same_place(a: Any, b: Any) -> bool:
     if a is b:
         return True
     x, y = tensor(a), tensor(b)
-    if x is None or y is None or place_root(a) is not place_root(b) or storage_id(x) != storage_id(y):
+    if x is None or y is None or storage_id(x) != storage_id(y) or x.dtype != y.dtype:
         return False
     offsets = [x.storage_offset()], [y.storage_offset()]
     same = same_sizes(x.shape, y.shape) and same_sizes(x.stride(), y.stride()) and same_sizes(*offsets)
-    return same and x.dtype == y.dtype
+    return same and place_root(a) is place_root(b)
 
 
 def place_root(node: fx.Node) -> fx.Node:
@@ -229,7 +253,7 @@ def overlaps_itself(memory: Memory, node: fx.Node) -> bool:
     value = tensor(node)
     if value is None or any(stride == 0 for stride in value.stride() if isinstance(stride, int)):
         return True
-    return any(member.target in LOOSE_VIEWS for member in memory.group(node))
+    return memory.has_loose_views(node)
 
 
 def apart(a: fx.Node, b: fx.Node) -> bool:
