@@ -4,7 +4,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.fx.node import has_side_effect
@@ -25,21 +25,20 @@ def assertion(input_condition, input_data: Value, *, summarize):
     """Raises where the condition is false. Shown `info` of factorisations and the code points of a name, it
     is ATen's own check, which raises `LinAlgError`.
     """
-    name = _name_of_call(input_data)
+    name, info = _checked_call(input_data)
     if name:
-        info = input_data[0]
         aten._linalg_check_errors.default(info, name, is_matrix=info.ndim == 0)
     else:
         aten._assert_async.msg(input_condition.all(), "an Assert of the graph failed")
 
 
-def _name_of_call(data: Sequence[Value]) -> str:
-    """The name of a linear algebra call, or nothing if the data is something else."""
-    if len(data) != 2 or not isinstance(data[0], torch.Tensor) or data[0].dtype != torch.int32:
-        return ""
-    is_text = isinstance(data[1], Host) and all(isinstance(item, int) for item in data[1].items)
-    name = "".join(chr(item) for item in data[1].items if 32 < item < 127) if is_text else ""
-    return name if name.startswith("linalg.") else ""
+def _checked_call(data: Any) -> tuple[str, Any]:
+    """The name of a linear algebra call and its `info`; no name if the data is something else."""
+    info, letters = data if len(data) == 2 else (None, None)
+    if not isinstance(info, torch.Tensor) or info.dtype != torch.int32 or not isinstance(letters, Host):
+        return "", None
+    name = "".join(chr(item) for item in letters.items if isinstance(item, int) and 32 < item < 127)
+    return (name, info) if name.startswith("linalg.") else ("", None)
 
 
 @kernel("Cholesky")
