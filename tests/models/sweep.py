@@ -233,8 +233,9 @@ def page(results: list[Result]) -> str:
         carried = ", ".join(f"`{op}`" for op in sorted({op for op, _ in result.fallbacks}))
         cells = (result.family, *said, result.graphs, len(result.breaks), result.ops, carried)
         lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    lines += ["", "## Fall-backs", "", "| op | families | why |", "| --- | --- | --- |"]
-    lines += [f"| `{op}` | {count} | {_plain(why)} |" for op, count, why in fallbacks(fit)]
+    carried_through = [f"| `{op}` | {count} | {_plain(why)} |" for op, count, why in fallbacks(fit)]
+    table = ["| op | families | why |", "| --- | --- | --- |", *carried_through]
+    lines += ["", "## Fall-backs", "", *(table if carried_through else ["None."])]
     return "\n".join(lines) + "\n"
 
 
