@@ -34,9 +34,9 @@ def assertion(input_condition, input_data: Value, *, summarize):
 
 def _checked_call(data: Any) -> tuple[str, Any]:
     """The name of a linear algebra call and its `info`; no name if the data is something else."""
-    info, letters = data if len(data) == 2 else (None, None)
-    if not isinstance(info, torch.Tensor) or info.dtype != torch.int32 or not isinstance(letters, Host):
+    if len(data) != 2 or not isinstance(data[1], Host) or data[0].dtype != torch.int32:
         return "", None
+    info, letters = data
     name = "".join(chr(item) for item in letters.items if isinstance(item, int) and 32 < item < 127)
     return (name, info) if name.startswith("linalg.") else ("", None)
 
