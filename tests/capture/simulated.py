@@ -102,6 +102,7 @@ class SimulatedDevice(Device):
         self.records = self.replays = self.live = self.pools = 0
         self.orders: list[tuple[str, str]] = []
         self.tokens: list[tuple[int, int]] = []
+        self.error_modes: list[str] = []
         self.advances = True
         self.on_record: Callable[[], None] = lambda: None
         self.local = threading.local()
@@ -151,6 +152,7 @@ class SimulatedDevice(Device):
         self.records += 1
         self.live += 1
         self.tokens.append(pool)
+        self.error_modes.append(error_mode)
         return graph, graph.outputs
 
     @property

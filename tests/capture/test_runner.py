@@ -482,6 +482,18 @@ def test_a_random_op_that_draws_nothing_is_recorded() -> None:
     assert (runner.why_not, row.replays) == (None, 3)
 
 
+@pytest.mark.parametrize(("asked", "others", "used"), [
+    ("global", False, "global"), ("global", True, "thread_local"), ("relaxed", True, "relaxed"),
+])  # fmt: skip
+def test_a_recording_raises_in_no_other_thread(
+    asked: str, others: bool, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 2 if others else 1)
+    runner, row = make(lambda x: [x + 1], error_mode=asked)
+    runner.run(torch.ones(2))
+    assert row.error_modes[-1] == used
+
+
 def test_a_launch_outside_the_capture_is_reported() -> None:
     row = SimulatedDevice()
 

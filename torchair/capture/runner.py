@@ -23,6 +23,7 @@ is written, except inputs that the graph mutates; a failed capture leaves no tra
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -432,7 +433,7 @@ class ReplayRunner(Runner):
                 token=self._pool.token if shared else self._row.new_pool(),
                 arena=None if borrows else arena,
                 device=self.device,
-                error_mode=self.policy.error_mode,
+                error_mode=self._error_mode(),
                 private=private,
                 homes=Homes(entry.output_sizes, self.device) if moves_outputs else None,
             )
@@ -441,6 +442,11 @@ class ReplayRunner(Runner):
         logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
         self._keep_budget(entry)
         return made
+
+    def _error_mode(self) -> str:
+        """As asked for; but a recording never raises in somebody else's thread, as `global` would."""
+        mode = self.policy.error_mode
+        return "thread_local" if mode == "global" and threading.active_count() > 1 else mode
 
     def _keep_budget(self, newest: Entry) -> None:
         budget = self.policy.memory_budget
