@@ -9,7 +9,7 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.passes.run import PassContext
 
 # Ops that act beyond their results.
-EFFECTS = frozenset({"Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE})
+EFFECTS = frozenset({"Assert", "Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE})
 
 
 def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
