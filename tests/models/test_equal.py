@@ -49,10 +49,8 @@ def by_codegen() -> list[Any]:
 @pytest.fixture(autouse=True)
 def _exact_products() -> Iterator[None]:
     """Convolutions in float32 on CUDA too: TF32 keeps ten bits, and eager and compiled round differently."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 def check_both_shapes(row: Row, model: nn.Module, backend: Counted, dynamic: bool, device: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from torchair.core.errors import BadGraph
-from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr
+from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Raw
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Tensor
 from torchair.ge.order import out_of_place, sort_ops
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
@@ -242,7 +242,7 @@ def _attributes(op: Op, rules: _Rules) -> None:
                 got=repr(value),
                 near=f"{_close(name, rows)}; {rules.proto}",
             )
-        if kind is not None and type(value) is not kind:
+        if kind is not None and type(value) not in (kind, Raw):
             raise _wrong(
                 f"{op.name}: attribute {name!r} is {kind.__name__}",
                 op,

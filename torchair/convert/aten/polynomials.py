@@ -21,8 +21,15 @@ Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(x, j, value at degree j-1, value at degree j) -> value at degree j+1."""
 
 
+def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a·b - c, rounded once as in eager's loop, whose results differ visibly from those rounded twice."""
+    if a.dtype != torch.float32:
+        return a * b - c
+    return (a.double() * b.double() - c.double()).float()
+
+
 def chebyshev(x: Tensor, j: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    return (x + x) * q - p
+    return fused(x + x, q, p)
 
 
 FAMILIES: dict[str, tuple[First, Step]] = {
@@ -30,15 +37,15 @@ FAMILIES: dict[str, tuple[First, Step]] = {
     "chebyshev_polynomial_u": (lambda x: x + x, chebyshev),
     "chebyshev_polynomial_v": (lambda x: x + x - 1, chebyshev),
     "chebyshev_polynomial_w": (lambda x: x + x + 1, chebyshev),
-    "hermite_polynomial_h": (lambda x: x + x, lambda x, j, p, q: (x + x) * q - 2 * j * p),
-    "hermite_polynomial_he": (lambda x: x * 1, lambda x, j, p, q: x * q - j * p),
+    "hermite_polynomial_h": (lambda x: x + x, lambda x, j, p, q: fused(x + x, q, 2 * j * p)),
+    "hermite_polynomial_he": (lambda x: x * 1, lambda x, j, p, q: fused(x, q, j * p)),
     "laguerre_polynomial_l": (
         lambda x: 1 - x,
-        lambda x, j, p, q: ((2 * j + 1 - x) * q - j * p) / (j + 1),
+        lambda x, j, p, q: fused(2 * j + (1 - x), q, j * p) / (j + 1),
     ),
     "legendre_polynomial_p": (
         lambda x: x * 1,
-        lambda x, j, p, q: ((2 * j + 1) * x * q - j * p) / (j + 1),
+        lambda x, j, p, q: fused((2 * j + 1) * x, q, j * p) / (j + 1),
     ),
 }
 # Above this degree eager gives up on Hermite polynomials.
