@@ -26,7 +26,9 @@ def _no_gradients() -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool = False, **options: Any) -> Callable[..., Any]:
-    return torch.compile(function, backend="npugraph_ex", dynamic=dynamic, options=options or None)
+    """In capture mode, with generated Python: this is about recordings, not about kernels."""
+    options = {"codegen": "eager", **options}
+    return torch.compile(function, backend="npugraph_ex", dynamic=dynamic, options=options)
 
 
 def counted(name: str) -> int:
