@@ -37,6 +37,8 @@ def _checked_call(data: Any) -> tuple[str, Any]:
     if len(data) != 2 or not isinstance(data[1], Host) or data[0].dtype != torch.int32:
         return "", None
     info, letters = data
+    # Known without data where there are no matrices.
+    info = info.to_tensor() if isinstance(info, Host) else info
     name = "".join(chr(item) for item in letters.items if isinstance(item, int) and 32 < item < 127)
     return (name, info) if name.startswith("linalg.") else ("", None)
 

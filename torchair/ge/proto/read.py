@@ -9,6 +9,7 @@ writing gives the same message again.
 from __future__ import annotations
 
 import difflib
+import math
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -210,7 +211,15 @@ def attribute(message: Any, wanted: type[Attr] | None = None) -> Attr:
         made.stored_tag = message.list.val_type
     again = schema.attr_def()
     made.merge_to(again)
-    return made if again.SerializeToString() == message.SerializeToString() else _raw(message)
+    # The sign and payload of a NaN do not survive Python, and mean nothing.
+    is_same = again.SerializeToString() == message.SerializeToString() or _has_nan(made.value)
+    return made if is_same else _raw(message)
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_nan(item) for item in value)
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _raw(message: Any) -> Attr:
