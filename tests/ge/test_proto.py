@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torchair.core import dtypes
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.torch_private import FakeTensorMode, ShapeEnv
 from torchair.ge import attr
-from torchair.ge.equality import same_graph
+from torchair.ge.equality import same_attr, same_graph
 from torchair.ge.graph import Feed, Graph, Result
 from torchair.ge.host import Host
 from torchair.ge.proto import schema
@@ -447,3 +448,12 @@ def test_differences_are_found(graph: Graph, change: Any, says: str) -> None:
     found = same_graph(graph, other)
     assert found is not None
     assert any(part in found for part in says.split("|")), found
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FC12345])
+@pytest.mark.parametrize("kind", ["Float", "ListFloat", "ListListFloat"])
+def test_nan_is_nan(kind: str, bits: int) -> None:
+    odd = struct.unpack("<f", struct.pack("<I", bits))[0]
+    wrap = {"Float": lambda x: x, "ListFloat": lambda x: [x], "ListListFloat": lambda x: [[x]]}[kind]
+    ours, theirs = (getattr(attr, kind)(wrap(value)) for value in (math.nan, odd))
+    assert same_attr(ours, theirs)

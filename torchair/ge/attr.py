@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -105,6 +106,11 @@ def _text_from_wire(item: bytes) -> str:
     return item.decode()
 
 
+def _number_to_wire(item: float) -> float:
+    # A NaN is a NaN: its sign and payload mean nothing, and files that mean the same are the same.
+    return math.nan if math.isnan(item) else item
+
+
 def shortest(item: float) -> float:
     """The wire holds 32-bit floats: 0.1 comes back as 0.10000000149; give the shortest decimal that means the
     same.
@@ -114,7 +120,7 @@ def shortest(item: float) -> float:
 
 _WIRE_FORMS: dict[Callable[[Any], Any], tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     str: (_text_to_wire, _text_from_wire),
-    float: (float, shortest),
+    float: (_number_to_wire, shortest),
 }
 
 
@@ -166,7 +172,7 @@ class _ListList(Attr):
         stored = getattr(proto_attr, self.field)
         stored.SetInParent()
         for row in self.value:
-            getattr(getattr(stored, self.rows).add(), self.row).extend(row)
+            getattr(getattr(stored, self.rows).add(), self.row).extend(map(self._to_wire, row))
 
     @classmethod
     def get(cls, proto_attr: Any) -> Any:
@@ -187,7 +193,7 @@ class ListListFloat(_ListList):
     """`ListListFloat([[1.0], [2.0]])`: a list of lists of floats."""
 
     field, tag, rows, row, item = "list_list_float", "VT_LIST_LIST_FLOAT", "list_list_f", "list_f", float
-    _from_wire = staticmethod(shortest)
+    _to_wire, _from_wire = staticmethod(_number_to_wire), staticmethod(shortest)
     __slots__ = ()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private import parse_schema
+from torchair.core.torch_private import parse_schema, storage_id, tree_flatten, tree_unflatten
 from torchair.ops.npu.gradients import Gradient
 from torchair.ops.npu.row import InPlace, Row, bind, choose
 
@@ -97,6 +97,7 @@ def define(op: str, fn: Fn) -> None:
     library = _declare(op)
     if library is None:
         return
+    fn = _with_own_results(fn)
     library.impl(_local(op), fn, "CompositeExplicitAutograd")
     torch.library.register_fake(schema_of(op).name + _suffix(op), fn, lib=library)
 
@@ -159,6 +160,22 @@ def _local(op: str) -> str:
 def _suffix(op: str) -> str:
     variant = full_name(op).split(".")[2]
     return "" if variant == "default" else f".{variant}"
+
+
+def _with_own_results(fn: Fn) -> Fn:
+    """An op that writes nothing returns memory of its own: a definition may return a view of an argument."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made, form = tree_flatten(fn(*args, **kwargs))
+        taken = {storage_id(x) for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)}
+        for index, result in enumerate(made):
+            if isinstance(result, torch.Tensor):
+                if storage_id(result) in taken:
+                    made[index] = result.clone()
+                taken.add(storage_id(made[index]))
+        return tree_unflatten(made, form)
+
+    return run
 
 
 def _from_rows(op: str, rows: Sequence[Row]) -> Fn:
