@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from torchair.backend.static_kernels import WORKER, Job, Like, StaticKernels, likes_of, specialised
 from torchair.core.torch_private import make_fx
@@ -61,7 +62,10 @@ def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch) -> None:
         taken: list[Any] = []
         take = Job.take
         monkeypatch.setattr(Job, "take", lambda job: taken.append(take(job)) or taken[-1])
+        before = counters["inductor"].copy()
         for _ in range(3):
             x = torch.randn(3, 16)
             torch.testing.assert_close(compiled(x), model(x))
     assert [program.kind for program in taken] == ["inductor"]
+    made = counters["inductor"] - before
+    assert made["fxgraph_cache_hit"] == 1 and not made["fxgraph_cache_miss"], "taken from disk, not compiled"

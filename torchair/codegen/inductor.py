@@ -39,7 +39,11 @@ def build(
     if tuned and device is not None:
         wanted |= TUNED.get(device.type, {})
     options = private.known_options(wanted)
-    with private.inductor_config.patch(options), private.fake_tracing(mode):
+    with (
+        private.inductor_config.patch(options),
+        private.fake_tracing(mode),
+        private.stable_cache_keys(),
+    ):
         gm = private.joint_graph_passes(gm, device)
         cpu.add_bias_later(gm, mode)
         keep_output_strides(gm)

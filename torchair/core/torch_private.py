@@ -9,6 +9,7 @@ torch 2.11 to 2.13 differ in places: the difference is handled here, so that nob
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import inspect
 import math
@@ -95,7 +96,8 @@ __all__ = [
     "joint_graph_passes", "known_options", "library_path", "load_graph", "lower_bound",
     "lower_functionalized", "lowering_table", "make_fx", "native_runner", "pick_vec_isa", "profiler",
     "raw_stream_getter", "register_replacement", "reinplace", "remove_noops", "reset_dynamo",
-    "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake", "static_input_indices",
+    "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake", "stable_cache_keys",
+    "static_input_indices",
     "statically_known_true", "storage_id", "storage_use_count", "symbol_facts", "sympy_interp", "torch_key",
     "tracing", "tree_flatten", "tree_unflatten", "unclaimed_symbols", "unfunctionalized", "with_shape_env",
     "without_modes", "writes_in_place", "written_by_plain_call",
@@ -115,6 +117,29 @@ def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
     """A compile context of our own: Inductor's caches find the shapes in it, and nobody hears of strides."""
     with tracing(TracingContext(fake_mode)), V.set_fake_mode(fake_mode):
         yield
+
+
+def memory_format_named(name: str) -> torch.memory_format:
+    """`contiguous_format` and its like."""
+    return getattr(torch, name)
+
+
+def _reduce_memory_format(kind: torch.memory_format) -> tuple[Any, ...]:
+    return memory_format_named, (str(kind).removeprefix("torch."),)
+
+
+@contextlib.contextmanager
+def stable_cache_keys() -> Iterator[None]:
+    """Inside, another program finds what this one puts into Inductor's cache. The key is a pickle with memory
+    formats in it, and pickle writes such a value as `torch.contiguous_format` of whatever module it finds
+    first that has a `torch`: a module of the user's, if that was the first to import torch.
+    """
+    copyreg.pickle(torch.memory_format, _reduce_memory_format)
+    try:
+        yield
+    finally:
+        # Another thread may have left before: its key is then merely another one.
+        copyreg.dispatch_table.pop(torch.memory_format, None)
 
 
 def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphModule:
