@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Runner, capture, inputs_of
 from torchair.codegen import Program, build
+from torchair.codegen.graph import copy_graph
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.log import logger
@@ -37,6 +37,7 @@ from torchair.engine.lower import lower
 from torchair.ge.graph import Graph
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
+from torchair.passes.fx.host_lists import MARK as HOST_LIST
 
 # Per device type and mode: what `codegen="auto"` starts with.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
@@ -81,7 +82,7 @@ def compile_fx(
         guarded,
     )
     context = pass_context(stage)
-    original = copy_of(gm) if settings.captures and settings.dumps_original else None
+    original = copy_graph(gm) if settings.captures and settings.dumps_original else None
     run(FX_PASSES, gm, context)
     stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
     specialist = static_kernels(gm, stage) if settings.captures else None
@@ -106,7 +107,7 @@ def compile_fx(
 
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
     """A copy of the graph whose nodes all have values of one fake mode."""
-    gm = copy_of(gm)
+    gm = copy_graph(gm)
     returned = gm.graph.output_node().args[0]
     if not isinstance(returned, list | tuple):
         # One tensor is a list of one: every stage below counts on a list.
@@ -191,21 +192,21 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
 def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
     """Who makes programs for single shapes, if asked for; from the graph before memory is planned."""
     settings = stage.settings
-    if not settings.static_kernels or stage.backward or settings.run_eagerly or settings.dumps:
+    if not settings.static_kernels or stage.backward:
+        return None
+    if settings.run_eagerly or settings.dumps:
+        logger.warning_once(
+            "static kernels have no effect beside force_eager and tensor dumps: those run op by op"
+        )
         return None
     return StaticKernels(
-        copy_of(gm),
+        copy_graph(gm),
         stage.name,
         stage.static,
         cached=not settings.static_kernels_uncached,
         symbol=settings.static_kernel_symbol,
         values=settings.static_kernel_values,
     )
-
-
-def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph in new nodes."""
-    return fx.GraphModule(gm, copy.deepcopy(gm.graph))
 
 
 def dumping(original: fx.GraphModule | None, lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
@@ -294,4 +295,6 @@ class Reference:
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:
     """Roles, key and aliases of the flat inputs."""
-    return inputs_of(gm, stage.inputs, stage.static)
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    packs = tuple(node.meta[HOST_LIST] for node in placeholders if HOST_LIST in node.meta)
+    return inputs_of(gm, stage.inputs, stage.static, packs)

@@ -7,7 +7,6 @@ of that key takes the program from there. A thread waits for the processes, one 
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
 import queue
@@ -27,6 +26,7 @@ from torch import fx
 from torchair.capture import Pending, Program
 from torchair.capture.key import key_text
 from torchair.codegen import build
+from torchair.codegen.graph import copy_graph
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
 from torchair.core.torch_private import (
@@ -225,7 +225,7 @@ class StaticKernels:
 
 def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:
     """A copy of the graph with these sizes: symbols, and all that is computed from them, are numbers."""
-    made = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    made = copy_graph(gm)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with faking(mode), torch.no_grad():
         inputs = iter([like.make() if isinstance(like, Like) else like for like in likes])

@@ -62,9 +62,14 @@ class Inputs:
 
 
 def inputs_of(
-    gm: fx.GraphModule, fake_inputs: Sequence[Any] | None = None, static: Sequence[int] = ()
+    gm: fx.GraphModule,
+    fake_inputs: Sequence[Any] | None = None,
+    static: Sequence[int] = (),
+    packs: tuple[Pack, ...] = (),
 ) -> Inputs:
-    """Analyse one ATen graph; `static` are the indices of parameters and marked inputs."""
+    """Analyse one ATen graph; `static` are the indices of parameters and marked inputs, `packs` are how the
+    last inputs are made.
+    """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
     aliases = _aliases(gm, values)
@@ -82,7 +87,7 @@ def inputs_of(
         origins=tuple(_origin(node) for node in placeholders),
         obstacles=tuple(_obstacles(gm, on_device)),
         random=any(_has_tag(node, torch.Tag.nondeterministic_seeded) for node in gm.graph.nodes),
-        packs=tuple(node.meta["host_list"] for node in placeholders if "host_list" in node.meta),
+        packs=packs,
     )
 
 

@@ -321,7 +321,8 @@ class AclGraphExperimental(Group):
 
     _aclnn_static_shape_kernel = capture(
         False,
-        "Compile kernels for the shapes seen before the first recording.",
+        "Compile kernels for the very shapes of each recording in the background; the plain one serves until "
+        "they are ready.",
         flat="static_kernel_compile",
         idle=AUTO,
     )
