@@ -40,6 +40,17 @@ def test_interpolate(name, dynamic):
     check(lambda x: F.interpolate(x, **RESIZES[name]), rand(*PLANE), dynamic=dynamic)
 
 
+@pytest.mark.parametrize("antialias", [False, True])
+def test_sizes_are_computed_with_all_digits(antialias):
+    """0.9 * 20 is 18 in Python and a little less in 32 bits."""
+    x = rand(1, 2, 10, 20)
+    check(
+        lambda x: F.interpolate(x, scale_factor=(1.7, 0.9), mode="bilinear", antialias=antialias),
+        x,
+        dynamic=True,
+    )
+
+
 def test_whole_resizes_convert():
     x = rand(*PLANE)
     nearest = aten.upsample_nearest2d(x, [18, 14], 2.0, 2.0)

@@ -25,7 +25,7 @@ _HOST_VECTOR_DTYPES = (torch.int64, torch.int32)
 def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
     """The outputs of one op, given the values of its input tensors."""
     if op.type == "Const":
-        return [constant(op.attrs["value"].value, device)]
+        return [constant(op, device)]
     if op.type == "TorchOp":
         target, args, kwargs = torch_call(
             op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device
@@ -56,14 +56,28 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
     return flat_values(row.fn(*passed, **chosen))
 
 
-def constant(value: torch.Tensor, device: torch.device) -> Value:
+def constant(op: Op, device: torch.device) -> Value:
     """Scalars and short vectors of sizes are host values, everything else is data on the device."""
+    value: torch.Tensor = op.attrs["value"].value
     with disable_modes():
         if value.ndim == 0 and not value.is_quantized:
-            return Host(value.item(), value.dtype)
+            return Host(_as_written(op, value), value.dtype)
         if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
             return Host(tuple(value.tolist()), value.dtype)
         return value.to(device)
+
+
+def _as_written(op: Op, value: torch.Tensor) -> Any:
+    """A FLOAT holds 32 bits of a Python number; its text has all of them. `int(0.9 * size)` needs them."""
+    number = value.item()
+    text = op.attrs.get("_readable_value")
+    if value.dtype != torch.float32 or text is None:
+        return number
+    try:
+        exact = float(text.value)
+    except ValueError:
+        return number
+    return exact if torch.tensor(exact, dtype=torch.float32).item() == number else number
 
 
 def device_of(op: Op, default: torch.device) -> torch.device:

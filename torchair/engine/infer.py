@@ -46,7 +46,7 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
 
 
 def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
-    value = constant(op.attrs["value"].value, device)
+    value = constant(op, device)
     return value if isinstance(value, Host) else fake_mode.from_tensor(value, static_shapes=True)
 
 

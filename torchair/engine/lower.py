@@ -150,7 +150,7 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
         _lower_control(state, op)
         return
     if op.type == "Const":
-        value = constant(op.attrs["value"].value, state.device)
+        value = constant(op, state.device)
         state.values[op.outputs[0]] = value if isinstance(value, Host) else _attribute(state, value)
         return
     key = op_key(op, state.value, strides=True)

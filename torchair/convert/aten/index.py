@@ -8,7 +8,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import BOOL, INT64, cast, dim_of, like, pack, shape_of, size_of, sizes
-from torchair.convert.registry import converter, opaque
+from torchair.convert.registry import converter, opaque, taken_apart
 
 aten = torch.ops.aten
 
@@ -21,6 +21,12 @@ def index(self, indices):
     listed = without_masks(indices)
     given = [cast(entry, INT64) for entry in listed if entry is not None]
     return ge.IndexByTensor(self, given, indices_mask=index_mask(listed))
+
+
+@taken_apart(aten.take.default)
+def take(self, index):
+    """Elements of the flat tensor. torch's own way reads a single index from the data."""
+    return aten.index.Tensor(self.reshape(-1), [index])
 
 
 def index_mask(indices):
