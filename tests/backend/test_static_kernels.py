@@ -49,12 +49,12 @@ def test_the_range_picks_keys(
     assert len(given) == wanted
 
 
-def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("force_eager", [False, True])
+def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch, force_eager: bool) -> None:
     """The whole way, with the real compiler process."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
-    compiled = torch.compile(
-        model, backend="npugraph_ex", dynamic=True, options={"static_kernel_compile": True}
-    )
+    options = {"static_kernel_compile": True, "force_eager": force_eager}
+    compiled = torch.compile(model, backend="npugraph_ex", dynamic=True, options=options)
     with torch.no_grad():
         first = torch.randn(3, 16)
         torch.testing.assert_close(compiled(first), model(first))

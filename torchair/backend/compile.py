@@ -194,9 +194,9 @@ def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
     settings = stage.settings
     if not settings.static_kernels or stage.backward:
         return None
-    if settings.run_eagerly or settings.dumps:
+    if settings.dumps:
         logger.warning_once(
-            "static kernels have no effect beside force_eager and tensor dumps: those run op by op"
+            "static_kernel_compile has no effect where tensors are dumped: ops run one by one"
         )
         return None
     return StaticKernels(

@@ -10,7 +10,7 @@ from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy, why_not
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
-from torchair.capture.runner import BoundRunner, ReplayRunner, Runner
+from torchair.capture.runner import BoundRunner, ReplayRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
 
 __all__ = [
@@ -52,4 +52,6 @@ def capture(
         if row.graph is None:
             return BoundRunner(program, inputs, policy, device, name, row, specialist)
         logger.warning_once("%s is not recorded and runs directly: %s", name, reason)
+    if specialist is not None:
+        return SpecialRunner(program, inputs, policy, device, name, reason, specialist)
     return Runner(program, inputs, policy, device, name, reason)

@@ -31,3 +31,31 @@ class Pending:
 
 Specialist = Callable[[Hashable, Sequence[Any]], Pending | None]
 """Starts to make a program for one key from the arguments of a call; None when it does not want to."""
+
+
+class Programs:
+    """The program of each key: the common one, until its own is there."""
+
+    def __init__(self, common: Program, specialist: Specialist) -> None:
+        self._common = common
+        self._specialist = specialist
+        self._made: dict[Hashable, Program | Pending] = {}
+
+    def ask(self, key: Hashable, args: Sequence[Any]) -> None:
+        """Start to make the program of a key."""
+        pending = self._specialist(key, args)
+        if pending is not None:
+            self._made[key] = pending
+
+    def of(self, key: Hashable) -> Program:
+        """The best program that is there."""
+        found = self._made.get(key, self._common)
+        if isinstance(found, Pending):
+            if not found.is_done.is_set():
+                return self._common
+            found = self._made[key] = found.take() or self._common
+        return found
+
+    def drop(self, key: Hashable) -> None:
+        """The key is not used any more."""
+        self._made.pop(key, None)

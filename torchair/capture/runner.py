@@ -34,7 +34,7 @@ from torchair.capture.device import Device
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
-from torchair.capture.pending import Pending, Program, Specialist
+from torchair.capture.pending import Pending, Program, Programs, Specialist
 from torchair.capture.policy import Policy
 from torchair.capture.pool import Arena, pool_for
 from torchair.capture.record import Recording, record
@@ -97,6 +97,40 @@ class Runner:
         return Report(self.name, self.program.kind, str(self.device), self.why_not)
 
 
+class SpecialRunner(Runner):
+    """Nothing is recorded; each key runs directly, with a program of its own once that is there."""
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Inputs,
+        policy: Policy,
+        device: torch.device,
+        name: str,
+        why_not: str,
+        specialist: Specialist,
+    ) -> None:
+        super().__init__(program, inputs, policy, device, name, why_not)
+        self._key = key_function(inputs.key)
+        self._programs = Programs(program, specialist)
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+
+    @property
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        return self
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        self._pack(args)
+        key = self._key(args)
+        if key not in self._seen:
+            if len(self._seen) == self.policy.capture_limit:
+                self._programs.drop(self._seen.popitem(last=False)[0])
+            self._programs.ask(key, args)
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        return self._programs.of(key)(args)
+
+
 class BoundRunner(Runner):
     """Where the device has no graphs: the program runs directly, keys and moves are counted as everywhere.
 
@@ -114,9 +148,7 @@ class BoundRunner(Runner):
         specialist: Specialist | None = None,
     ) -> None:
         super().__init__(program, inputs, policy, device, name, row.why_no_graphs())
-        self._specialist = specialist
-        self._pending: dict[Hashable, Pending] = {}
-        self._special: dict[Hashable, Program] = {}
+        self._programs = None if specialist is None else Programs(program, specialist)
         self._token = policy.pool or row.new_pool()
         self._key = key_function(inputs.key)
         self._mutated = [] if policy.skip_validation else inputs.having(Role.MUTATED)
@@ -127,7 +159,7 @@ class BoundRunner(Runner):
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """The call without attribute look-ups: a call like the one before costs one comparison."""
-        if self._specialist is not None or self.inputs.packs:
+        if self._programs is not None or self.inputs.packs:
             return self
         key_of, count, program, mutated, forced = (
             self._key,
@@ -152,15 +184,8 @@ class BoundRunner(Runner):
     def __call__(self, args: list[Any]) -> list[Any]:
         self._pack(args)
         self._count(args)
-        return self._program(self._key(args))(args)
-
-    def _program(self, key: Hashable) -> Program:
-        """The program for this key: its own, once that is there."""
-        pending = self._pending.get(key)
-        if pending is not None and pending.is_done.is_set():
-            del self._pending[key]
-            self._special[key] = pending.take() or self.program
-        return self._special.get(key, self.program)
+        program = self.program if self._programs is None else self._programs.of(self._key(args))
+        return program(args)
 
     def _count(self, args: list[Any]) -> None:
         key = self._key(args)
@@ -168,8 +193,8 @@ class BoundRunner(Runner):
         known = self._seen.get(key)
         if known is None:
             self._new_key(key)
-            if self._specialist is not None and (pending := self._specialist(key, args)) is not None:
-                self._pending[key] = pending
+            if self._programs is not None:
+                self._programs.ask(key, args)
         elif self._forced:
             self.book.recapture(Cause.FORCED, "force_recapture is set")
         elif known != where:
@@ -181,8 +206,8 @@ class BoundRunner(Runner):
     def _new_key(self, key: Hashable) -> None:
         if len(self._seen) == self.policy.capture_limit:
             oldest, _ = self._seen.popitem(last=False)
-            self._pending.pop(oldest, None)
-            self._special.pop(oldest, None)
+            if self._programs is not None:
+                self._programs.drop(oldest)
             self._dropped += 1
         self.book.keys(len(self._seen) + 1)
 
