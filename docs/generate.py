@@ -22,6 +22,7 @@ from typing import Any
 import torchair.backend.compile  # noqa: F401 - fills the registries as a user's import does
 from docs.emitted import emitted_by_target
 from torchair.configs import reference
+from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -172,20 +173,32 @@ def _text(value: object) -> str:
 
 
 def ops_page() -> str:
-    """One row per FX target with a converter of ours, by namespace."""
+    """What becomes of each op: a row per FX target with a converter of ours, by namespace, then the rest."""
     emitted = {_target_name(target): ops for target, ops in emitted_by_target().items()}
     lines = [
         "# Converted ops",
         "",
         f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE",
         "ops that the converter can emit; which of them it does depends on dtypes, shapes and arguments.",
-        "Casts, constants and sizes that operands need are named only where nothing else is. An op that",
-        "is not listed is taken apart by torch's own decomposition or, where it has none, runs as it is",
-        "(`TorchOp`).",
+        "Casts, constants and sizes that operands need are named only where nothing else is. Two shorter lists",
+        "follow at the end: ops that are taken apart here, and ops that no IR can express. An op in none of the",
+        "lists is taken apart by torch's own decomposition or, where it has none, runs as it is (`TorchOp`);",
+        "`torchair.explain` says which it was in a model, and why.",
     ]
     for namespace, names in groupby(sorted(emitted), key=lambda name: name.split(".")[0]):
         lines += ["", f"## {namespace}", "", "| op | GE ops |", "| --- | --- |"]
         lines += [f"| `{name}` | {', '.join(emitted[name]) or 'none: only checked'} |" for name in names]
+    parted = sorted(map(_target_name, parted_targets()))
+    lines += [
+        "",
+        "## Taken apart",
+        "",
+        "torch has no decomposition of these; ours is converted in their place.",
+    ]
+    lines += ["", ", ".join(f"`{name}`" for name in parted)]
+    lines += ["", "## Carried through as they are", "", "| op | reason |", "| --- | --- |"]
+    reasons = {_target_name(target): why for target, why in opaque_reasons().items()}
+    lines += [f"| `{name}` | {reasons[name]} |" for name in sorted(reasons)]
     return "\n".join(lines) + "\n"
 
 

@@ -173,6 +173,16 @@ def builtin_targets() -> list[Any]:
     return list(_builtin)
 
 
+def parted_targets() -> list[Any]:
+    """All FX targets that we take apart ourselves."""
+    return list(_parts)
+
+
+def opaque_reasons() -> dict[Any, str]:
+    """The FX targets that are carried through as they are on purpose, and why."""
+    return dict(_opaque)
+
+
 __all__ = [
     "Converter",
     "Tensor",

@@ -1,0 +1,186 @@
+"""Ops that torch itself does not take apart, written as the calls they are made of. Each row is a definition
+in torch; its parts are converted in its place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from torchair.convert.registry import taken_apart
+from torchair.core.torch_private import find_overload
+
+aten = torch.ops.aten
+
+
+# Products of narrow types
+
+
+def wide_product(x, y, out_dtype):
+    """A product that is kept in a wider type than its operands have."""
+    return x.to(out_dtype) @ y.to(out_dtype)
+
+
+def int8_weight_product(x, weight, scales):
+    """x @ weight.T with weights of 8 bits and a scale per row."""
+    return (x @ weight.to(x.dtype).t()) * scales
+
+
+# Quantisation as training sees it
+
+
+def _quantised(x, scale, zero_point, quant_min, quant_max):
+    at = (x * (1.0 / scale)).round() + zero_point
+    inside = (at >= quant_min) & (at <= quant_max)
+    return ((at.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), inside
+
+
+def fake_quantize_channels(x, scale, zero_point, axis, quant_min, quant_max):
+    """Each slice along the axis with its own scale."""
+    sizes = [-1 if dim == axis % x.dim() else 1 for dim in range(x.dim())]
+    return _quantised(x, scale.reshape(sizes), zero_point.reshape(sizes), quant_min, quant_max)
+
+
+def fake_quantize_if(x, scale, zero_point, enabled, quant_min, quant_max):
+    """Scale, zero point and whether it is done at all are data."""
+    made, inside = _quantised(x, scale, zero_point, quant_min, quant_max)
+    is_on = enabled.reshape(()) == 1
+    return torch.where(is_on, made, x), torch.where(is_on, inside, torch.ones_like(inside))
+
+
+# Softmax that leaves some out
+
+
+def masked_softmax(x, mask, dim=None, mask_type=None):
+    """Places where the mask is true get no weight."""
+    if mask_type == 0:
+        mask = mask.expand(x.shape)
+    elif mask_type == 1:
+        mask = mask.reshape(mask.shape[0], *(1,) * (x.dim() - 2), mask.shape[1]).expand(x.shape)
+    return torch.softmax(x.masked_fill(mask, -math.inf), x.dim() - 1 if dim is None else dim)
+
+
+def masked_softmax_backward(grad, output, mask, dim=None):
+    """Its gradient."""
+    dim = output.dim() - 1 if dim is None else dim
+    grad, kept = grad.masked_fill(mask, 0.0), output.masked_fill(mask, 0.0)
+    return (kept * (grad - (grad * kept).sum(dim, keepdim=True))).masked_fill(mask, 0.0)
+
+
+# Sequences and windows
+
+
+def inclusive_range(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None):
+    """start, start + step, … up to the end, which is one of them when it is met."""
+    count = int((end - start) / step) + 1
+    wanted = dtype or torch.get_default_dtype()
+    return (start + torch.arange(count, dtype=torch.float64, device=device) * step).to(wanted)
+
+
+def _window(formula):
+    """A window over so many points; a periodic one is the longer symmetric one without its last point."""
+
+    def run(length, periodic=True, *args, dtype=None, layout=None, device=None, pin_memory=None):
+        wanted = dtype or torch.get_default_dtype()
+        if length <= 1:
+            return torch.ones(length, dtype=wanted, device=device)
+        last = length if periodic else length - 1
+        points = torch.arange(length, dtype=torch.float64, device=device)
+        return formula(points, last, *args).to(wanted)
+
+    return run
+
+
+def _turns(points, last, times=1):
+    return torch.cos(points * (2.0 * math.pi * times / last))
+
+
+def hamming(points, last, alpha=0.54, beta=0.46):
+    """alpha - beta cos."""
+    return alpha - beta * _turns(points, last)
+
+
+def blackman(points, last):
+    """Two cosines."""
+    return 0.42 - 0.5 * _turns(points, last) + 0.08 * _turns(points, last, 2)
+
+
+def bartlett(points, last):
+    """A triangle."""
+    return 1.0 - (points * (2.0 / last) - 1.0).abs()
+
+
+def kaiser(points, last, beta=12.0):
+    """Bessel functions."""
+    inside = 1.0 - (points * (2.0 / last) - 1.0) ** 2
+    top = torch.special.i0(beta * inside.clamp(min=0.0).sqrt())
+    return top / torch.special.i0(torch.full_like(points, beta))
+
+
+# Cells, convolutions, gradients
+
+
+def lstm_cell(input_gates, hidden_gates, cell, input_bias=None, hidden_bias=None):
+    """One step: the new hidden state, the new cell, and the gates after their functions."""
+    gates = input_gates + hidden_gates
+    for bias in (input_bias, hidden_bias):
+        gates = gates if bias is None else gates + bias
+    let_in, keep, new, out = gates.chunk(4, -1)
+    let_in, keep, new, out = let_in.sigmoid(), keep.sigmoid(), new.tanh(), out.sigmoid()
+    state = keep * cell + let_in * new
+    return out * state.tanh(), state, torch.cat([let_in, keep, new, out], -1)
+
+
+def time_convolution(x, weight, bias, pad=0):
+    """(time, batch, channels) and a kernel of (width, in, out)."""
+    made = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return made.permute(2, 0, 1)
+
+
+def weight_norm_backward(grad, v, g, norms, dim):
+    """The gradients of direction and length."""
+    over = [d for d in range(v.dim()) if d != dim % v.dim()]
+    along = (grad * v).sum(over, keepdim=True) / norms
+    grad_v = (g / norms) * (grad - v * (along / norms))
+    return grad_v.to(v.dtype), along.reshape(g.shape).to(g.dtype)
+
+
+def extremes(x, dim=None, keepdim=False):
+    """The least and the greatest."""
+    if dim is None:
+        return x.amin(), x.amax()
+    return x.amin(dim, keepdim), x.amax(dim, keepdim)
+
+
+PARTS = {
+    "mm.dtype": wide_product,
+    "bmm.dtype": wide_product,
+    "_int_mm.default": lambda x, y: wide_product(x, y, torch.int32),
+    "_weight_int8pack_mm.default": int8_weight_product,
+    "fake_quantize_per_tensor_affine_cachemask.default": _quantised,
+    "fake_quantize_per_channel_affine_cachemask.default": fake_quantize_channels,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": fake_quantize_if,
+    "_masked_softmax.default": masked_softmax,
+    "_masked_softmax_backward.default": masked_softmax_backward,
+    "range.default": inclusive_range,
+    "range.step": inclusive_range,
+    **{f"hamming_window.{name}": _window(hamming)
+       for name in ("default", "periodic", "periodic_alpha", "periodic_alpha_beta")},
+    **{f"blackman_window.{name}": _window(blackman) for name in ("default", "periodic")},
+    **{f"bartlett_window.{name}": _window(bartlett) for name in ("default", "periodic")},
+    **{f"kaiser_window.{name}": _window(kaiser) for name in ("default", "periodic", "beta")},
+    "_thnn_fused_lstm_cell.default": lstm_cell,
+    "conv_tbc.default": time_convolution,
+    "_weight_norm_interface_backward.default": weight_norm_backward,
+    "_aminmax.default": extremes,
+    "_aminmax.dim": extremes,
+    "_add_relu.Tensor": lambda x, other, alpha=1: torch.add(x, other, alpha=alpha).relu(),
+    "_is_any_true.default": torch.any,
+    "_is_all_true.default": torch.all,
+}  # fmt: skip
+
+for _name, _fn in PARTS.items():
+    _overload = find_overload(f"aten.{_name}")
+    if _overload is not None:  # older versions of torch have fewer
+        taken_apart(_overload)(_fn)
