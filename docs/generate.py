@@ -180,9 +180,9 @@ def ops_page() -> str:
         "",
         f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE",
         "ops that the converter can emit; which of them it does depends on dtypes, shapes and arguments.",
-        "Casts, constants and sizes that operands need are named only where nothing else is. Two shorter lists",
-        "follow at the end: ops that are taken apart here, and ops that no IR can express. An op in none of the",
-        "lists is taken apart by torch's own decomposition or, where it has none, runs as it is (`TorchOp`);",
+        "Casts, constants and sizes that operands need are named only where nothing else is. At the end are",
+        "the ops that are taken apart here, and those that the IR cannot express. An op in none of the lists",
+        "is taken apart by torch's own decomposition or, where it has none, runs as it is (`TorchOp`);",
         "`torchair.explain` says which it was in a model, and why.",
     ]
     for namespace, names in groupby(sorted(emitted), key=lambda name: name.split(".")[0]):
