@@ -135,9 +135,10 @@ def normal_of_size(mean, std, size, *, meta_outputs, **_):
 def normal(mean=0.0, std=1.0, *, generator=None, meta_outputs):
     """Normal numbers, mean and deviation for each element."""
     tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
-    shape = shape_of(tensors[0])
+    like = tensors[0]
     if len(tensors) == 2 and len({str(part.symsize) for part in tensors}) == 2:
-        shape = list(meta_outputs.size)
+        like = ge.Add(*(cast(part, meta_outputs.dtype) for part in tensors))  # only for the size of both
+    shape = shape_of(like)
     return _affine(randn(shape, meta_outputs=meta_outputs), std, mean, meta_outputs.dtype)
 
 
