@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
+from torchair.core.torch_private import borrow_tensor
 
 CPU = torch.device("cpu")
 
@@ -36,6 +37,10 @@ class Allocations(TorchDispatchMode):
         return result
 
 
+def is_there(tensor: Any, at: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.data_ptr() == at.data_ptr()
+
+
 def storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
@@ -44,7 +49,9 @@ class SimulatedGraph:
     """A recorded run: the program, the tensors it was recorded with, and the outputs it writes."""
 
     def __init__(self, device: SimulatedDevice, program: Any, args: list[Any], pool: Any) -> None:
-        self.device, self.program, self.args = device, program, args
+        self.device, self.program = device, program
+        # A graph knows addresses, not tensors: `p.data = …` moves a tensor, and another may live there then.
+        self.args = [(a, borrow_tensor(a)) if isinstance(a, torch.Tensor) else (a, a) for a in args]
         self.alive = True
         self.neighbours = device.graphs.setdefault(pool, [])
         self.place = len(self.neighbours)
@@ -79,7 +86,7 @@ class SimulatedGraph:
             for output in later.in_pool:
                 output.untyped_storage().fill_(0xA5)
         self.device.local.replaying = True
-        results = self.program(list(self.args))
+        results = self.program([tensor if is_there(tensor, at) else at for tensor, at in self.args])
         self.device.local.replaying = False
         for output, written, result in zip(self.outputs, self.written, results, strict=True):
             if written:

@@ -156,6 +156,18 @@ def test_moved_parameter_is_recorded_again() -> None:
     assert runner.run(other, torch.ones(2))[0].tolist() == [7.0, 7.0]
 
 
+def test_a_parameter_at_the_address_of_another() -> None:
+    """A graph reads addresses: whoever lives there now is read."""
+    runner, _ = make(lambda weight, x: [x * weight], "wp")
+    x, old, new = torch.ones(2), torch.full((2,), 3.0), torch.full((2,), 5.0)
+    first, second = torch.nn.Parameter(old), torch.nn.Parameter(new)
+    assert runner.run(first, x)[0].tolist() == [3.0, 3.0]
+    assert runner.run(first, x)[0].tolist() == [3.0, 3.0]
+    first.data, second.data = new, old
+    old.fill_(7.0)
+    assert runner.run(second, x)[0].tolist() == [7.0, 7.0]
+
+
 @pytest.mark.parametrize("option", ["frozen_parameter", "skip_validation"])
 def test_unchecked_parameters_are_not_compared(option: str) -> None:
     runner, row = make(lambda w, x: [w * x], "wp", **{option: True})
