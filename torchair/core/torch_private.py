@@ -220,13 +220,11 @@ def _fused_bernoulli(self: torch.Tensor, p: float = 0.5, *, generator: Any = Non
 
 
 def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions for a code generator.
-
-    Inductor makes random numbers of its own, in fused loops. What is run op by op draws torch's numbers.
+    """Inductor's decompositions for a code generator. What is run op by op stays whole: torch's own kernels,
+    with their rounding and their random numbers.
     """
     if kind not in ("inductor", "native"):
-        with inductor_config.patch(fallback_random=True):
-            return dict(select_decomp_table())
+        return {}
     table = dict(select_decomp_table())
     if not inductor_config.fallback_random:
         table[torch.ops.aten.bernoulli.p] = _fused_bernoulli

@@ -118,12 +118,15 @@ def batch_norm(x, weight, bias, running_mean, running_var, *, epsilon, momentum,
     if not is_training:
         y = bn_infer(x, weight, bias, running_mean, running_var, epsilon=epsilon)
         return y, running_mean, running_var, running_mean, torch.rsqrt(running_var + epsilon)
-    # In float32 throughout: a decomposition would round the statistics to the dtype of the data.
-    wide = [_statistic(part) for part in (x, weight, bias, running_mean, running_var)]
+    given = [x, weight, bias, running_mean, running_var]
+    if len({part.dtype for part in given}) > 1:
+        # In float32 throughout: a decomposition would round the statistics to the dtype of the data.
+        given = [_statistic(part) for part in given]
     y, save_mean, save_rstd, mean, var = aten._native_batch_norm_legit_functional(
-        *wide, True, momentum, epsilon
+        *given, True, momentum, epsilon
     )
-    return y.to(x.dtype), mean.to(running_mean.dtype), var.to(running_var.dtype), save_mean, save_rstd
+    statistics = _statistic(save_mean), _statistic(save_rstd)
+    return y.to(x.dtype), mean.to(running_mean.dtype), var.to(running_var.dtype), *statistics
 
 
 @kernel("BatchNormGradV3")
