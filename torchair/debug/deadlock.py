@@ -68,7 +68,9 @@ class Conflict:
     @property
     def row(self) -> tuple[str, ...]:
         """The cells of its line in the table."""
-        cells = [x for task in (self.first, self.second) for x in (task.stream, task.id, task.name, task.cores)]
+        cells = [
+            x for task in (self.first, self.second) for x in (task.stream, task.id, task.name, task.cores)
+        ]
         return tuple(str(cell) for cell in (*cells, self.first.cores + self.second.cores, self.total))
 
 
@@ -141,7 +143,8 @@ def clocks_of(tasks: Sequence[Task]) -> dict[Task, Clock]:
             if task.stream in latest:
                 before.append(latest[task.stream])
             latest[task.stream] = task
-            changed |= any([_advance(clocks[task], clocks[other]) for other in before])
+            for other in before:
+                changed |= _advance(clocks[task], clocks[other])
     return clocks
 
 
@@ -215,9 +218,7 @@ def _write(path: Path, content: Any, events: list[Event]) -> None:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 # Parts

@@ -56,5 +56,7 @@ def _checked(path: Path) -> Path:
     if len(os.fsencode(whole)) > LONGEST_PATH or len(os.fsencode(whole.name)) > LONGEST_NAME:
         raise NotPossible(f"the path of a debug file is too long: {whole}", next="debug in another directory")
     if whole.is_symlink():
-        raise NotPossible(f"{whole} is a symbolic link: nothing is written through it", next="remove the link")
+        raise NotPossible(
+            f"{whole} is a symbolic link: nothing is written through it", next="remove the link"
+        )
     return path
