@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchair.core.log import capture_logger
 from torchair.debug.deadlock import (
     check_trace,
+    clocks_of,
     conflicts_of,
     keep_relevant,
     mark,
@@ -203,3 +206,36 @@ def test_odd_events_are_passed_over(tmp_path: Path) -> None:
     odd = [3, None, {}, {"name": 3, "tid": 1}, {"name": "aiv_x", "tid": "stream9", "args": "none"}]
     odd += Trace().talk(1, "aiv_a").talk(2, "aiv_b", blocks="30.0").events  # type: ignore[arg-type]
     assert [c.first.name for c in check_trace(written(tmp_path, odd), CORES)] == ["aiv_a"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from("KRW"), st.integers(0, 3)), max_size=14))
+def test_clocks_say_what_paths_say(tasks: list[tuple[int, str, int]]) -> None:
+    """One task is before another exactly where a path of streams and events leads from one to the other."""
+    kinds = {"K": "aiv_{}", "R": "EVENT_RECORD_{}", "W": "EVENT_WAIT_{}"}
+    trace = Trace()
+    for stream, kind, handle in tasks:
+        trace.task(stream, kinds[kind].format(handle))
+    found = tasks_of(merge_streams(trace.events))
+    after = {
+        first: [
+            second
+            for second in found
+            if (first.stream == second.stream and first.place + 1 == second.place)
+            or (
+                first.name.startswith("EVENT_RECORD")
+                and second.name == first.name.replace("RECORD", "WAIT")
+                and (first.stream != second.stream or first.place < second.place)
+            )
+        ]
+        for first in found
+    }
+    clocks = clocks_of(found)
+    for start in found:
+        reached, open_ends = {start}, [start]
+        while open_ends:
+            fresh = [task for task in after[open_ends.pop()] if task not in reached]
+            reached |= set(fresh)
+            open_ends += fresh
+        said = {task for task in found if clocks[task].get(start.stream, 0) >= start.place}
+        assert said == reached

@@ -33,7 +33,6 @@ from torchair.core.torch_private import (
 )
 from torchair.debug.device_graph import TraceFiles
 from torchair.debug.dump import ArrayFiles, TensorFiles
-from torchair.debug.output_code import module_text
 from torchair.debug.run_folder import PhaseFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
@@ -101,7 +100,7 @@ def compile_fx(
         lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
     program = dumping(original, lowered, stage) or to_program(lowered, gm, stage)
     if files is not None:
-        files.code(module_text(program, stage.inputs))
+        files.code(program, stage.inputs)
     runner = capture(
         program,
         input_facts(gm, stage),

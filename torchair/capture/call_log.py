@@ -36,7 +36,7 @@ class Stopwatch(threading.local):
 
     def reset(self) -> None:
         """A new call begins."""
-        self.seconds = dict.fromkeys((KEY, INPUTS, PARAMETERS), 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys((KEY, INPUTS, PARAMETERS), 0.0)
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
         """The same function; its time counts for `phase`."""

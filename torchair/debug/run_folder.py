@@ -16,17 +16,17 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from torchair.core.errors import AirError
 from torchair.core.log import LineFormat, capture_logger, logger
 from torchair.core.torch_private import dynamo_utils
 from torchair.debug.files import PRIVATE_MODE, make_folder, next_folder, open_file, write_text
+from torchair.debug.output_code import module_text
 
 PRODUCT = "npugraph_ex"
 _opening = threading.Lock()
@@ -68,10 +68,11 @@ class PhaseFiles:
         """The graph after one pass: the observer of the pass loop."""
         self._write_graph(f"aot_{self._phase}_graph_after_{title}", gm)
 
-    def code(self, text: str) -> None:
-        """The generated module."""
+    def code(self, program: Any, inputs: Sequence[Any]) -> None:
+        """The generated module, with a `main` for such inputs."""
         with _said_not_raised():
-            write_text(make_folder(self.model, self._phase) / "output_code.py", text, PRIVATE_MODE)
+            path = make_folder(self.model, self._phase) / "output_code.py"
+            write_text(path, module_text(program, inputs), PRIVATE_MODE)
 
     def _write_graph(self, what: str, gm: fx.GraphModule) -> None:
         with _said_not_raised():
@@ -147,5 +148,5 @@ def _readable(gm: fx.GraphModule) -> str:
 def _said_not_raised() -> Iterator[None]:
     try:
         yield
-    except (OSError, AirError) as error:
-        capture_logger.warning_once("a debug file was not written: %s", error)
+    except Exception as error:
+        capture_logger.warning_once("a debug file was not written: %s: %s", type(error).__name__, error)
