@@ -20,6 +20,7 @@ from torchair.backend.settings import settle
 from torchair.capture import DEVICES
 from torchair.configs import npugraph_ex
 from torchair.core.log import logger
+from torchair.debug import run_folder
 from torchair.debug.device_graph import TraceFiles
 
 RISKY = Trace().talk(1, "aiv_a").talk(2, "aiv_b").events
@@ -70,6 +71,19 @@ def test_every_recording_is_written_and_checked(
     assert names[1:] == [f"{stem}_filtered.json", f"{stem}_filtered_deadlock_check.json"]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
     assert "1 pairs of tasks may starve each other" in capsys.readouterr().out
+
+
+def test_the_debug_folder_keeps_traces_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_folder, "is_debugging", lambda: True)
+    monkeypatch.setattr(run_folder, "_log_into", lambda path: None)
+    with torch._dynamo.config.patch(debug_dir_root=str(tmp_path)):
+        run(TracingDevice(), monkeypatch)
+    (path,) = tmp_path.rglob("*.json")
+    assert path.parent.name == "model__0"
+    assert json.loads(path.read_text()) == RISKY
+    assert "starve" not in capsys.readouterr().out
 
 
 def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

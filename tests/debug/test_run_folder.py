@@ -209,6 +209,23 @@ def test_nothing_is_written_through_a_link(root: Path, tmp_path: Path) -> None:
     assert names(elsewhere) == []
 
 
+def test_a_file_that_cannot_be_written_ends_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: Any) -> None:
+        raise ValueError("no text for this graph")
+
+    monkeypatch.setattr(run_folder, "_readable", fail)
+    monkeypatch.setattr(run_folder, "module_text", fail)
+    monkeypatch.setattr(capture_logger, "level", logging.WARNING)
+    capture_logger.manager._clear_cache()
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(compiled(work)(x), work(x))
+    capture_logger.manager._clear_cache()
+    assert capsys.readouterr().out.count("a debug file was not written: ValueError: no text") == 1
+    assert not list(product(root).rglob("*.txt"))
+
+
 def test_links_and_long_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with pytest.raises(NotPossible, match="symbolic link"):
