@@ -70,7 +70,7 @@ def test_every_recording_is_written_and_checked(
     assert re.fullmatch(r"graph_\d+_id_0_rank_0_pid_\d+_ts_\d{20}", stem)
     assert names[1:] == [f"{stem}_filtered.json", f"{stem}_filtered_deadlock_check.json"]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
-    assert "1 pairs of tasks may starve each other" in capsys.readouterr().out
+    assert "pairs of tasks that may starve each other: 1" in capsys.readouterr().out
 
 
 def test_the_debug_folder_keeps_traces_unchecked(

@@ -206,7 +206,7 @@ def _check_trace(path: Path, cores: int) -> list[Conflict]:
         return []
     marked = path.with_name(f"{path.stem}_filtered_deadlock_check.json")
     _write(marked, content, mark(relevant, conflicts))
-    print(f"{len(conflicts)} pairs of tasks may starve each other, see {marked.name}")
+    print(f"pairs of tasks that may starve each other: {len(conflicts)}, marked in {marked.name}")
     print(_table([COLUMNS, *(conflict.row for conflict in conflicts)]))
     return conflicts
 
