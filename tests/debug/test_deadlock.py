@@ -95,6 +95,9 @@ def test_virtual_streams_continue_their_host() -> None:
     trace.task(2, "STREAM_ACTIVE", Task_Type="STREAM_ACTIVE", Active_Stream_Id="3").talk(3, "aiv_b")
     assert trace.conflicts() == []
     assert {event["tid"] for event in merge_streams(trace.events)} == {"stream1"}
+    assert [event["name"] for event in merge_streams(trace.task(1, "MatMul").events)] == [
+        "aiv_a", "STREAM_ACTIVE", "MatMul", "STREAM_ACTIVE", "aiv_b",
+    ]  # fmt: skip
 
 
 def test_streams_that_start_each_other_are_left_alone() -> None:
