@@ -126,7 +126,7 @@ def test_symbols(dynamic: bool) -> None:
 
 def test_other_programs_keep_their_graphs_functional() -> None:
     """Inductor writes in place by itself, and from a functional graph only."""
-    settings = Settings(mode="npugraph_ex")
+    settings = Settings(mode="npugraph_ex", user_pre_pass=print, user_post_pass=print)
     for kind in ("inductor", "native"):
         found = settings.switches(kind)
         assert not any(found[name] for name in ("as_written", "remove_cat_ops", "inplace_pass"))

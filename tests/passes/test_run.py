@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
 from typing import Any
 
 import pytest
+import torch
+from torch import fx
 
 from torchair.core.errors import BadPass
+from torchair.core.log import capture_logger, logger
 from torchair.passes.run import PassContext, Step, run, steps
 
 
@@ -49,3 +55,58 @@ def test_the_verifier_and_the_observer_see_every_step() -> None:
     ctx = PassContext(observe=lambda name, graph: seen.append(name), verify=lambda graph: seen.append("ok"))
     run(steps(Step(first), Step(second)), [], ctx)
     assert seen == ["ok", "first", "ok", "second"]
+
+
+def test_quiet_steps_are_shown_only_when_they_changed_something() -> None:
+    def idle(graph: list[str], ctx: PassContext) -> int:
+        return 0
+
+    seen: list[str] = []
+    ctx = PassContext(observe=lambda name, graph: seen.append(name))
+    run(steps(Step(idle), Step(idle, name="quiet", quiet=True), Step(first, quiet=True)), [], ctx)
+    assert seen == ["idle", "first"]
+
+
+def negate_again(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """sin -> neg(cos)"""
+    (sin,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
+    with gm.graph.inserting_before(sin):
+        cos = gm.graph.call_function(torch.ops.aten.cos.default, sin.args)
+        neg = gm.graph.call_function(torch.ops.aten.neg.default, (cos,))
+    sin.replace_all_uses_with(neg)
+    gm.graph.erase_node(sin)
+    return 1
+
+
+@pytest.mark.parametrize(("captures", "log"), [(True, capture_logger), (False, logger)])
+def test_at_debug_each_pass_says_what_it_did(
+    captures: bool, log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gm = fx.symbolic_trace(lambda x: torch.ops.aten.sin.default(x))
+    ctx = PassContext(switches={"captures": captures})
+    log.setLevel(logging.DEBUG)
+    try:
+        run(steps(Step(negate_again)), gm, ctx)
+        run(steps(), gm, ctx)
+    finally:
+        log.setLevel(logging.ERROR)
+    said = capsys.readouterr().out
+    changes = """3 -> 4 nodes
+  added    cos_default, neg_default
+  removed  sin_default
+  op       call_function  1 -> 2
+  target   aten.cos.default  0 -> 1
+  target   aten.neg.default  0 -> 1
+  target   aten.sin.default  1 -> 0
+"""
+    assert re.search(rf"pass negate_again: 1 changes in [\d.]+ ms, {re.escape(changes)}", said)
+    # The second list of passes is told about the whole way of the graph.
+    assert said.count(f"all passes so far: {changes}") == 2
+
+
+def test_without_debug_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(graph: Any) -> None:
+        raise AssertionError("counted")
+
+    monkeypatch.setattr(sys.modules["torchair.passes.run"], "census", fail)
+    assert run(steps(Step(first)), [], PassContext()) == ["first"]

@@ -16,6 +16,7 @@ from torchair.core.torch_private import (
     static_input_indices,
     written_by_plain_call,
 )
+from torchair.debug.run_folder import open_model
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Compile = Callable[..., Any]
@@ -32,20 +33,23 @@ def compile_dynamo(
     each part.
     """
     plain: list[Callable[..., Any]] = []
+    files = open_model(gm) if settings.captures else None
     example = list(inputs)
 
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             static = () if backward else static_input_indices(len(inputs))
-            runner = compile(
-                gm,
-                inputs,
-                settings,
-                static=static,
-                backward=backward,
-                is_inference=is_inference,
-                guarded=True,
-            )
+            with torch.profiler.record_function("npu_fx_compiler inference"):
+                runner = compile(
+                    gm,
+                    inputs,
+                    settings,
+                    static=static,
+                    backward=backward,
+                    is_inference=is_inference,
+                    guarded=True,
+                    files=files and files.phase("backward" if backward else "forward"),
+                )
             if is_inference and (written := written_by_plain_call(len(example))) is not None:
                 plain.append(_plain_call(runner.boxed, written))
             return _as_function(runner.boxed) if backward else runner.boxed

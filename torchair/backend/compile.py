@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
-from torchair.capture import Inputs, Runner, capture, inputs_of
+from torchair.capture import Inputs, Runner, capture, device_row, inputs_of
 from torchair.codegen import Program, build
 from torchair.codegen.graph import copy_graph
 from torchair.convert.convert import convert
@@ -30,7 +31,9 @@ from torchair.core.torch_private import (
     fake_tensor_prop,
     lowering_table,
 )
+from torchair.debug.device_graph import TraceFiles
 from torchair.debug.dump import ArrayFiles, TensorFiles
+from torchair.debug.run_folder import PhaseFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
@@ -69,9 +72,10 @@ def compile_fx(
     backward: bool = False,
     is_inference: bool = True,
     guarded: bool = False,
+    files: PhaseFiles | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
-    it is.
+    it is. `files` keep what the passes and the code generator made of it.
     """
     began = time.perf_counter()
     gm, stage = prepare(gm, inputs, settings)
@@ -82,6 +86,9 @@ def compile_fx(
         guarded,
     )
     context = pass_context(stage)
+    if files is not None:
+        files.graph(gm)
+        context.observe = files.after_pass
     original = copy_graph(gm) if settings.captures and settings.dumps_original else None
     run(FX_PASSES, gm, context)
     stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
@@ -92,6 +99,8 @@ def compile_fx(
         graph = to_ir(gm, stage, context)
         lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
     program = dumping(original, lowered, stage) or to_program(lowered, gm, stage)
+    if files is not None:
+        files.code(program, stage.inputs)
     runner = capture(
         program,
         input_facts(gm, stage),
@@ -99,6 +108,7 @@ def compile_fx(
         stage.device,
         stage.name,
         specialist=specialist,
+        recorded=trace_files(stage, files),
     )
     runner.conversion = stage.report
     logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
@@ -223,6 +233,29 @@ def dumping(original: fx.GraphModule | None, lowered: fx.GraphModule | None, sta
     graph = original or lowered
     assert graph is not None, "capture mode has a lowered graph"
     return TensorFiles(graph, settings.dump_folder)
+
+
+def trace_files(stage: Stage, files: PhaseFiles | None) -> TraceFiles | None:
+    """Who writes recorded graphs as task traces and checks them, if asked for and possible."""
+    checks = stage.settings.checks_deadlocks
+    reason = why_no_traces(stage)
+    if reason is not None and checks:
+        logger.warning_once("deadlock_check has nothing to analyse: %s", reason)
+    if reason is not None or not (checks or files):
+        return None
+    folder = files.model if files is not None else Path()
+    return TraceFiles(stage.name, folder, device_row(stage.device), stage.device, checks=checks)
+
+
+def why_no_traces(stage: Stage) -> str | None:
+    """The reason why there is no device graph to look at, or None."""
+    if not stage.settings.captures:
+        return "graph mode records no device graphs"
+    if stage.settings.run_eagerly or stage.settings.dumps:
+        return "nothing is recorded beside force_eager and tensor dumps"
+    if not device_row(stage.device).traces:
+        return f"{stage.device.type} writes no traces of recorded graphs"
+    return None
 
 
 def codegen_kind(stage: Stage) -> str:

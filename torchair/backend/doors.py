@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchair.backend.aot import compile_dynamo
@@ -18,6 +19,7 @@ from torchair.backend.settings import settle
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_options
+from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
@@ -82,7 +84,10 @@ class Compiler:
         self.config = config
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
-        return CompiledGraph(compile_graph(gm, example_inputs, settle(self.config)))
+        settings = settle(self.config)
+        files = open_compile() if settings.captures else None
+        with torch.profiler.record_function("npu_fx_compiler inference"):
+            return CompiledGraph(compile_graph(gm, example_inputs, settings, files=files))
 
 
 def compile_fx(

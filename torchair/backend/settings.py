@@ -38,6 +38,9 @@ PATHS = {
     "pool": "aclgraph_config.use_custom_pool",
     "force_recapture": "capture.force_recapture",
     "error_mode": "capture.capture_error_mode",
+    "deadlock_check": "capture.deadlock_check",
+    "graph_deadlock_check": "debug.deadlock_check",
+    "statistics": "capture.record_statistics_debug_info",
     "skip_validation": "capture.unsafe_skip_npugraph_capture_validation",
     "dumps": "dump_config.enable_dump",
     "dump_stage": "dump_config.data_dump_stage",
@@ -75,6 +78,9 @@ class Settings:
     pool: Any = None
     force_recapture: bool = False
     error_mode: str = "global"
+    deadlock_check: bool = False
+    graph_deadlock_check: bool = False
+    statistics: bool = False
     skip_validation: bool = False
     dumps: bool = False
     dump_stage: str = "optimized"
@@ -99,6 +105,11 @@ class Settings:
         """The graph as AOTAutograd left it is run and written, not what passes made of it."""
         return self.dumps and (self.dump_stage == "original" or self.run_eagerly)
 
+    @property
+    def checks_deadlocks(self) -> bool:
+        """By either name: the flat one, or the older one under `debug`."""
+        return self.deadlock_check or self.graph_deadlock_check
+
     def policy(self, backward: bool) -> Policy:
         """How recordings are made."""
         return Policy(
@@ -114,6 +125,8 @@ class Settings:
             memory_budget=self.memory_budget,
             skip_validation=self.skip_validation,
             backward=backward,
+            eager=self.captures and (self.run_eagerly or self.dumps),
+            statistics=self.statistics,
         )
 
     def switches(self, kind: str) -> dict[str, bool]:
@@ -124,6 +137,8 @@ class Settings:
         return {
             "captures": self.captures,
             "as_written": as_written,
+            "user_pre_pass": self.user_pre_pass is not None,
+            "user_post_pass": self.user_post_pass is not None,
             "host_lists": self.captures and not self.dumps_original,
             "remove_noop_ops": self.remove_noop_ops,
             "pattern_fusion_pass": self.pattern_fusion_pass,

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import torch
 
+from torchair.capture.call_log import (
+    Telling,
+    TellingBoundRunner,
+    TellingReplayRunner,
+    TellingSpecialRunner,
+    is_telling,
+)
 from torchair.capture.device import DEVICES, Device, device_row
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy, why_not
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
-from torchair.capture.runner import BoundRunner, ReplayRunner, Runner, SpecialRunner
+from torchair.capture.runner import BoundRunner, Recorded, ReplayRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
 
 __all__ = [
@@ -21,11 +28,13 @@ __all__ = [
     "Pending",
     "Policy",
     "Program",
+    "Recorded",
     "Report",
     "Role",
     "Runner",
     "Specialist",
     "capture",
+    "device_row",
     "inputs_of",
     "why_not",
 ]
@@ -40,18 +49,29 @@ def capture(
     *,
     row: Device | None = None,
     specialist: Specialist | None = None,
+    recorded: Recorded | None = None,
 ) -> Runner:
     """Put a program behind a runner. `row` says what the device offers; by default its row of `DEVICES`.
-    `specialist` makes better programs for single keys while this one serves.
+    `specialist` makes better programs for single keys while this one serves; `recorded` sees device graphs.
     """
     row = row or device_row(device)
+    telling = is_telling()
+    if policy.statistics and not telling:
+        logger.warning_once(
+            "record_statistics_debug_info has no effect: the log %r was not at DEBUG when the graph was "
+            "compiled",
+            logger.name,
+        )
     reason = why_not(inputs, policy, row)
     if reason is None:
-        return ReplayRunner(program, inputs, policy, device, name, row, specialist)
+        made = TellingReplayRunner if telling else ReplayRunner
+        return made(program, inputs, policy, device, name, row, specialist, recorded)
     if policy.capture and not policy.backward:
         if row.graph is None:
-            return BoundRunner(program, inputs, policy, device, name, row, specialist)
+            bound = TellingBoundRunner if telling else BoundRunner
+            return bound(program, inputs, policy, device, name, row, specialist)
         logger.warning_once("%s is not recorded and runs directly: %s", name, reason)
     if specialist is not None:
-        return SpecialRunner(program, inputs, policy, device, name, reason, specialist)
-    return Runner(program, inputs, policy, device, name, reason)
+        special = TellingSpecialRunner if telling else SpecialRunner
+        return special(program, inputs, policy, device, name, reason, specialist)
+    return (Telling if telling else Runner)(program, inputs, policy, device, name, reason)

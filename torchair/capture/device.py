@@ -31,10 +31,15 @@ class Graph(Protocol):
 
 
 class Device:
-    """One row: device type, name of its graph class, and whether replays draw fresh random numbers."""
+    """One row: device type, name of its graph class, whether replays draw fresh random numbers, and whether
+    a graph can write its tasks as a trace.
+    """
 
-    def __init__(self, type: str, graph: str | None = None, *, random: bool = False) -> None:
+    def __init__(
+        self, type: str, graph: str | None = None, *, random: bool = False, traces: bool = False
+    ) -> None:
         self.type = type
+        self.traces = traces
         self.graph = graph
         self.shared_pools: dict[tuple[int, PoolToken], Any] = {}  # of users' tokens, see pool.py
         self._random = random
@@ -65,6 +70,10 @@ class Device:
     def random_offset(self, device: torch.device) -> int:
         """How far the device's default generator has advanced."""
         return self.module.default_generators[device.index or 0].get_offset()
+
+    def vector_cores(self, device: torch.device) -> int:
+        """How many vector cores kernels share."""
+        return self.module.get_device_limit(device.index or 0)["vector_core_num"]
 
     def new_pool(self) -> PoolToken:
         """A fresh pool token."""
@@ -168,7 +177,7 @@ DEVICES: dict[str, Device] = {
     for row in (
         Device("cpu"),
         Device("cuda", "CUDAGraph", random=True),
-        Device("npu", "NPUGraph"),
+        Device("npu", "NPUGraph", traces=True),
     )
 }
 

@@ -39,6 +39,10 @@ class Policy:
     """Compare nothing before a replay: the caller promises that nothing moved."""
     backward: bool = False
     """The graph is a backward graph."""
+    eager: bool = False
+    """Capture mode, in which nothing is recorded on request."""
+    statistics: bool = False
+    """What a call tells at DEBUG includes minimum, maximum, norm and mean."""
 
     def __post_init__(self) -> None:
         if self.capture_limit < 1:

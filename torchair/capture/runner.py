@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device
+from torchair.capture.device import Device, Graph
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
@@ -46,6 +46,9 @@ from torchair.core.torch_private import is_profiling
 TURNS = 2  # recordings of one key that take turns while outputs are held
 RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
 REMEMBERED = 4096  # dropped keys that are remembered
+
+Recorded = Callable[[Graph], None]
+"""Looks at the device graph of each recording when it has been made; must not raise."""
 
 
 class Runner:
@@ -68,6 +71,8 @@ class Runner:
         self.device = device
         self.name = name
         self.why_not = why_not
+        # What runs directly in capture mode is a range of its own for profilers.
+        self._is_eager = policy.eager or (policy.capture and not policy.backward)
         self.book = Book(name)
         # What conversion did to the graph; the backend puts its report here.
         self.conversion: Any = None
@@ -76,11 +81,18 @@ class Runner:
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """The quickest callable for AOTAutograd: the program itself where nothing is recorded or counted."""
         is_boxed = getattr(self.program, "_boxed_call", False) and not self.inputs.packs
-        return self.program if is_boxed else self
+        return self.program if is_boxed and not self._is_eager else self
 
     def __call__(self, args: list[Any]) -> list[Any]:
         self._pack(args)
-        return self.program(args)
+        return self._directly(self.program, args)
+
+    def _directly(self, program: Program, args: list[Any]) -> list[Any]:
+        """Run without a recording, where there could be one; seen by profilers."""
+        if self._is_eager and is_profiling():
+            with torch.profiler.record_function("fx_run_eagerly"):
+                return program(args)
+        return program(args)
 
     def _pack(self, args: list[Any]) -> None:
         """Append the tensors that are made of numbers among the arguments."""
@@ -128,7 +140,7 @@ class SpecialRunner(Runner):
             self._programs.ask(key, args)
         self._seen[key] = None
         self._seen.move_to_end(key)
-        return self._programs.of(key)(args)
+        return self._directly(self._programs.of(key), args)
 
 
 class BoundRunner(Runner):
@@ -254,9 +266,11 @@ class ReplayRunner(Runner):
         name: str,
         row: Device,
         specialist: Specialist | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
         super().__init__(program, inputs, policy, device, name, None)
         self._specialist = specialist
+        self._observe = recorded
         self._row = row
         self._pool = pool_for(row, device, policy.pool)
         self._arena = Arena(device)
@@ -281,7 +295,7 @@ class ReplayRunner(Runner):
         if self.inputs.packs:
             self._pack(args)
         if self.why_not is not None or self._is_capturing():
-            return self.program(args)
+            return self._directly(self.program, args)
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self._call(args)
@@ -306,7 +320,7 @@ class ReplayRunner(Runner):
                     return self._take_over(entry, program, args)
             recording = self._choose(entry, args)
             if recording is None:
-                return entry.program(args)
+                return self._directly(entry.program, args)
             outputs = self._replay(entry, recording, args)
             args.clear()
             return outputs
@@ -464,6 +478,8 @@ class ReplayRunner(Runner):
             )
         self._pool.is_fresh = self._pool.is_fresh and not shared
         entry.recordings.append(made)
+        if self._observe is not None:
+            self._observe(made.graph)
         logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
         self._keep_budget(entry)
         return made

@@ -171,9 +171,9 @@ class DebugConfig(Group):
         flat="force_eager",
         engine=local("run_eagerly"),
     )
-    deadlock_check = graph(
+    deadlock_check = Option(
         False,
-        "Look for streams that wait for each other; static graphs only.",
+        "The same as `capture.deadlock_check`; graph mode has no recordings, which a log line says.",
         engine=local("deadlock_check"),
     )
 
@@ -493,7 +493,7 @@ class CaptureConfig(Group):
         flat="capture_error_mode",
     )
     deadlock_check = ex_only(
-        False, "Look for streams that wait for each other in the recording.", flat="deadlock_check"
+        False, "Search recordings (of the npu) for kernels that may starve each other.", flat="deadlock_check"
     )
     unsafe_skip_npugraph_capture_validation = ex_only(
         False,
@@ -502,7 +502,7 @@ class CaptureConfig(Group):
     )
     record_statistics_debug_info = ex_only(
         False,
-        "Add minimum, maximum, norm and mean of tensors to the debug log of a call.",
+        "Add min, max, norm and mean of tensors to what a graph compiled at DEBUG logs about its calls.",
         flat="record_statistics_debug_info",
         cached=False,
     )

@@ -23,6 +23,7 @@ from torch import fx
 from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import reset as reset_dynamo
+from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
@@ -89,7 +90,8 @@ __all__ = [
     "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation", "auto_functionalized",
     "auto_functionalized_v2", "borrow_tensor", "build_facts", "clear_blas_workspaces", "compile_fx_inner",
     "compiled_callable", "decomposition_of", "decomposition_table", "default_partition", "detect_fake_mode",
-    "disable_modes", "dump_graph", "dynamo_counters", "enable_python_dispatcher", "end_pool_allocation",
+    "disable_modes", "dump_graph", "dynamo_counters", "dynamo_utils", "enable_python_dispatcher",
+    "end_pool_allocation",
     "expression_nodes", "fake_tensor_prop", "fake_tracing", "faking", "find_overload", "forget_data_sizes",
     "free_symbols", "fwd_only", "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config",
     "inductor_cache_dir", "inductor_config", "is_alias", "is_profiling", "is_unbacked",

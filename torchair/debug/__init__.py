@@ -1,1 +1,1 @@
-"""Looking into a running graph: what each node computed."""
+"""Looking into graphs: what passes made of them, what nodes computed, what recordings hold."""

@@ -31,7 +31,7 @@ __all__ = ["CAPTURE_PASSES", "FX_PASSES", "GE_PASSES", "PassContext", "Step", "r
 
 FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
-    Step(user_pre_pass, name="post_grad_custom_pre_pass"),
+    Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass"),
     # One spelling of each idea for everything below.
     Step(remove_noop_ops, on="remove_noop_ops", name="optimize_noop_ops"),
     Step(recover_view_inplace, name="recover_view_inplace_pattern"),
@@ -41,16 +41,16 @@ FX_PASSES = steps(
     # Fusions, widest first: a narrow one would eat the parts of a wide one. They are written with `view`.
     Step(apply_pattern_passes, on="pattern_fusion_pass"),
     Step(view_to_reshape, after=(apply_pattern_passes,)),
-    Step(user_post_pass, name="post_grad_custom_post_pass"),
+    Step(user_post_pass, on="user_post_pass", name="post_grad_custom_post_pass"),
     # Users' passes may have opened scopes: everything behind counts on pairs.
-    Step(check_scopes, after=(user_post_pass,)),
+    Step(check_scopes, after=(user_post_pass,), quiet=True),
     # The inputs of the program are settled here: what follows counts them.
-    Step(move_host_lists, on="host_lists"),
+    Step(move_host_lists, on="host_lists", quiet=True),
 )
 
 CAPTURE_PASSES = steps(
     # A program that knows no streams needs no scopes and no events; nor do the passes below.
-    Step(run_on_one_stream, unless="as_written"),
+    Step(run_on_one_stream, unless="as_written", quiet=True),
     # Producers are still functional here: each may get another overload and another place to write to.
     Step(remove_cat_ops, on="remove_cat_ops"),
     # Events. They stand before the passes that write in place, which ask what is ordered by them.
@@ -70,7 +70,7 @@ CAPTURE_PASSES = steps(
     Step(replace_dynamic_workspace_ops, on="as_written"),
     Step(resolve_default_stream_markers, on="as_written", after=(apply_event_closure_with_multi_stream,)),
     # The code generator has its own idea of what to write in place, for graphs that did not come this way.
-    Step(keep_memory_decisions, on="as_written"),
+    Step(keep_memory_decisions, on="as_written", quiet=True),
 )
 
 GE_PASSES = steps(

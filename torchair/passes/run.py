@@ -4,13 +4,15 @@ of it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchair.core.errors import AirError, BadPass
-from torchair.core.log import logger
+from torchair.core.log import capture_logger, logger
+from torchair.passes.census import Census, Member, census, comparison
 
 Pass = Callable[[Any, "PassContext"], int]
 Observer = Callable[[str, Any], None]
@@ -19,7 +21,7 @@ Observer = Callable[[str, Any], None]
 @dataclass(frozen=True)
 class Step:
     """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand
-    before it.
+    before it. A `quiet` step is shown to the observer only when it changed something.
     """
 
     fn: Pass
@@ -27,6 +29,7 @@ class Step:
     unless: str = ""
     after: tuple[Pass, ...] = ()
     name: str = ""
+    quiet: bool = False
 
     @property
     def title(self) -> str:
@@ -59,6 +62,9 @@ class PassContext:
     skips: list[Skip] = field(default_factory=list["Skip"])
     changes: dict[str, int] = field(default_factory=dict[str, int])
     current: str = ""
+    # The graph that passes are told about, and what was in it before the first of them.
+    seen: Any = None
+    first: Census = field(default_factory=dict[str, Member])
 
     def skip(self, node: object, reason: str) -> None:
         """Say that the current pass left `node` alone, and why."""
@@ -77,6 +83,7 @@ def steps(*listed: Step) -> tuple[Step, ...]:
 
 def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
     """Run the steps in order on a graph (FX or GE), which is changed in place."""
+    log = PassLog(context, graph)
     for step in listed:
         if step.on and not context.switches.get(step.on, True):
             continue
@@ -96,9 +103,34 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
                 next="switch the pass off, or mend it: a pass must leave a valid graph",
             ) from error
         context.changes[step.title] = context.changes.get(step.title, 0) + changed
-        logger.debug(
-            "pass %s: %d changes in %.1f ms", step.title, changed, (time.perf_counter() - began) * 1e3
-        )
-        if context.observe is not None:
+        log.passed(step.title, changed, time.perf_counter() - began)
+        if context.observe is not None and (changed or not step.quiet):
             context.observe(step.title, graph)
+    log.ended()
     return graph
+
+
+class PassLog:
+    """What is said at DEBUG about each pass of a list, and about all that the graph went through."""
+
+    def __init__(self, context: PassContext, graph: Any) -> None:
+        self._log = capture_logger if context.switches.get("captures", False) else logger
+        self._is_on = self._log.isEnabledFor(logging.DEBUG)
+        self._graph = graph
+        self._before = census(graph) if self._is_on else {}
+        if self._is_on and context.seen is not graph:
+            context.seen, context.first = graph, self._before
+        self._first = context.first
+
+    def passed(self, title: str, changed: int, seconds: float) -> None:
+        """One pass is over."""
+        if not self._is_on:
+            return
+        before, self._before = self._before, census(self._graph)
+        text = comparison(before, self._before)
+        self._log.debug("pass %s: %d changes in %.1f ms, %s", title, changed, seconds * 1e3, text)
+
+    def ended(self) -> None:
+        """All are over."""
+        if self._is_on:
+            self._log.debug("all passes so far: %s", comparison(self._first, self._before))

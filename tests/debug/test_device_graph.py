@@ -1,0 +1,143 @@
+"""Task traces of recordings: when they are written, where, and how the option finds its way to the check."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchair
+from tests.capture.simulated import CPU, SimulatedDevice, SimulatedGraph
+from tests.debug.test_deadlock import Trace
+from torchair.backend.compile import compile_fx
+from torchair.backend.settings import settle
+from torchair.capture import DEVICES
+from torchair.configs import npugraph_ex
+from torchair.core.log import logger
+from torchair.debug import run_folder
+from torchair.debug.device_graph import TraceFiles
+
+RISKY = Trace().talk(1, "aiv_a").talk(2, "aiv_b").events
+
+
+class TracingDevice(SimulatedDevice):
+    """A simulated device whose graphs write a trace, as those of the NPU do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.traces = True
+
+    def vector_cores(self, device: torch.device) -> int:
+        return 48
+
+    def record(self, *args: Any) -> Any:
+        graph, outputs = super().record(*args)
+        graph.debug_dump = lambda path: Path(path).write_text(json.dumps(RISKY))
+        return graph, outputs
+
+
+@pytest.fixture
+def loud() -> Iterator[None]:
+    logger.setLevel(logging.WARNING)
+    logger._said.clear()
+    yield
+    logger.setLevel(logging.ERROR)
+
+
+def run(row: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    monkeypatch.setitem(DEVICES, "cpu", row)
+    function = torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)
+    for _ in range(3):
+        torch.testing.assert_close(function(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_every_recording_is_written_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = TracingDevice()
+    run(row, monkeypatch, deadlock_check=True)
+    assert row.captures == 1
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 3
+    stem = names[0].removesuffix(".json")
+    assert re.fullmatch(r"graph_\d+_id_0_rank_0_pid_\d+_ts_\d{20}", stem)
+    assert names[1:] == [f"{stem}_filtered.json", f"{stem}_filtered_deadlock_check.json"]
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
+    assert "pairs of tasks that may starve each other: 1" in capsys.readouterr().out
+
+
+def test_the_debug_folder_keeps_traces_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_folder, "is_debugging", lambda: True)
+    monkeypatch.setattr(run_folder, "_log_into", lambda path: None)
+    with torch._dynamo.config.patch(debug_dir_root=str(tmp_path)):
+        run(TracingDevice(), monkeypatch)
+    (path,) = tmp_path.rglob("*.json")
+    assert path.parent.name == "model__0"
+    assert json.loads(path.read_text()) == RISKY
+    assert "starve" not in capsys.readouterr().out
+
+
+def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(TracingDevice(), monkeypatch)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "cpu writes no traces of recorded graphs"),
+        ({"force_eager": True}, "nothing is recorded beside force_eager and tensor dumps"),
+    ],
+)
+@pytest.mark.usefixtures("loud")
+def test_where_there_is_no_trace_one_line_says_so(
+    options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(DEVICES["cpu"], monkeypatch, deadlock_check=True, **options)
+    said = capsys.readouterr().out
+    assert said.count(f"deadlock_check has nothing to analyse: {reason}") == 1
+    assert "has no effect" not in said
+
+
+@pytest.mark.usefixtures("loud")
+def test_the_older_name(capsys: pytest.CaptureFixture[str]) -> None:
+    config = torchair.CompilerConfig()
+    config.debug.deadlock_check = True
+    assert settle(config).checks_deadlocks
+    torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(compiler_config=config))(torch.ones(2))
+    said = capsys.readouterr().out
+    assert "deadlock_check has nothing to analyse: graph mode records no device graphs" in said
+    assert "has no effect" not in said
+
+
+def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(SimulatedGraph):
+        def debug_dump(self, path: str) -> None:
+            raise OSError("disk full")
+
+    files = TraceFiles("graph_7", tmp_path, TracingDevice(), CPU, checks=True)
+    files(Broken.__new__(Broken))
+    assert "graph_7: no trace of its recording: OSError: disk full" in capsys.readouterr().out
+
+
+def test_the_row_of_the_npu_says_that_it_writes_traces() -> None:
+    assert [row.type for row in DEVICES.values() if row.traces] == ["npu"]
+
+
+def test_statistics_reach_the_runner() -> None:
+    config = npugraph_ex.CompilerConfig()
+    config.record_statistics_debug_info = True
+    gm = torch.fx.symbolic_trace(lambda x: [torch.ops.aten.sin.default(x)])
+    assert compile_fx(gm, [torch.ones(2)], settle(config)).policy.statistics

@@ -1,0 +1,44 @@
+"""The device graphs of recordings as task traces, and their check for deadlocks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchair.capture import Device
+from torchair.core.log import capture_logger as logger
+from torchair.debug.deadlock import check_trace
+from torchair.debug.files import FILE_MODE, make_folder
+
+
+class TraceFiles:
+    """Writes the trace of every recording of one FX graph; with `checks`, looks for deadlocks in it."""
+
+    def __init__(self, name: str, folder: Path, row: Device, device: torch.device, *, checks: bool) -> None:
+        self._name = name
+        self._folder = folder
+        self._row = row
+        self._device = device
+        self._checks = checks
+        self._ids = itertools.count()
+
+    def __call__(self, graph: Any) -> None:
+        """Advice only: a graph that cannot be written or checked is recorded all the same."""
+        try:
+            path = make_folder(self._folder) / self._file_name()
+            graph.debug_dump(str(path))
+            path.chmod(FILE_MODE)
+            if self._checks:
+                check_trace(path, self._row.vector_cores(self._device))
+        except Exception as error:
+            logger.error("%s: no trace of its recording: %s: %s", self._name, type(error).__name__, error)
+
+    def _file_name(self) -> str:
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S%f")
+        place = f"rank_{self._device.index or 0}_pid_{os.getpid()}"
+        return f"{self._name}_id_{next(self._ids)}_{place}_ts_{stamp}.json"

@@ -1,0 +1,52 @@
+"""Who is in a graph, and what a pass made of it: the text of the debug log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from torch import fx
+
+from torchair.ge.graph import Graph
+
+Census = dict[str, "Member"]
+
+
+class Member(NamedTuple):
+    """One node or op: its kind (`placeholder`, `call_function`, …; for the IR `op`) and what it calls."""
+
+    kind: str
+    target: str
+
+
+def census(graph: Any) -> Census:
+    """All nodes of an FX graph or ops of a GE graph, by name."""
+    if isinstance(graph, fx.GraphModule):
+        return {node.name: Member(node.op, str(node.target)) for node in graph.graph.nodes}
+    if isinstance(graph, Graph):
+        return {op.name: Member("op", op.type) for op in graph.ops}
+    return {}
+
+
+def comparison(before: Census, after: Census) -> str:
+    """Counts before and after, who came and who went, and how many of each kind and target changed."""
+    gone = [name for name, member in before.items() if after.get(name) != member]
+    come = [name for name, member in after.items() if before.get(name) != member]
+    lines = [f"{len(before)} -> {len(after)} nodes"]
+    lines += [f"  added    {', '.join(come)}"] if come else []
+    lines += [f"  removed  {', '.join(gone)}"] if gone else []
+    lines += _table("op", Counter(m.kind for m in before.values()), Counter(m.kind for m in after.values()))
+    lines += _table("target", Counter(_called(before)), Counter(_called(after)))
+    return "\n".join(lines)
+
+
+def _called(members: Census) -> list[str]:
+    """What is called; an input's target is only its name."""
+    return [member.target for member in members.values() if member.kind not in ("placeholder", "output")]
+
+
+def _table(head: str, before: Counter[str], after: Counter[str]) -> list[str]:
+    """A line for each key whose count changed."""
+    changed = [key for key in sorted(before | after) if before[key] != after[key]]
+    width = max(map(len, changed), default=0)
+    return [f"  {head:<8} {key:<{width}}  {before[key]} -> {after[key]}" for key in changed]
