@@ -78,14 +78,11 @@ _OPAQUE = {
 }  # fmt: skip
 OPAQUE = {name: why for why, names in _OPAQUE.items() for name in names}
 # Rows that are not equal to eager, and why.
-_BATCH_NORM = "the reference kernel of BatchNormV3 gives its statistics in float32, the traced one in 16 bits"
+_TIES = "of several equal elements torch does not say which one's index it returns"
 UNEQUAL = {
     ("baddbmm", torch.bfloat16): "the product is rounded before it is added to, as it is on the device",
-    ("lerp", torch.bfloat16): "Inductor's decomposition rounds the difference before it is weighted",
-    ("native_batch_norm", torch.bfloat16): _BATCH_NORM,
-    ("native_batch_norm", torch.float16): _BATCH_NORM,
-    ("_native_batch_norm_legit", torch.bfloat16): _BATCH_NORM,
-    ("_native_batch_norm_legit", torch.float16): _BATCH_NORM,
+    **{("mode", dtype): _TIES for dtype in DTYPES if dtype not in (torch.float32, torch.complex64)},
+    **{("kthvalue", dtype): _TIES for dtype in (torch.int64, torch.int32)},
 }
 
 
