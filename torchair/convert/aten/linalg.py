@@ -2,7 +2,8 @@
 
 Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
 `linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; for what
-makes reflectors or pivots there are no IR ops: such calls are carried through, with the reasons below.
+makes reflectors there are no IR ops: such calls are carried through, with the reasons below. LAPACK's pivots
+are in `lu.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from torchair.ge.types import TensorSpec
 aten = torch.ops.aten
 
 _REFLECTORS = "the IR has no Householder reflectors"
-_PIVOTS = "the IR has no LAPACK pivots: its Lu gives a permutation"
 
 opaque(
     {
@@ -205,7 +205,7 @@ def linalg_inv_ex(A, *, check_errors=False, used):
 
 def _keeps_factors(used: Sequence[bool], places: Sequence[int]) -> None:
     if any(used[place] for place in places):
-        raise NotImplementedError(f"somebody reads the factors, and {_PIVOTS}")
+        raise NotImplementedError("somebody reads the factors, which are made for themselves")
 
 
 @converter(aten._linalg_solve_ex.default)
@@ -254,7 +254,11 @@ def linalg_lu(A, *, pivot=True):
         lower, upper = packed, packed
     else:
         packed, rows = ge.Lu(squared(A, m, n), output_idx_type=INT64)
-        count = min(m, n) if isinstance(m, int) and isinstance(n, int) else ge.Minimum(cast(m, INT64), cast(n, INT64))
+        count = (
+            min(m, n)
+            if isinstance(m, int) and isinstance(n, int)
+            else ge.Minimum(cast(m, INT64), cast(n, INT64))
+        )
         rows, lower, upper = corner(rows, m), corner(packed, m, count), corner(packed, count, n)
     chosen = ge.OneHot(rows, cast(m, INT64), like(1, A), like(0, A), axis=-1)
     return transposed(chosen), unit_lower(lower), ge.Triu(upper)
@@ -357,7 +361,9 @@ def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, meta_out
 
 @converter(aten.linalg_pinv.atol_rtol_tensor)
 def linalg_pinv(self, *, atol=None, rtol=None, hermitian=False):
-    """V S^-1 U^H, of the singular values above the tolerance."""
+    """V S^-1 U^H, of the singular values above the tolerance; an empty matrix has none."""
+    if any(same_size(size, 0) for size in sizes(self)[-2:]):
+        return transposed(self)
     if hermitian:
         values, v = ge.SelfAdjointEig(self, compute_v=True)
         sigma, u = real(values), v

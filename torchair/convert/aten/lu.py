@@ -77,9 +77,7 @@ def rows_of(pivots: Tensor, size: Any) -> Tensor:
         for _ in range((size - 1).bit_length()):
             origin = origin.gather(-1, origin)
     else:
-        origin = repeated(
-            lambda x: x.gather(-1, x), lambda x: (x.gather(-1, x) != x).any(), origin
-        )
+        origin = repeated(lambda x: x.gather(-1, x), lambda x: (x.gather(-1, x) != x).any(), origin)
     return torch.where(touched < 0, swaps, origin.gather(-1, touched.clamp(min=0)))
 
 
@@ -147,3 +145,46 @@ def linalg_lu_solve(
         return torch.zeros_like(x).scatter(-2, rows, x)
     x = torch.linalg.solve_triangular(LU, x.gather(-2, rows), upper=False, unitriangular=True)
     return torch.linalg.solve_triangular(LU, x, upper=True)
+
+
+# What solves and determinants keep for their gradients. Without readers of the factors these calls have IR ops
+# of their own.
+
+
+def factors_for_determinant(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors and pivots: those of the transposed matrix where that is the one LAPACK finds in memory."""
+    turned = A.is_contiguous() and not A.is_complex()
+    packed, pivots, _ = aten.linalg_lu_factor_ex.default(A.mT if turned else A)
+    return packed, pivots
+
+
+def parity(pivots: Tensor) -> Tensor:
+    """1 for an even number of swaps, -1 for an odd one."""
+    swapped = pivots != places_of(pivots.shape[-1], pivots) + 1
+    return 1 - 2 * (swapped.sum(-1) % 2)
+
+
+@taken_apart(aten._linalg_det.default)
+def linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The determinant and the factors."""
+    packed, pivots = factors_for_determinant(A)
+    return packed.diagonal(0, -2, -1).prod(-1) * parity(pivots), packed, pivots
+
+
+@taken_apart(aten._linalg_slogdet.default)
+def linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sign and logarithm of the magnitude of the determinant, and the factors."""
+    packed, pivots = factors_for_determinant(A)
+    diagonal = packed.diagonal(0, -2, -1)
+    return diagonal.sgn().prod(-1) * parity(pivots), diagonal.abs().log().sum(-1), packed, pivots
+
+
+@taken_apart(aten._linalg_solve_ex.default)
+def linalg_solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    """X with A X = B, or X A = B, the factors, and which matrices failed."""
+    if check_errors:
+        return NotImplemented
+    is_vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
+    packed, pivots, info = aten.linalg_lu_factor_ex.default(A)
+    x = aten.linalg_lu_solve.default(packed, pivots, B.unsqueeze(-1) if is_vector else B, left=left)
+    return x.squeeze(-1) if is_vector else x, packed, pivots, info
