@@ -60,7 +60,6 @@ _OPAQUE = {
     ),
     "the IR has eigenvalues of symmetric matrices only": ("linalg.eig", "linalg.eigvals"),
     "how often to square depends on the data": ("matrix_exp",),
-    "a number is read from the data": ("item", "narrow", "take", "tensor_split"),
     "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views", "resize_as_"),
     "sparse tensors do not exist in the IR": ("to_sparse",),
     "the number of slices is not inferred": ("unique", "unique_consecutive"),

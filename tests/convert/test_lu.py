@@ -5,14 +5,13 @@ matrices; and chains of swaps as long as they get.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, linalg
 
 from tests.convert.harness import compare
-from tests.convert.test_linalg import CLOSE, DTYPES, FORMS, check, converted, square
+from tests.convert.test_linalg import CLOSE, FORMS, check, converted, square
 from torchair.backend.doors import get_npu_backend
 from torchair.convert.aten.lu import rows_of, swaps_of
 
@@ -42,31 +41,31 @@ def unpacked(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.lu_unpack(*linalg.lu_factor_ex(x)[:2]))
 
 
+def everything(x: Tensor) -> tuple[Tensor, ...]:
+    return *linalg.lu(x), *factored(x), *unpacked(x)
+
+
 @FORMS
 @SHAPES
-@pytest.mark.parametrize("fn", [linalg.lu, factored, unpacked], ids=lambda fn: fn.__name__)
-def test_shapes(fn: Callable[..., Any], shape: tuple[int, ...], dynamic: bool) -> None:
-    check(fn, torch.randn(shape), dynamic=dynamic, **CLOSE)
+def test_shapes(shape: tuple[int, ...], dynamic: bool) -> None:
+    check(everything, torch.randn(shape), dynamic=dynamic, **CLOSE)
 
 
 @SHAPES
-@pytest.mark.parametrize("fn", [linalg.lu, factored, unpacked], ids=lambda fn: fn.__name__)
-def test_complex_numbers(fn: Callable[..., Any], shape: tuple[int, ...]) -> None:
-    check(fn, torch.randn(shape, dtype=torch.complex64), **CLOSE)
+def test_complex_numbers(shape: tuple[int, ...]) -> None:
+    check(everything, torch.randn(shape, dtype=torch.complex64), **CLOSE)
 
 
 @FORMS
 @EMPTY
-@pytest.mark.parametrize("fn", [linalg.lu, factored, unpacked], ids=lambda fn: fn.__name__)
-def test_without_elements(fn: Callable[..., Any], shape: tuple[int, ...], dynamic: bool) -> None:
-    check(fn, torch.randn(shape), dynamic=dynamic)
+def test_without_elements(shape: tuple[int, ...], dynamic: bool) -> None:
+    check(everything, torch.randn(shape), dynamic=dynamic)
 
 
 @FORMS
 @pytest.mark.parametrize("name", SPECIAL)
 def test_ties_and_singular_matrices(name: str, dynamic: bool) -> None:
-    check(factored, SPECIAL[name], dynamic=dynamic)
-    check(unpacked, SPECIAL[name], dynamic=dynamic)
+    check(lambda x: (*factored(x), *unpacked(x)), SPECIAL[name], dynamic=dynamic)
 
 
 @pytest.mark.parametrize("data", [False, True])
@@ -95,7 +94,7 @@ def test_swaps_and_rows_follow_from_each_other() -> None:
 
 
 @FORMS
-@DTYPES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("adjoint", [False, True])
 def test_solve(left: bool, adjoint: bool, dtype: torch.dtype, dynamic: bool) -> None:

@@ -101,9 +101,8 @@ def _permute(
     moved = [dim for dim in perm if before[dim] != 1 or is_symbol(before[dim])]
     symbols = [size for size in after if is_symbol(size)]
     # Beside a 0, a -1 could be any size.
-    inferable = not symbols or (
-        len(symbols) == 1 and not any(size == 0 for size in after if not is_symbol(size))
-    )
+    zeros = [size for size in after if not is_symbol(size) and size == 0]
+    inferable = len(symbols) <= (0 if zeros else 1)
     if moved == sorted(moved) and inferable:
         return _reshape(steps, tuple(-1 if is_symbol(size) else size for size in after), after)
     return (*steps, Step("permute", after, perm=perm))

@@ -254,11 +254,8 @@ def linalg_lu(A, *, pivot=True):
         lower, upper = packed, packed
     else:
         packed, rows = ge.Lu(squared(A, m, n), output_idx_type=INT64)
-        count = (
-            min(m, n)
-            if isinstance(m, int) and isinstance(n, int)
-            else ge.Minimum(cast(m, INT64), cast(n, INT64))
-        )
+        known = isinstance(m, int) and isinstance(n, int)
+        count = min(m, n) if known else ge.Minimum(cast(m, INT64), cast(n, INT64))
         rows, lower, upper = corner(rows, m), corner(packed, m, count), corner(packed, count, n)
     chosen = ge.OneHot(rows, cast(m, INT64), like(1, A), like(0, A), axis=-1)
     return transposed(chosen), unit_lower(lower), ge.Triu(upper)

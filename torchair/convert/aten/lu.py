@@ -1,5 +1,5 @@
-"""LU factors with LAPACK's pivots, taken apart into torch calls that convert. The IR's Lu says which row of the
-input each row of the factors came from; LAPACK says which rows were swapped at each step.
+"""LU factors with LAPACK's pivots, taken apart into torch calls that convert. The IR's Lu says which row of
+the input each row of the factors came from; LAPACK says which rows were swapped at each step.
 
 One follows from the other without a step per row. Rows swap only with rows below, so a row that left its
 place before step i is found by following the permutation until it leads to i or below; and where a row came
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchair.convert.registry import taken_apart
 
 aten = torch.ops.aten
-Tensor = torch.Tensor
 
 
 def places_of(size: Any, x: Tensor) -> Tensor:
@@ -147,8 +147,8 @@ def linalg_lu_solve(
     return torch.linalg.solve_triangular(LU, x, upper=True)
 
 
-# What solves and determinants keep for their gradients. Without readers of the factors these calls have IR ops
-# of their own.
+# What solves and determinants keep for their gradients. Without readers of the factors these calls have IR
+# ops of their own.
 
 
 def factors_for_determinant(A: Tensor) -> tuple[Tensor, Tensor]:
