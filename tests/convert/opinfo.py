@@ -55,9 +55,7 @@ WAYS = ("aot_eager", "reference", "eager")
 
 # Operators with an ATen call that is carried through as it is, by the reason. All others convert as a whole.
 _OPAQUE = {
-    "the IR makes no LDL factors and no Householder reflectors": (
-        "geqrf", "linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve",
-    ),
+    "the IR has no LDL factors": ("linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve"),
     "the IR has eigenvalues of symmetric matrices only": ("linalg.eig", "linalg.eigvals"),
     "how often to square depends on the data": ("matrix_exp",),
     "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views", "resize_as_"),

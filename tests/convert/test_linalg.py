@@ -161,6 +161,20 @@ def test_qr(shape: tuple[int, ...], mode: str, dtype: torch.dtype) -> None:
     check(lambda x: tuple(linalg.qr(x, mode)), x, **CLOSE)
 
 
+@DTYPES
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 1, 3), (0, 3, 3), (0, 2), (3, 0)], ids=str)
+def test_geqrf(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype)
+    check(torch.geqrf, x, **CLOSE)
+    check(torch.geqrf, torch.zeros_like(x))
+    check(torch.geqrf, torch.tril(x).mT.contiguous() if x.numel() else x, **CLOSE)
+
+
+def test_geqrf_of_many_columns_is_left_to_lapack() -> None:
+    assert "16 columns" in fallbacks(torch.geqrf, torch.randn(20, 17))["aten.geqrf.default"]
+    check(torch.geqrf, torch.randn(20, 17), allow=["aten.geqrf.default"], **CLOSE)
+
+
 REFLECTED = pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 5, 3)], ids=str)
 
 
@@ -270,7 +284,6 @@ def test_composites_end_in_ir_ops(fn: Callable[..., Any]) -> None:
 
 
 OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
-    "aten.geqrf.default": (torch.geqrf, "reflectors"),
     "aten.linalg_ldl_factor_ex.default": (lambda x: tuple(linalg.ldl_factor(x)), "LDL"),
     "aten.linalg_eig.default": (lambda x: linalg.eig(x).eigenvalues.abs().sum(), "symmetric"),
     "aten.linalg_matrix_exp.default": (linalg.matrix_exp, "data"),

@@ -1,9 +1,9 @@
 """Matrices: factors, solutions, inverses, determinants. The IR's ops take the last two dims and any batch.
 
 Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
-`linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; for what
-makes reflectors there are no IR ops: such calls are carried through, with the reasons below. LAPACK's pivots
-are in `lu.py`.
+`linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; what
+makes reflectors is in `reflectors.py`, LAPACK's pivots are in `lu.py`. For the calls below there are no IR
+ops: they are carried through.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ from torchair.ge.types import TensorSpec
 
 aten = torch.ops.aten
 
-_REFLECTORS = "the IR has no Householder reflectors"
 
 opaque(
     {
-        aten.geqrf.default: _REFLECTORS,
         aten.linalg_ldl_factor_ex.default: "the IR has no LDL factors",
         aten.linalg_ldl_solve.default: "the IR has no LDL factors",
         aten.linalg_eig.default: "the IR has eigenvalues of symmetric matrices only",
