@@ -55,16 +55,9 @@ WAYS = ("aot_eager", "reference", "eager")
 
 # Operators with an ATen call that is carried through as it is, by the reason. All others convert as a whole.
 _OPAQUE = {
-    "the IR makes no LAPACK pivots and no Householder reflectors": (
-        "geqrf", "linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve", "linalg.lu_factor",
-        "linalg.lu_factor_ex", "linalg.lu_solve", "lu", "lu_solve", "linalg.lu", "lu_unpack",
-    ),
-    "its default tolerance depends on sizes, and those on symbols": (
-        "linalg.pinv", "linalg.pinv:hermitian", "linalg.pinv:singular",
-    ),
+    "the IR has no LDL factors": ("linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve"),
     "the IR has eigenvalues of symmetric matrices only": ("linalg.eig", "linalg.eigvals"),
     "how often to square depends on the data": ("matrix_exp",),
-    "a number is read from the data": ("item", "narrow", "take", "tensor_split"),
     "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views", "resize_as_"),
     "sparse tensors do not exist in the IR": ("to_sparse",),
     "the number of slices is not inferred": ("unique", "unique_consecutive"),

@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
-from tests.convert.harness import check, converted
+from tests.convert.harness import check, compare, converted
 from tests.convert.test_pointwise import f16, f32, i64, make
+from torchair.backend.doors import get_npu_backend
+from torchair.configs.compiler_config import CompilerConfig
 
 SIZES = {
     "add": lambda a, b: a + b + 1, "sub": lambda a, b: 2 * a - b, "mul": lambda a, b: a * b,
@@ -80,3 +82,45 @@ def test_constant_arithmetic_follows_the_dtype():
         )
 
     check(run, make(f32, 3))
+
+
+def filled(x, n):
+    """A number from the data as a size, twice, and as an operand."""
+    size = n.item()
+    torch._check(size >= 0)
+    torch._check(size < 10)
+    return torch.full((size,), 2.0) + torch.arange(size), x * size
+
+
+READ = {
+    "as_sizes": (filled, torch.randn(3), torch.tensor(4)),
+    "as_result": (lambda n: n.item(), torch.tensor(4)),
+    "in_arithmetic": (lambda x, n: x * (n.item() * 2 + 1), torch.randn(3), torch.tensor([3]).int()),
+    "all_digits": (lambda x: x.sum().item() / 3, torch.randn(3, dtype=torch.float64)),
+    "a_float": (lambda x, y: y + x.item(), torch.tensor(0.1), torch.randn(2, dtype=torch.float64)),
+    "16_bits": (lambda x, y: y + x.item(), torch.tensor(0.1).bfloat16(), torch.randn(2)),
+    "a_bool": (lambda x: x.item(), torch.tensor(True)),
+    "beside_reshapes": (lambda x: (x.reshape(()), x.item(), x.reshape(()) * 2), torch.tensor([2.5])),
+    "two": (lambda a, b: (a.item() + b.item(), a * b.item()), torch.tensor(2), torch.tensor(5)),
+    "twice": (lambda a: (a.item() + a.item(), a * a.item()), torch.tensor(2)),
+    "of_a_result": (lambda a: torch.full((2,), (a * 2).item()), torch.tensor(2.5)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", READ)
+def test_numbers_read_from_data(name, dynamic):
+    fn, *args = READ[name]
+    report = check(fn, *args, dynamic=dynamic)
+    assert report.converted["aten._local_scalar_dense.default"]
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+def test_compiled_graphs_read_anew_in_every_call(codegen):
+    config = CompilerConfig()
+    config.engine_config.codegen = codegen
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        fn = torch.compile(filled, backend=get_npu_backend(compiler_config=config), fullgraph=True)
+        for number in (4, 5, 0):
+            args = (torch.randn(3), torch.tensor(number))
+            compare(fn(*args), filled(*args))

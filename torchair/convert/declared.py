@@ -542,7 +542,7 @@ supported(aten.complex.default, aten.polar.default, cases=[Support(F32(2, 3), F3
 SQUARE = [Support(F32(4, 4)), Support(F64(2, 3, 3)), Support(C64(2, 3, 3))]
 DEFINITE = [Support(T([[2.0, 0.5], [0.5, 1.0]])), Support(T([[[4.0, 1.0], [1.0, 3.0]]], dtype=torch.float64))]
 supported(aten.linalg_inv_ex.default, cases=SQUARE)
-supported(aten.linalg_lu.default, cases=SQUARE)
+supported(aten.linalg_lu.default, cases=[*SQUARE, Support(F32(5, 2)), Support(F32(2, 2, 5))])
 supported(aten.linalg_cholesky_ex.default, cases=DEFINITE)
 supported(aten.cholesky_inverse.default, cases=DEFINITE)
 supported(aten.cholesky_solve.default, cases=[Support(F32(2, 3), T([[2.0, 0.0], [0.5, 1.0]]))])

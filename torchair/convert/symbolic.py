@@ -10,7 +10,7 @@ import operator
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, FLOAT, INT64, cast, result_type, size_of
+from torchair.convert.operands import BOOL, FLOAT, INT64, cast, result_type, size_of, torch_dtype
 from torchair.convert.registry import converter
 from torchair.core.torch_private import SYM_MATH
 from torchair.ge.graph import Tensor
@@ -150,6 +150,18 @@ def sym_size(self, dim):
 def sym_numel(self):
     """The number of elements."""
     return cast(ge.ReduceProdD(ge.Shape(self, dtype=INT64), axes=[0]), INT64)
+
+
+@converter(aten._local_scalar_dense.default)
+def local_scalar_dense(self):
+    """The number in a tensor of one element: the tensor itself, which is read where it is made."""
+    dtype = torch_dtype(self)
+    if dtype.is_complex:
+        raise NotImplementedError("there are no complex symbols")
+    number = ge.Reshape(self, [])
+    if dtype.is_floating_point:
+        return number if dtype == torch.float64 else cast(number, FLOAT)
+    return cast(number, BOOL if dtype == torch.bool else INT64)
 
 
 @converter(

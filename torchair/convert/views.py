@@ -100,7 +100,10 @@ def _permute(
         return steps
     moved = [dim for dim in perm if before[dim] != 1 or is_symbol(before[dim])]
     symbols = [size for size in after if is_symbol(size)]
-    if moved == sorted(moved) and len(symbols) <= 1:
+    # Beside a 0, a -1 could be any size.
+    zeros = [size for size in after if not is_symbol(size) and size == 0]
+    inferable = len(symbols) <= (0 if zeros else 1)
+    if moved == sorted(moved) and inferable:
         return _reshape(steps, tuple(-1 if is_symbol(size) else size for size in after), after)
     return (*steps, Step("permute", after, perm=perm))
 

@@ -12,7 +12,7 @@ from torchair.core.torch_private import disable_modes
 from torchair.engine.layout import restride
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
 from torchair.ge.graph import Op, Tensor
-from torchair.ge.host import Host, host_dtype
+from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import torch_call
 
 Value = torch.Tensor | Host
@@ -32,7 +32,16 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
         )
         return flat_values(target(*args, **kwargs))
     arguments = [_lookup(argument, values) for argument in op.arguments().values()]
-    return call(op, arguments, device)
+    results = call(op, arguments, device)
+    if not any(_is_read(tensor) for tensor in op.outputs):
+        return results
+    pairs = zip(results, op.outputs, strict=True)
+    return [as_host(value) if _is_read(tensor) else value for value, tensor in pairs]
+
+
+def _is_read(tensor: Tensor) -> bool:
+    """A number that FX reads from data: read here once, so that everybody computes with the same symbol."""
+    return isinstance(tensor.meta, Host) and is_symbol(tensor.meta.value)
 
 
 def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:

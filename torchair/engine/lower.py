@@ -406,7 +406,8 @@ def _bind_symbols(state: Lowering, node: fx.Node) -> None:
     """
     value = node.meta.get("val")
     if is_symbol(value):
-        if value.node.expr.is_symbol:
+        # A bool that is read is an expression (u0 == 1) of a symbol that no node has.
+        if value.node.expr.is_symbol or is_unbacked(value):
             state.symbols.setdefault(value.node.expr, node)
         return
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:

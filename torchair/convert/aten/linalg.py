@@ -1,8 +1,9 @@
 """Matrices: factors, solutions, inverses, determinants. The IR's ops take the last two dims and any batch.
 
 Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
-`linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; for what
-makes reflectors or pivots there are no IR ops: such calls are carried through, with the reasons below.
+`linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; what
+makes reflectors is in `reflectors.py`, LAPACK's pivots are in `lu.py`. For the calls below there are no IR
+ops: they are carried through.
 """
 
 from __future__ import annotations
@@ -32,14 +33,9 @@ from torchair.ge.types import TensorSpec
 
 aten = torch.ops.aten
 
-_REFLECTORS = "the IR has no Householder reflectors"
-_PIVOTS = "the IR has no LAPACK pivots: its Lu gives a permutation"
 
 opaque(
     {
-        aten.geqrf.default: _REFLECTORS,
-        aten.linalg_lu_factor_ex.default: _PIVOTS,
-        aten.linalg_lu_solve.default: _PIVOTS,
         aten.linalg_ldl_factor_ex.default: "the IR has no LDL factors",
         aten.linalg_ldl_solve.default: "the IR has no LDL factors",
         aten.linalg_eig.default: "the IR has eigenvalues of symmetric matrices only",
@@ -207,7 +203,7 @@ def linalg_inv_ex(A, *, check_errors=False, used):
 
 def _keeps_factors(used: Sequence[bool], places: Sequence[int]) -> None:
     if any(used[place] for place in places):
-        raise NotImplementedError(f"somebody reads the factors, and {_PIVOTS}")
+        raise NotImplementedError("somebody reads the factors, which are made for themselves")
 
 
 @converter(aten._linalg_solve_ex.default)
@@ -243,27 +239,41 @@ def linalg_slogdet(A, *, used):
 
 @converter(aten.linalg_lu.default)
 def linalg_lu(A, *, pivot=True):
-    """P, L, U with A = P L U of a square matrix; the IR's permutation says which row went where."""
+    """P, L, U with A = P L U; the IR's permutation says which row went where.
+
+    Its Lu wants square matrices. Zeros beside or below a matrix change none of its pivots: the first of equal
+    candidates wins.
+    """
     if not pivot:
         raise NotImplementedError("the IR's Lu always pivots")
-    if not same_size(sizes(A)[-2], sizes(A)[-1]):
-        raise NotImplementedError("the IR's Lu wants square matrices")
-    packed, rows = ge.Lu(A, output_idx_type=INT64)
-    one, zero = like(1, A), like(0, A)
-    chosen = ge.OneHot(rows, cast(size_of(A, -1), INT64), one, zero, axis=-1)
-    return transposed(chosen), unit_lower(packed), ge.Triu(packed)
+    m, n = (size_of(A, dim) for dim in (-2, -1))
+    if same_size(sizes(A)[-2], sizes(A)[-1]):
+        packed, rows = ge.Lu(A, output_idx_type=INT64)
+        lower, upper = packed, packed
+    else:
+        packed, rows = ge.Lu(squared(A, m, n), output_idx_type=INT64)
+        known = isinstance(m, int) and isinstance(n, int)
+        count = min(m, n) if known else ge.Minimum(cast(m, INT64), cast(n, INT64))
+        rows, lower, upper = corner(rows, m), corner(packed, m, count), corner(packed, count, n)
+    chosen = ge.OneHot(rows, cast(m, INT64), like(1, A), like(0, A), axis=-1)
+    return transposed(chosen), unit_lower(lower), ge.Triu(upper)
 
 
-@converter(aten.lu_unpack.default)
-def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, meta_outputs):
-    """L and U of packed factors."""
-    if unpack_pivots:
-        raise NotImplementedError(_PIVOTS)
-    if not unpack_data:
-        return tuple(nothing(spec) for spec in meta_outputs)
-    if not same_size(sizes(LU_data)[-2], sizes(LU_data)[-1]):
-        raise NotImplementedError("only square matrices")
-    return nothing(meta_outputs[0]), unit_lower(LU_data), ge.Triu(LU_data)
+def squared(A: Tensor, m: Any, n: Any) -> Tensor:
+    """The matrix with zeros beside or below it."""
+    if isinstance(m, int) and isinstance(n, int):
+        below, beside = max(n - m, 0), max(m - n, 0)
+    else:
+        side = ge.Maximum(cast(m, INT64), cast(n, INT64))
+        below, beside = (ge.Sub(side, cast(size, INT64)) for size in (m, n))
+    paddings = [*[0] * (2 * A.rank - 4), 0, below, 0, beside]
+    return ge.PadV3(A, pack(paddings), like(0, A), mode="constant")
+
+
+def corner(x: Tensor, *counts: Any) -> Tensor:
+    """The first so many elements along the last dims."""
+    axes = list(range(x.rank - len(counts), x.rank))
+    return ge.StridedSliceV2(x, [0] * len(counts), pack(counts), axes, [1] * len(counts))
 
 
 # Orthogonal factors
@@ -346,7 +356,9 @@ def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, meta_out
 
 @converter(aten.linalg_pinv.atol_rtol_tensor)
 def linalg_pinv(self, *, atol=None, rtol=None, hermitian=False):
-    """V S^-1 U^H, of the singular values above the tolerance."""
+    """V S^-1 U^H, of the singular values above the tolerance; an empty matrix has none."""
+    if any(same_size(size, 0) for size in sizes(self)[-2:]):
+        return transposed(self)
     if hermitian:
         values, v = ge.SelfAdjointEig(self, compute_v=True)
         sigma, u = real(values), v

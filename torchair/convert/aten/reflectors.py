@@ -1,0 +1,51 @@
+"""QR as LAPACK keeps it: R above, and below the diagonal the vectors of Householder reflectors 1 - tau v v^H.
+
+The IR's Qr gives products of them only, so the columns are reduced one by one, in torch calls that convert.
+Of many columns LAPACK's call is carried through: it works on blocks of them, and is far faster.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchair.convert.registry import taken_apart
+
+aten = torch.ops.aten
+
+UNROLLED = 16
+
+
+def reduced(step: int, packed: Tensor, tau: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, ...]:
+    """The reflector that leaves nothing below the diagonal in one column, applied to the columns behind."""
+    column = packed[..., step : step + 1]
+    alpha = column[..., step : step + 1, :]
+    below = torch.where(rows > step, column, 0)
+    length = below.abs().square().sum(-2, keepdim=True).sqrt()
+    rest = length if not alpha.is_complex() else torch.hypot(length, alpha.imag)
+    is_done = rest == 0
+    size = torch.hypot(alpha.abs(), length)
+    beta = torch.where((alpha.real if alpha.is_complex() else alpha) < 0, size, -size)
+    beta = torch.where(is_done, alpha, beta)
+    weight = torch.where(is_done, 0, (beta - alpha) / beta)
+    tail = torch.where(is_done, 0, below / (alpha - beta))
+    v = torch.where(rows == step, 1, tail)
+    turned = packed - weight.conj() * v * (v.conj() * packed).sum(-2, keepdim=True)
+    made = torch.where(rows < step, column, torch.where(rows == step, beta, tail))
+    packed = torch.where(columns > step, turned, torch.where(columns == step, made, packed))
+    return packed, torch.where(columns[: tau.shape[-1]] == step, weight.squeeze(-1), tau)
+
+
+@taken_apart(aten.geqrf.default)
+def geqrf(self: Tensor) -> tuple[Tensor, Tensor]:
+    """R with the vectors of the reflectors below, and their weights."""
+    m, n = self.shape[-2:]
+    count = torch.sym_min(m, n)
+    if not isinstance(count, int) or count > UNROLLED:
+        raise NotImplementedError(f"it is unrolled up to {UNROLLED} columns, and has {count}")
+    rows = torch.arange(m, device=self.device).unsqueeze(-1)
+    columns = torch.arange(n, device=self.device)
+    packed, tau = self.clone(), self.new_zeros([*self.shape[:-2], count])
+    for step in range(count):
+        packed, tau = reduced(step, packed, tau, rows, columns)
+    return packed, tau
