@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +43,13 @@ from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
 
-# Per device type and mode: what `codegen="auto"` starts with.
+# Per device type and mode: what `codegen="auto"` starts with, else Inductor.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
+# A recording on the CPU of so many calls is worth a library: it takes seconds more to build, and saves the
+# Python between kernels, some 2 us each, on every call.
+MANY_CALLS = 40
+# Who serves a graph that a code generator nobody asked for by name cannot serve.
+NEXT = {"native": "inductor", "inductor": "eager"}
 
 
 @dataclass
@@ -59,6 +65,7 @@ class Stage:
     is_inference: bool = True
     guarded: bool = False
     name: str = ""
+    calls: int = 0  # in the graph as it was given
     report: Report = field(default_factory=Report)
     ge_graph: Graph | None = None
 
@@ -132,7 +139,8 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
     ):
         fake_tensor_prop(gm, fake_mode, fakes)
     graph_name = Graph().name
-    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name)
+    calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
+    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls)
 
 
 def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:
@@ -263,8 +271,11 @@ def codegen_kind(stage: Stage) -> str:
     settings = stage.settings
     if settings.run_eagerly or (settings.dumps and settings.captures):
         return "eager"
-    auto = AUTO.get((stage.device.type, settings.captures), "inductor")
-    return auto if settings.codegen == "auto" else settings.codegen
+    if settings.codegen != "auto":
+        return settings.codegen
+    if stage.device.type == "cpu" and settings.captures and not stage.backward and stage.calls >= MANY_CALLS:
+        return "native"
+    return AUTO.get((stage.device.type, settings.captures), "inductor")
 
 
 def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage) -> Program:
@@ -291,20 +302,25 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             inference=stage.is_inference,
         )
 
-    return make(kind) if wanted != "auto" or kind == "eager" else _with_fall_back(make, kind, stage.name)
+    return make(kind) if wanted != "auto" else _with_fall_back(make, kind, stage.name)
 
 
 def _with_fall_back(make: Callable[[str], Program], kind: str, name: str) -> Program:
-    """Nobody asked for this code generator by name: when it cannot serve the graph, the plain one does."""
-    try:
-        return make(kind)
-    except Exception as error:
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        logger.error(
-            "%s: %s could not compile the graph (%s: %s); it runs with codegen='eager'",
-            name, kind, type(error).__name__, first_line,
-        )  # fmt: skip
-        return make("eager")
+    """Nobody asked for this code generator by name: when it cannot serve the graph, the next one does."""
+    while kind in NEXT:
+        try:
+            return make(kind)
+        except Exception as error:
+            first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            # A native library is a bonus: that there is none is nothing to worry about.
+            level = logging.INFO if kind == "native" else logging.ERROR
+            logger.log(
+                level,
+                "%s: %s could not compile the graph (%s: %s); it runs with codegen=%r",
+                name, kind, type(error).__name__, first_line, NEXT[kind],
+            )  # fmt: skip
+            kind = NEXT[kind]
+    return make(kind)
 
 
 class Reference:
