@@ -58,13 +58,9 @@ _OPAQUE = {
     "the IR has no LDL factors": ("linalg.ldl_factor", "linalg.ldl_factor_ex", "linalg.ldl_solve"),
     "the IR has eigenvalues of symmetric matrices only": ("linalg.eig", "linalg.eigvals"),
     "how often to square depends on the data": ("matrix_exp",),
-    "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views", "resize_as_"),
+    "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views",),
     "sparse tensors do not exist in the IR": ("to_sparse",),
     "the number of slices is not inferred": ("unique", "unique_consecutive"),
-    "a mask without a size, or larger than the tensor": ("index_put", "masked_scatter"),
-    "its attributes are sizes, and here symbols": (
-        "nn.functional.conv3d", "nn.functional.scaled_dot_product_attention",
-    ),
     "an op of torch's own library, which has no parts to convert": (
         "nn.functional.linear_cross_entropy:chunked", "nn.functional.linear_cross_entropy:chunked_none",
     ),

@@ -71,13 +71,15 @@ def own_parts(target: Any) -> Fn | None:
 
 
 def opaque(rows: Mapping[Any, str]) -> None:
-    """Rows `overload: reason`: calls for which the IR has no words. They are carried through as they are."""
+    """Rows `overload: reason`: calls for which the IR has no words. They are carried through as they are. An
+    overload of a library that need not be there is given by name.
+    """
     _opaque.update(rows)
 
 
 def why_opaque(target: Any) -> str:
     """Why an FX target is carried through as it is."""
-    return _opaque.get(target, "it has no converter and no decomposition")
+    return _opaque.get(target) or _opaque.get(str(target), "it has no converter and no decomposition")
 
 
 def rename(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:

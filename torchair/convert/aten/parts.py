@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from torchair.convert.registry import taken_apart
+from torchair.convert.registry import opaque, taken_apart
 from torchair.core.torch_private import find_overload
 
 aten = torch.ops.aten
@@ -179,6 +179,16 @@ PARTS = {
     "_is_any_true.default": torch.any,
     "_is_all_true.default": torch.all,
 }  # fmt: skip
+
+_SPARSE = "sparse tensors do not exist in the IR"
+_CHUNKED = "it makes loss and gradients chunk by chunk to save memory; taken apart it would not"
+opaque({
+    aten._to_sparse.default: _SPARSE,
+    aten._to_sparse.sparse_dim: _SPARSE,
+    aten._to_dense.default: _SPARSE,
+    "torch_nn._linear_cross_entropy_batch_chunked.default": _CHUNKED,
+    "torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default": _CHUNKED,
+})  # fmt: skip
 
 for _name, _fn in PARTS.items():
     _overload = find_overload(f"aten.{_name}")
