@@ -6,6 +6,7 @@ Where a device has no graphs, the program runs directly with the same keys, coun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,3 +221,39 @@ def test_15_lengths_of_attention_are_no_keys(device: torch.device) -> None:
     for lengths in ([5, 7], [6, 8], [9, 3], [2, 16], [7, 7]):
         torch.testing.assert_close(run(q, k, v, lengths), attend(q, k, v, lengths))
     assert counted("captured") == 1
+
+
+# Items that are about one pass or tool have their tests beside the others of that pass or tool.
+ELSEWHERE = {
+    11: (
+        "passes/test_fx.py",
+        "test_reinplace_input_mutated_ops",
+        "test_an_old_value_that_is_still_read_is_not_overwritten",
+    ),
+    12: ("passes/test_fx.py", "test_remove_noop_ops", "test_a_clone_that_is_returned_stays"),
+    13: ("passes/test_cat.py", "test_producers_write_into_slices", "test_cats_that_stay"),
+    14: (
+        "passes/test_in_place.py",
+        "test_a_reader_on_another_stream_without_an_event_vetoes",
+        "test_a_reader_on_another_stream_with_an_event_does_not",
+    ),
+    20: ("debug/test_dump.py", "test_every_tensor_of_every_call", "test_arrays_of_the_untouched_graph"),
+    22: ("passes/test_streams.py", "test_balanced_scopes_are_valid", "test_unbalanced_scopes_are_an_error"),
+    23: (
+        "passes/test_fx.py",
+        "test_register_replacement_fires_and_can_be_vetoed",
+        "test_a_replacement_does_not_cross_streams",
+    ),
+    25: (
+        "debug/test_deadlock.py",
+        "test_concurrent_and_too_many_cores",
+        "test_ordered_through_a_third_stream",
+    ),
+}
+
+
+@pytest.mark.parametrize("item", ELSEWHERE)
+def test_item_has_its_tests(item: int) -> None:
+    path, *names = ELSEWHERE[item]
+    text = (Path(__file__).parents[1] / path).read_text(encoding="utf-8")
+    assert [name for name in names if f"def {name}(" not in text] == []
