@@ -3,8 +3,8 @@
 One sample is traced once; the traced graph is run as it is (that is `aot_eager`), by the reference engine and
 by the lowered graph. A sample that AOTAutograd itself cannot serve says nothing about us and is skipped.
 
-`python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--save FILE] [OP]`
-prints a table of what is not perfect, and saves all of it as JSON.
+`python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--codegen inductor]
+[--save FILE] [OP]` prints a table of what is not perfect, and saves all of it as JSON.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ UNDEFINED = (
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
     "resize_", "resize_as_",
 )  # fmt: skip
-# The ways a traced graph is run: as traced, by the reference engine, lowered to ATen calls.
-WAYS = ("aot_eager", "reference", "eager")
+# The ways a traced graph is run, beside as traced: by the reference engine, lowered to ATen calls.
+WAYS = ("reference", "eager")
 
 # Operators with an ATen call that is carried through as it is, by the reason. All others convert as a whole.
 _OPAQUE = {
@@ -108,6 +108,7 @@ class Outcome:
 class Traced:
     """One sample under way: which way to run next, what the compiler said."""
 
+    ways: Sequence[str] = WAYS
     way: str = "aot_eager"
     runs: dict[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class Traced:
     def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The compiler given to AOTAutograd. What fails here is told apart from what fails in AOTAutograd."""
         self.runs["aot_eager"] = lambda args: gm(*args)
-        for way in WAYS[1:]:
+        for way in self.ways:
             config = CompilerConfig()
             config.engine_config.codegen = way
             try:
@@ -174,8 +175,10 @@ def samples_of(op: Any, dtype: torch.dtype, limit: int | None = None) -> list[An
     return [found[round(place * step)] for place in range(limit)]
 
 
-def check_op(op: Any, dtype: torch.dtype, dynamic: bool, limit: int | None = None) -> Outcome:
-    """Every sample of one operator."""
+def check_op(
+    op: Any, dtype: torch.dtype, dynamic: bool, limit: int | None = None, ways: Sequence[str] = WAYS
+) -> Outcome:
+    """Every sample of one operator, by these code generators."""
     outcome = Outcome(name_of(op), str(dtype).removeprefix("torch."), dynamic)
     began = time.perf_counter()
     with warnings.catch_warnings(), torch.no_grad(), mock.patch.object(table, "wrapper_set_seed", _unseeded):
@@ -186,7 +189,7 @@ def check_op(op: Any, dtype: torch.dtype, dynamic: bool, limit: int | None = Non
             outcome.skipped.append(f"its samples cannot be made: {_first_line(error)}")
             return outcome
         for sample in samples:
-            _check_sample(op, sample, tolerance_of(op, dtype), outcome)
+            _check_sample(op, sample, tolerance_of(op, dtype), outcome, ways)
     outcome.seconds = round(time.perf_counter() - began, 2)
     return outcome
 
@@ -234,7 +237,9 @@ def _as_function(op: Any, sample: Any) -> tuple[Callable[..., list[Any]], list[t
     return call, tensors
 
 
-def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Outcome) -> None:
+def _check_sample(
+    op: Any, sample: Any, tolerance: dict[str, float], outcome: Outcome, ways: Sequence[str]
+) -> None:
     call, tensors = _as_function(op, sample)
     try:
         expected = _run(call, tensors)
@@ -245,7 +250,7 @@ def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Ou
     differs = functools.partial(
         _differs, expected=expected, tolerance=None if drew or op.name in UNDEFINED else tolerance
     )
-    traced = Traced()
+    traced = Traced(ways)
     compiled = aot_function(
         call, traced.compile, dynamic=outcome.dynamic, keep_inference_input_mutations=True
     )
@@ -259,7 +264,7 @@ def _check_sample(op: Any, sample: Any, tolerance: dict[str, float], outcome: Ou
     outcome.samples += 1
     _note(traced.report, outcome)
     equal = True
-    for traced.way in WAYS[1:]:
+    for traced.way in ways:
         try:
             got = _run(compiled, tensors)
             why = differs(got)
@@ -381,6 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator, from the i-th on")
     parser.add_argument("--samples", type=int, help="at most so many samples per operator")
+    parser.add_argument("--codegen", nargs="*", default=WAYS, help="reference, eager, inductor or native")
     parser.add_argument("--save", type=Path, help="write all outcomes here as JSON")
     chosen = parser.parse_args(arguments)
     dtype = getattr(torch, chosen.dtype)
@@ -390,7 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for op in ops[first::step]:
         if dtype not in op.supported_dtypes("cpu"):
             continue
-        outcomes.append(check_op(op, dtype, chosen.dynamic, chosen.samples))
+        outcomes.append(check_op(op, dtype, chosen.dynamic, chosen.samples, chosen.codegen))
         print(line(outcomes[-1]), flush=True)
         if chosen.save is not None:
             chosen.save.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))

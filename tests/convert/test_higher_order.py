@@ -154,7 +154,7 @@ CASES: dict[str, tuple[Fn, set[str], set[str]]] = {
     "scan": (scanned, {"Mul"}, set()),
     "long_scan": (long_scan, set(), {"scan"}),
     "regions": (regions, {"Sin"}, set()),
-    "out_dtype": (wide, set(), {"aten._int_mm.default"}),
+    "out_dtype": (wide, set(), set()),
     "checkpoint": (recomputed, {"Sin"}, set()),
     "flex_attention": (attention, set(), {"flex_attention"}),
     "auto_functionalized": (writes, set(), {"auto_functionalized_v2"}),

@@ -18,7 +18,7 @@ import torchair
 from tests.models.zoo import ROWS, Row, leaves
 
 MODES = ("max-autotune", "npugraph_ex")
-QUICK_AUTO = ("bert", "llama", "resnet")
+QUICK_AUTO = ("llama", "resnet")
 
 
 class Counted:
