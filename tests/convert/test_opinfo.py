@@ -1,8 +1,8 @@
 """Every operator of PyTorch's own table, against eager: reference run and lowered graph, static and dynamic.
 
 `make test` takes one sample of every second operator in float32, and symbolic sizes for every sixteenth of
-them; `make test-full` takes more samples of all, all sizes symbolic too, and the other dtypes. What is not perfect is a row in
-`opinfo.py`, with a reason.
+them; `make test-full` takes more samples of all, all sizes symbolic too, and the other dtypes. What is not
+perfect is a row in `opinfo.py`, with a reason.
 """
 
 from __future__ import annotations
