@@ -108,7 +108,9 @@ def test_cache_holds_what_eager_wrote(mode: str, device: torch.device) -> None:
         torch.testing.assert_close(right.cumulative_length, left.cumulative_length)
 
 
-@pytest.mark.parametrize("codegen", ["eager", "auto", pytest.param("native", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "codegen", ["eager", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("auto", "native"))]
+)
 @pytest.mark.parametrize("mode", MODES.values())
 def test_no_step_copies_the_cache(mode: str, codegen: str, tmp_path: Path) -> None:
     model = tiny_llama()
