@@ -61,7 +61,7 @@ _OPAQUE = {
     "the memory behind a view is not a tensor of the IR": ("as_strided:partial_views",),
     "sparse tensors do not exist in the IR": ("to_sparse",),
     "the number of slices is not inferred": ("unique", "unique_consecutive"),
-    "an op of torch's own library, which has no parts to convert": (
+    "it makes loss and gradients chunk by chunk to save memory; taken apart it would not": (
         "nn.functional.linear_cross_entropy:chunked", "nn.functional.linear_cross_entropy:chunked_none",
     ),
 }  # fmt: skip

@@ -16,6 +16,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from tests.passes.test_options import DOCUMENTED
 from torchair.core.errors import NotPossible
 from torchair.core.log import capture_logger, logger
 from torchair.core.torch_private import dynamo_utils
@@ -23,31 +24,8 @@ from torchair.debug import run_folder
 from torchair.debug.files import write_text
 from torchair.debug.run_folder import DebugLog, name_folder_by_rank
 from torchair.npugraph_ex import compile_fx
-from torchair.passes import CAPTURE_PASSES, FX_PASSES
 
-# The passes of capture mode that write files, in their order.
-NAMES = (
-    "post_grad_custom_pre_pass",
-    "optimize_noop_ops",
-    "recover_view_inplace_pattern",
-    "apply_pattern_passes",
-    "view_to_reshape",
-    "post_grad_custom_post_pass",
-    "remove_cat_ops",
-    "apply_event_closure_with_multi_stream",
-    "apply_event_record",
-    "eliminate_dead_code",
-    "reinplace_inplaceable_ops_pass",
-    "reinplace_input_mutated_ops",
-    "decompose_auto_functionalized",
-    "eliminate_self_copy",
-    "replace_dynamic_workspace_ops",
-    "replace_core_limit_nodes",
-    "replace_deterministic_nodes",
-    "resolve_default_stream_markers",
-)
-PRE, POST = NAMES[0], NAMES[5]
-TITLES = {step.title for step in (*FX_PASSES, *CAPTURE_PASSES)}
+PRE, POST = "post_grad_custom_pre_pass", "post_grad_custom_post_pass"
 
 
 @pytest.fixture
@@ -87,7 +65,7 @@ def work(x: torch.Tensor) -> torch.Tensor:
 
 
 def expected(phase: str, *, without: tuple[str, ...] = (PRE, POST)) -> list[str]:
-    passes = [name for name in NAMES if name in TITLES and name not in without]
+    passes = [name for name in DOCUMENTED if name not in without]
     graphs = [f"aot_{phase}_graph", *(f"aot_{phase}_graph_after_{name}" for name in passes)]
     return [*(f"{number:03d}_{name}.txt" for number, name in enumerate(graphs)), "output_code.py"]
 

@@ -91,28 +91,26 @@ class Telling(Runner):
         return row.why_no_graphs() is None and row.is_capturing()
 
 
-class TellingBoundRunner(Telling, BoundRunner):
+class TellingKeys(Telling):
+    """A runner that asks for a key on each call."""
+
+    _key: Callable[[list[Any]], Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._key = self._watch.timed(KEY, self._key)
+
+
+class TellingBoundRunner(TellingKeys, BoundRunner):
     """Counts keys, and tells."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._key = self._watch.timed(KEY, self._key)
 
-
-class TellingSpecialRunner(Telling, SpecialRunner):
+class TellingSpecialRunner(TellingKeys, SpecialRunner):
     """Runs directly, with a program per key, and tells."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._key = self._watch.timed(KEY, self._key)
 
-
-class TellingReplayRunner(Telling, ReplayRunner):
+class TellingReplayRunner(TellingKeys, ReplayRunner):
     """Records and replays, and tells."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._key = self._watch.timed(KEY, self._key)
 
     def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
         made = super()._recorded(entry, args, private)

@@ -134,13 +134,13 @@ def _reduce_memory_format(kind: torch.memory_format) -> tuple[Any, ...]:
 def stable_cache_keys() -> Iterator[None]:
     """Inside, another program finds what this one puts into Inductor's cache. The key is a pickle with memory
     formats in it, and pickle writes such a value as `torch.contiguous_format` of whatever module it finds
-    first that has a `torch`: a module of the user's, if that was the first to import torch.
+    first that has a `torch`: a module of the user's, if that was the first to import torch. One build at a
+    time.
     """
     copyreg.pickle(torch.memory_format, _reduce_memory_format)
     try:
         yield
     finally:
-        # Another thread may have left before: its key is then merely another one.
         copyreg.dispatch_table.pop(torch.memory_format, None)
 
 

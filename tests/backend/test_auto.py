@@ -1,0 +1,64 @@
+"""Which code generator serves a graph when nobody asks for one by name, and who comes next when it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchair.backend import compile as backend
+from torchair.backend.settings import settle
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.torch_private import make_fx
+
+
+def chain(length: int) -> Any:
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        for _ in range(length):
+            x = x.sin()
+        return [x]
+
+    return make_fx(run)(torch.randn(3))
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds that were tried; only plain Python can be built."""
+    kinds: list[str] = []
+    build = backend.build
+
+    def refuse(kind: str, *args: Any, **kwargs: Any) -> Any:
+        kinds.append(kind)
+        if kind != "eager":
+            raise RuntimeError(f"no {kind} here")
+        return build(kind, *args, **kwargs)
+
+    monkeypatch.setattr(backend, "build", refuse)
+    return kinds
+
+
+@pytest.mark.parametrize(
+    ("mode", "length", "kinds"),
+    [
+        ("npugraph_ex", backend.MANY_CALLS, ["native", "inductor", "eager"]),
+        ("npugraph_ex", backend.MANY_CALLS - 1, ["inductor", "eager"]),
+        ("max-autotune", backend.MANY_CALLS, ["inductor", "eager"]),
+    ],
+)
+def test_the_next_one_serves(mode: str, length: int, kinds: list[str], tried: list[str]) -> None:
+    config = CompilerConfig()
+    config.mode = mode
+    x = torch.randn(3)
+    gm = chain(length)
+    runner = backend.compile_fx(gm, [x], settle(config))
+    assert tried == kinds
+    torch.testing.assert_close(runner.run(x), gm(x))
+
+
+def test_one_that_was_asked_for_has_no_next(tried: list[str]) -> None:
+    config = CompilerConfig()
+    config.engine_config.codegen = "inductor"
+    with pytest.raises(RuntimeError, match="no inductor here"):
+        backend.compile_fx(chain(2), [torch.randn(3)], settle(config))
+    assert tried == ["inductor"]
