@@ -26,6 +26,11 @@ SUITES: dict[str, Callable[[Options], report.Suite]] = {
 }
 
 
+def columns() -> list[str]:
+    """The columns of all suites."""
+    return list(dict.fromkeys([column.name for column in COLUMNS] + list(overhead.BACKENDS)))
+
+
 def parse(arguments: list[str]) -> tuple[list[str], Options]:
     """The suites to run, and how."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -33,7 +38,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Options]:
     parser.add_argument("--json", type=Path, help="write all figures, in seconds, to this file")
     parser.add_argument("--rounds", type=int, help="how often each column is sampled (default 15, quick 5)")
     parser.add_argument("--models", nargs="+", choices=[m.name for m in MODELS], help="only these models")
-    parser.add_argument("--backends", nargs="+", choices=[c.name for c in COLUMNS], help="only these columns")
+    parser.add_argument("--backends", nargs="+", choices=columns(), help="only these columns")
     parser.add_argument("--quick", action="store_true", help="short samples and few rounds")
     given = parser.parse_args(arguments)
     if "cuda" in given.suites and not torch.cuda.is_available():

@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch._dynamo import lookup_backend
 from torch._inductor.compile_fx import compile_fx
 
+import torchair
 from benchmarks import report
 from benchmarks.columns import Call, air_backend, only_dynamo, own_copy
 from benchmarks.equality import snapshot, why_unequal
@@ -27,31 +28,44 @@ SUBJECTS = {"cpu": ("mlp", "one-op"), "cuda": ("decoder32", "mlp", "one-op")}
 DIRECT = ".direct"
 
 
-class Tap:
-    """A backend around a backend that keeps what it returned and the last arguments Dynamo gave it."""
+class Kept:
+    """A backend around a backend that keeps what it returned."""
 
     def __init__(self, backend: Call) -> None:
         self.backend = backend
         self.compiled: Call | None = None
-        self.args: tuple[Any, ...] = ()
 
     def __call__(self, gm: fx.GraphModule, inputs: list[Any]) -> Call:
-        compiled = self.compiled = self.backend(gm, inputs)
+        assert self.compiled is None, "the models here are one graph"
+        self.compiled = self.backend(gm, inputs)
+        return self.compiled
 
+
+def reaching(module: nn.Module, feed: Inputs) -> tuple[Any, ...]:
+    """The arguments with which Dynamo calls what a backend returns: inputs, parameters, buffers."""
+    seen: list[tuple[Any, ...]] = []
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Call:
         def run(*args: Any) -> Any:
-            self.args = args
-            return compiled(*args)
+            seen.append(args)
+            return gm(*args)
 
         return run
 
-    def direct(self) -> Any:
-        """The last call again, without Dynamo."""
-        assert self.compiled is not None, "the compiled model was called before"
-        return self.compiled(*self.args)
+    torch.compile(own_copy(module), backend=backend, dynamic=False)(**feed)
+    return seen[0]
 
 
 def reduce_overhead(gm: fx.GraphModule, inputs: list[Any]) -> Call:
     return compile_fx(gm, inputs, config_patches={"triton.cudagraphs": True})
+
+
+def frozen() -> Call:
+    """Capture mode that does not compare the addresses of parameters."""
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.experimental_config.frozen_parameter = True
+    return torchair.get_npu_backend(compiler_config=config)
 
 
 BACKENDS: dict[str, tuple[str, Callable[[], Call], tuple[str, ...]]] = {
@@ -61,6 +75,7 @@ BACKENDS: dict[str, tuple[str, Callable[[], Call], tuple[str, ...]]] = {
     "graph": ("graph mode", lambda: air_backend("max-autotune"), ("cpu", "cuda")),
     "native": ("graph, native", lambda: air_backend("max-autotune", "native"), ("cpu", "cuda")),
     "capture": ("capture mode", lambda: air_backend("npugraph_ex"), ("cpu", "cuda")),
+    "frozen": ("capture, frozen_parameter", frozen, ("cuda",)),
 }
 
 
@@ -84,11 +99,13 @@ def time_model(model: Model, device: str, options: Options, failures: list[str])
     calls: dict[str, Thunk] = {"eager": partial(module, **feed)}
     if device == "cuda":
         calls["launch"] = raw_graph(module, feed)
+        calls["filled"] = with_copies(calls["launch"], feed)
+    args = reaching(module, feed)
     for name, (title, backend, devices) in BACKENDS.items():
         if device not in devices or (options.backends and name not in options.backends):
             continue
         try:
-            pair = compiled_and_direct(module, feed, backend())
+            pair = compiled_and_direct(module, feed, args, backend())
             problem = next(filter(None, (why_unequal(warm(call), want) for call in pair)), None)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
@@ -100,15 +117,27 @@ def time_model(model: Model, device: str, options: Options, failures: list[str])
     return measure(calls, device, options.rounds, options.sample_seconds, timer)
 
 
-def compiled_and_direct(module: nn.Module, feed: Inputs, backend: Call) -> tuple[Thunk, Thunk]:
-    """The same graph compiled twice: called through `torch.compile`, and through the tap without Dynamo."""
-    tap = Tap(backend)
-    torch.compile(own_copy(module), backend=tap, dynamic=False)(**feed)
-    # Stock as its users write it; the tap needs the same thing as a backend.
-    how: dict[str, Any] = {"mode": "reduce-overhead"} if backend is reduce_overhead else {"backend": backend}
-    compiled = partial(torch.compile(own_copy(module), dynamic=False, **how), **feed)
+def compiled_and_direct(
+    module: nn.Module, feed: Inputs, args: tuple[Any, ...], backend: Call
+) -> tuple[Thunk, Thunk]:
+    """One compiled graph, called through `torch.compile` and without Dynamo."""
+    kept = Kept(backend)
+    compiled = partial(torch.compile(own_copy(module), backend=kept, dynamic=False), **feed)
     compiled()
-    return compiled, tap.direct
+    assert kept.compiled is not None, "the first call compiles"
+    return compiled, partial(kept.compiled, *args)
+
+
+def with_copies(launch: Thunk, feed: Inputs) -> Thunk:
+    """The launch after the inputs were copied to where a graph reads them, as every call has to."""
+    sources = list(feed.values())
+    buffers = [torch.empty_like(source) for source in sources]
+
+    def call() -> None:
+        torch._foreach_copy_(buffers, sources, non_blocking=True)
+        launch()
+
+    return call
 
 
 def raw_graph(module: nn.Module, feed: Inputs) -> Thunk:
@@ -131,7 +160,7 @@ def show(suite: report.Suite) -> None:
     for model in suite.figures:
         table.add_column(model, justify="right")
         table.add_column("direct", justify="right")
-    plain = {"eager": "eager", "launch": "CUDA graph launch"}
+    plain = {"eager": "eager", "launch": "CUDA graph launch", "filled": "inputs copied, launch"}
     for name, title in {**plain, **{name: row[0] for name, row in BACKENDS.items()}}.items():
         cells = []
         for figures in suite.figures.values():

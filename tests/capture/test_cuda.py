@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.capture.simulated import make
 from tests.capture.test_property import AFTER, BEFORE, Call, follow
+from torchair.codegen import build
 
 CUDA = torch.device("cuda", 0)
 pytestmark = pytest.mark.cuda
@@ -306,3 +308,27 @@ def test_host_time_per_call(capsys: pytest.CaptureFixture[str]) -> None:
             f"runner {whole:.1f} us (own part {whole - launch - copies:.1f} us), eager {eager:.1f}"
         )
     assert whole < launch + copies + 40  # aimed at 10; the slack is for a busy machine
+
+
+@pytest.mark.parametrize("count", [2, 6], ids=["few", "many"])
+def test_inputs_of_every_layout_are_copied(count: int) -> None:
+    def total(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [sum(inputs, torch.zeros((), device=CUDA))]
+
+    runner = on_gpu(total, "p" * count)
+    for turn in range(4):
+        inputs = [torch.randn(8, 8, device=CUDA) for _ in range(count)]
+        if turn > 1:
+            inputs[0] = torch.randn(8, 8, device=CUDA).t()
+        torch.testing.assert_close(runner(list(inputs)), total(*inputs))
+
+
+def test_tuned_programs_take_products_with_a_vector_apart() -> None:
+    """What makes static kernels worth their while for a decode step."""
+
+    weight, row = torch.randn(256, 128, device=CUDA), torch.randn(1, 256, device=CUDA)
+    gm = make_fx(lambda x, w: [torch.mm(x, w)], tracing_mode="fake")(row, weight)
+    fakes = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    program = build("inductor", gm, fakes, decomposed=False, tuned=True)
+    assert "extern_kernels.mm" not in program.source
+    torch.testing.assert_close(program([row, weight])[0], row @ weight, rtol=1e-4, atol=1e-4)

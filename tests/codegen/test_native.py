@@ -16,6 +16,7 @@ from tests.codegen.tracing import Traced, trace
 from torchair.codegen import build, library
 from torchair.codegen.split import split
 from torchair.core.errors import NotPossible
+from torchair.core.folder import cache_folder
 
 aten = torch.ops.aten
 
@@ -82,7 +83,7 @@ def test_a_library_with_its_own_runtime_is_refused(tmp_path: Path) -> None:
 def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     (tmp_path / "torchair_native").mkdir(mode=0o755)
-    assert library.directory().stat().st_mode & 0o077 == 0
+    assert cache_folder().stat().st_mode & 0o077 == 0
 
 
 def test_the_digest_tells_graphs_apart() -> None:

@@ -10,6 +10,7 @@ from torch import fx
 
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
+from torchair.core.quick import Written
 from torchair.core.torch_private import (
     aot_autograd,
     default_partition,
@@ -68,12 +69,13 @@ def compile_dynamo(
     return plain[0] if plain else compiled
 
 
-def _plain_call(boxed: Callable[[list[Any]], Any], written: Sequence[int]) -> Callable[..., Any]:
+def _plain_call(boxed: Callable[[list[Any]], Any], indices: Sequence[int]) -> Callable[..., Any]:
     """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
+    written = Written(indices) if indices else None
 
     def run(*args: Any) -> Any:
-        if written:
-            torch.autograd.graph.increment_version([args[index] for index in written])
+        if written is not None:
+            written.raise_versions(args)
         if not torch.is_grad_enabled():
             return boxed(list(args))
         with torch.no_grad():

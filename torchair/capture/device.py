@@ -8,6 +8,7 @@ bound program.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -15,10 +16,21 @@ from typing import Any, Protocol
 
 import torch
 
-from torchair.core.torch_private import clear_blas_workspaces, end_pool_allocation, raw_stream_getter
+from torchair.core.torch_private import (
+    capturing_getter,
+    clear_blas_workspaces,
+    end_pool_allocation,
+    raw_stream_getter,
+)
 
 Program = Callable[[list[Any]], list[Any]]
 PoolToken = tuple[int, int]
+Copier = Callable[[torch.Tensor, torch.Tensor], bool]
+"""Copies the second tensor into the first on the current stream; False, and nothing done, where that takes
+more than moving bytes.
+"""
+
+DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 
 _tokens = itertools.count(1)
 
@@ -102,9 +114,15 @@ class Device:
         event.record(before)
         after.wait_event(event)
 
-    def is_capturing(self) -> bool:
+    @cached_property
+    def is_capturing(self) -> Callable[[], bool]:
         """Is somebody recording this thread's stream already?"""
-        return self.module.is_current_stream_capturing()
+        return capturing_getter(self.type) or self.module.is_current_stream_capturing
+
+    def copier(self, device: torch.device) -> Copier | None:
+        """A quick copy between tensors of this device, where its runtime offers one."""
+        copy_bytes = _runtime_copy() if self.type == "cuda" else None
+        return None if copy_bytes is None else _copier(copy_bytes, self.stream_handle(), device)
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work on the device."""
@@ -170,6 +188,35 @@ class Device:
             yield
         finally:
             clear_blas_workspaces(self.type)
+
+
+def _runtime_copy() -> Callable[..., int] | None:
+    """`cudaMemcpyAsync` of the runtime that torch has loaded for everybody; None where there is none."""
+    copy = getattr(ctypes.CDLL(None), "cudaMemcpyAsync", None)
+    if copy is not None:
+        copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        copy.restype = ctypes.c_int
+    return copy
+
+
+def _copier(copy_bytes: Callable[..., int], handle_of: Callable[[int], int], device: torch.device) -> Copier:
+    index = device.index or 0
+
+    def copy(target: torch.Tensor, source: torch.Tensor) -> bool:
+        is_plain = (
+            source.dtype is target.dtype
+            and source.shape == target.shape
+            and source.device == target.device
+            and source.is_contiguous()
+            and target.is_contiguous()
+            and not source.is_conj()
+            and not source.is_neg()
+        )
+        return is_plain and not copy_bytes(
+            target.data_ptr(), source.data_ptr(), target.nbytes, DEVICE_TO_DEVICE, handle_of(index)
+        )
+
+    return copy
 
 
 DEVICES: dict[str, Device] = {

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device, Graph, PoolToken, Program
-from torchair.capture.ledger import Ledger
+from torchair.capture.device import Copier, Device, Graph, PoolToken, Program
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
 from torchair.core.errors import BadCall
+from torchair.core.quick import Addresses
 from torchair.core.torch_private import (
     STORAGE_WRAPPER_USES,
     OpOverload,
@@ -23,11 +23,16 @@ from torchair.core.torch_private import (
     storage_use_count,
 )
 
+FEW = 4  # inputs that are quicker copied one by one than together
+
 
 class StaticInputs:
     """The buffers a recording reads its plain inputs from, and the copies into them."""
 
-    def __init__(self, inputs: Inputs, args: Sequence[Any], arena: Arena | None) -> None:
+    def __init__(
+        self, inputs: Inputs, args: Sequence[Any], arena: Arena | None, copier: Copier | None
+    ) -> None:
+        self._copier = copier
         self._names = inputs.names
         self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
         # Without an arena the memory of this call's tensors serves as the buffers.
@@ -62,7 +67,7 @@ class StaticInputs:
                 )
 
     def fill(self, args: Sequence[Any]) -> None:
-        """Copy the plain inputs of this call into the buffers, in one launch."""
+        """Copy the plain inputs of this call into the buffers: a few one by one, many in one launch."""
         sources = [args[i] for i in self.indices]
         targets = self._targets
         if self._flat:
@@ -71,8 +76,10 @@ class StaticInputs:
         if self._selects:
             wanted = [at for at in self._filled if sources[at].data_ptr() != targets[at].data_ptr()]
             sources, targets = [sources[at] for at in wanted], [targets[at] for at in wanted]
-        if len(sources) == 1:
-            targets[0].copy_(sources[0], non_blocking=True)
+        if self._copier is not None and len(sources) <= FEW:
+            for target, source in zip(targets, sources, strict=True):
+                if not self._copier(target, source):
+                    target.copy_(source, non_blocking=True)
         elif sources:
             torch._foreach_copy_(targets, sources, non_blocking=True)
 
@@ -132,7 +139,7 @@ class Recording:
         self,
         graph: Graph,
         statics: StaticInputs,
-        ledger: Ledger,
+        ledger: Addresses,
         outputs: Outputs,
         homes: Homes | None,
         *,
@@ -184,7 +191,7 @@ def record(
     With `homes`, the graph ends by moving its outputs there.
     """
     started = time.perf_counter()
-    statics = StaticInputs(inputs, args, arena)
+    statics = StaticInputs(inputs, args, arena, row.copier(device))
     placed = statics.place(args)
     before = row.reserved_bytes(device)
 
@@ -195,7 +202,7 @@ def record(
 
     graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device)
     outputs = Outputs(results, placed, inputs)
-    made = Recording(graph, statics, Ledger(watched, args), outputs, homes, private=private)
+    made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
     made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)
     made.bytes_out = outputs.copied_bytes if private else homes.nbytes if homes else 0
     made.seconds = time.perf_counter() - started

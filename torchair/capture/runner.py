@@ -40,6 +40,7 @@ from torchair.capture.pool import Arena, pool_for
 from torchair.capture.record import Recording, record
 from torchair.capture.report import Book, InputRow, RecordingRow, Report
 from torchair.capture.roles import Inputs, Role
+from torchair.core import quick
 from torchair.core.log import capture_logger as logger
 from torchair.core.torch_private import is_profiling
 
@@ -276,6 +277,7 @@ class ReplayRunner(Runner):
         self._arena = Arena(device)
         self._key = key_function(inputs.key)
         self._is_capturing = row.is_capturing
+        quick.want()
         self._watched = watched_inputs(
             inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
         )
@@ -351,7 +353,7 @@ class ReplayRunner(Runner):
             return self._record_again(entry, args, Cause.FORCED, "force_recapture is set", keep=0)
         bound = 0
         for recording in entry.recordings:
-            if recording.ledger.matches(args):
+            if recording.ledger.match(args):
                 if recording.is_free():
                     return self._settle(entry, recording, args)
                 bound += 1

@@ -2,8 +2,7 @@
 
 One entry is a directory named by the digest of everything that shaped the code: graph, symbols, options,
 torch, processor. It appears by one rename, so it is whole or absent; its manifest records the digest of the
-library, so a damaged one is made again. The directory belongs to the user and is closed to others, since what
-lies there is loaded as code.
+library, so a damaged one is made again.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from torchair.codegen.inductor import keep_output_strides
 from torchair.codegen.split import Split
 from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
+from torchair.core.folder import cache_folder
 from torchair.core.log import logger
 
 # Constants stay constants, however small: their values are bound later.
@@ -55,27 +55,12 @@ def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Libra
     options = private.known_options({**OPTIONS, "aot_inductor.metadata": {}})
     with private.inductor_config.patch(options):
         key = digest(parts, mode, f"{backward} {inference}")
-        entry = directory() / key
+        entry = cache_folder() / key
         found = load(entry)
         if found is not None:
             return found
         with private.fake_tracing(mode):
             return _make(parts, mode, entry, backward=backward, inference=inference)
-
-
-def directory() -> Path:
-    """Where libraries are kept: under Inductor's cache, ours alone."""
-    path = Path(private.inductor_cache_dir()) / "torchair_native"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = path.stat()
-    if status.st_uid != os.getuid():
-        raise NotPossible(
-            f"{path} belongs to another user, and what lies there is loaded as code",
-            next="set TORCHINDUCTOR_CACHE_DIR to a directory of your own",
-        )
-    if status.st_mode & 0o077:
-        path.chmod(0o700)
-    return path
 
 
 def load(entry: Path) -> Library | None:

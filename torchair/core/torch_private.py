@@ -88,7 +88,8 @@ __all__ = [
     "ExplainWithBackend", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
     "PatternMatcherPass", "PythonReferenceAnalysis", "ReInplaceTrigger", "ReinplaceCounters", "ShapeEnv",
     "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation", "auto_functionalized",
-    "auto_functionalized_v2", "borrow_tensor", "build_facts", "clear_blas_workspaces", "compile_fx_inner",
+    "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter",
+    "clear_blas_workspaces", "compile_fx_inner",
     "compiled_callable", "decomposition_of", "decomposition_table", "default_partition", "detect_fake_mode",
     "disable_modes", "dump_graph", "dynamo_counters", "dynamo_utils", "enable_python_dispatcher",
     "end_pool_allocation",
@@ -293,6 +294,12 @@ def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
     """A quick function from device index to the current stream's handle; None where there is no such call."""
     owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
     return getattr(owner, f"_{device_type}_getCurrentRawStream", None)
+
+
+def capturing_getter(device_type: str) -> Callable[[], bool] | None:
+    """A quick function that tells whether the current stream is being captured; None where there is none."""
+    owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
+    return getattr(owner, f"_{device_type}_isCurrentStreamCapturing", None)
 
 
 def clear_blas_workspaces(device_type: str) -> None:

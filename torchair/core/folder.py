@@ -1,0 +1,24 @@
+"""The directory that keeps compiled code from one process to the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from torchair.core.errors import NotPossible
+from torchair.core.torch_private import inductor_cache_dir
+
+
+def cache_folder() -> Path:
+    """Under Inductor's cache, ours alone and closed to others: what lies there is loaded as code."""
+    path = Path(inductor_cache_dir()) / "torchair_native"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+    if status.st_uid != os.getuid():
+        raise NotPossible(
+            f"{path} belongs to another user, and what lies there is loaded as code",
+            next="set TORCHINDUCTOR_CACHE_DIR to a directory of your own",
+        )
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
