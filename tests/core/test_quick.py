@@ -71,7 +71,7 @@ def test_what_is_no_tensor_is_refused(built: Path) -> None:
     quick.load(built)
     extension = quick._extension
     assert extension is not None
-    pairs = quick.Addresses([0], [torch.randn(2)])._pairs
+    pairs = quick.Addresses([0], [torch.randn(2)]).pairs
     for args in ([], [3], (None,)):
         with pytest.raises(TypeError, match="argument 0 is not a tensor"):
             extension.same_addresses(args, pairs)

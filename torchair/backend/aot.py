@@ -10,6 +10,7 @@ from torch import fx
 
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
+from torchair.capture import Runner
 from torchair.core.quick import Written
 from torchair.core.torch_private import (
     aot_autograd,
@@ -52,7 +53,7 @@ def compile_dynamo(
                     files=files and files.phase("backward" if backward else "forward"),
                 )
             if is_inference and (written := written_by_plain_call(len(example))) is not None:
-                plain.append(_plain_call(runner.boxed, written))
+                plain.append(_plain_call(runner, written))
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage
@@ -69,13 +70,16 @@ def compile_dynamo(
     return plain[0] if plain else compiled
 
 
-def _plain_call(boxed: Callable[[list[Any]], Any], indices: Sequence[int]) -> Callable[..., Any]:
+def _plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
     """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
+    boxed, again = runner.boxed, runner.again
     written = Written(indices) if indices else None
 
     def run(*args: Any) -> Any:
         if written is not None:
             written.raise_versions(args)
+        if again is not None and (outputs := again(args)) is not None:
+            return outputs
         if not torch.is_grad_enabled():
             return boxed(list(args))
         with torch.no_grad():

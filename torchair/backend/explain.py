@@ -157,6 +157,7 @@ class _Eager:
     """A runner that runs the FX graph as it is."""
 
     _boxed_call = True
+    again = None
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._gm = gm

@@ -10,13 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 
 from torchair.capture.device import device_row
 from torchair.capture.record import Recording
-from torchair.capture.runner import BoundRunner, Entry, ReplayRunner, Runner, SpecialRunner
+from torchair.capture.runner import Again, BoundRunner, Entry, ReplayRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
 
 T = TypeVar("T")
@@ -65,6 +66,10 @@ class Telling(Runner):
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         return self
+
+    @cached_property
+    def again(self) -> Again | None:
+        return None
 
     def __call__(self, args: list[Any]) -> list[Any]:
         self._tell("input", args)

@@ -11,7 +11,7 @@ from torchair.capture.roles import KeyPart
 NO_SYMBOLS = "no_updated_input"
 
 
-def key_function(parts: Sequence[KeyPart]) -> Callable[[list[Any]], Hashable]:
+def key_function(parts: Sequence[KeyPart]) -> Callable[[Sequence[Any]], Hashable]:
     """A function from the arguments of a call to its key; the fastest one for this graph."""
     if not parts:
         return lambda args: NO_SYMBOLS

@@ -175,13 +175,13 @@ class Outputs:
         shared = {storage_id(step.tensor) for step in owned if not step.alone}
         self.copied_bytes = sum(step.tensor.nbytes for step in owned if step.alone)
         self.copied_bytes += sum(self._storages[key].nbytes() for key in shared)
-        self._watched = [(key, storage) for key, storage in self._storages.items() if storage.nbytes()]
+        self.watched = [(key, storage) for key, storage in self._storages.items() if storage.nbytes()]
         # Counted last: from here on, more uses than these are the caller's.
         self._at_rest = self._uses()
 
     def _uses(self) -> list[tuple[int, int]]:
         """Uses of each storage; its Python object is one for everybody, so references to that count too."""
-        return [(storage_use_count(key), getrefcount(storage)) for key, storage in self._watched]
+        return [(storage_use_count(key), getrefcount(storage)) for key, storage in self.watched]
 
     def held(self) -> bool:
         """Does anybody outside still hold an output, a view of one, or a numpy array on one?"""

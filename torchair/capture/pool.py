@@ -43,6 +43,10 @@ class Pool:
             self._row.order(self._last, current)
         self._last_handle, self._last = handle, current
 
+    def is_turn(self) -> bool:
+        """Did this thread's stream launch last?"""
+        return self._handle_of(self._index) == self._last_handle
+
     def open(self) -> None:
         """Before the first capture: the stream, and a tiny graph that keeps the pool when others go."""
         if self._anchor is not None:

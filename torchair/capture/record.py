@@ -13,6 +13,7 @@ from torchair.capture.device import Copier, Device, Graph, PoolToken, Program
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
+from torchair.core import quick
 from torchair.core.errors import BadCall
 from torchair.core.quick import Addresses
 from torchair.core.torch_private import (
@@ -46,6 +47,10 @@ class StaticInputs:
         self.sizes = [target.nbytes for target in self._targets]
         own = {id(tensor): tensor for tensor in (*self.buffers, *self._targets)}
         self._own_uses = Counter(storage_id(tensor) for tensor in own.values())
+
+    def shapes(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The shape of each by the index of the input."""
+        return [(i, tuple(shape)) for i, shape in zip(self.indices, self._shapes, strict=True)]
 
     def place(self, args: Sequence[Any]) -> list[Any]:
         """The arguments to record with."""
@@ -155,8 +160,9 @@ class Recording:
         self.nbytes = 0
         self.bytes_out = 0  # copied on each call
         self.seconds = 0.0
+        self.likeness: Any = None  # of a call that it may serve without a closer look
 
-    def replay(self, args: list[Any]) -> list[Any]:
+    def replay(self, args: Sequence[Any]) -> list[Any]:
         """Copy in, launch, hand out."""
         self.replays += 1
         self.statics.fill(args)
@@ -205,5 +211,7 @@ def record(
     made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
     made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)
     made.bytes_out = outputs.copied_bytes if private else homes.nbytes if homes else 0
+    if not private and not statics.borrowed:
+        made.likeness = quick.likeness(made.ledger, statics.shapes(), outputs.watched)
     made.seconds = time.perf_counter() - started
     return made

@@ -46,7 +46,7 @@ class Addresses:
         for index in indices:
             address = self._known[index] = args[index].data_ptr()
             pairs.extend((index, address))
-        self._pairs = pairs.tobytes()
+        self.pairs = pairs.tobytes()
 
     def read(self, args: Sequence[Any]) -> list[int]:
         """Where they are in this call."""
@@ -55,7 +55,7 @@ class Addresses:
     def match(self, args: list[Any]) -> bool:
         """Is each where it was?"""
         if _extension is not None:
-            return _extension.same_addresses(args, self._pairs)
+            return _extension.same_addresses(args, self.pairs)
         return same_addresses(args, self._known, self._indices)
 
     def moved(self, args: Sequence[Any]) -> list[int]:
@@ -76,6 +76,21 @@ class Written:
             _extension.raise_versions(args, self._packed)
         else:
             torch.autograd.graph.increment_version([args[index] for index in self._indices])
+
+
+def likeness(
+    addresses: Addresses, shapes: list[tuple[int, tuple[int, ...]]], outputs: list[tuple[Any, Any]]
+) -> Any:
+    """What must hold again for a recording to serve another call: addresses, shapes of inputs by index, and
+    that nobody holds its outputs, pairs whose second part is a storage. None without the extension.
+    """
+    return None if _extension is None else _extension.likeness(addresses.pairs, shapes, outputs)
+
+
+def is_like(args: Sequence[Any], known: Any) -> bool:
+    """Is this a call like the one the likeness is of, and without gradients?"""
+    assert _extension is not None, "it made the likeness"
+    return _extension.is_like(args, known)
 
 
 def want() -> None:
