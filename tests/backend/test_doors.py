@@ -6,6 +6,7 @@ import functools
 import subprocess
 import sys
 import threading
+import types
 import warnings
 from typing import Any
 
@@ -274,3 +275,32 @@ def test_other_code_generators(codegen: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), net(x))
         torch.testing.assert_close(compiled(x[:2]), net(x[:2]))
+
+
+def test_capture_mode_shows_in_torch_npu_where_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in, device = types.ModuleType("torch_npu"), types.ModuleType("torch.npu")
+    monkeypatch.setitem(sys.modules, "torch_npu", plug_in)
+    monkeypatch.setattr(torch, "npu", device, raising=False)
+    npugraph_ex._show_in_torch_npu()
+    for owner in (plug_in, device):
+        assert vars(owner)["npugraph_ex"].compile_fx is npugraph_ex.compile_fx
+        assert vars(owner)["npugraph_ex"].register_replacement is npugraph_ex.register_replacement
+
+
+def test_what_torch_npu_has_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in = types.ModuleType("torch_npu")
+    vars(plug_in)["npugraph_ex"] = theirs = object()
+    monkeypatch.setitem(sys.modules, "torch_npu", plug_in)
+    npugraph_ex._show_in_torch_npu()
+    assert vars(plug_in)["npugraph_ex"] is theirs
+    assert not hasattr(torch, "npu"), "nothing is made up where the plug-in is not"
+
+
+@pytest.mark.parametrize("name", ["npu", "npugraph_ex"])
+def test_a_filter_of_guards_is_torch_compiles_own_option(name: str) -> None:
+    """`torch.compile` takes it out of the options before the backend sees them."""
+    model, x = Net().eval(), torch.randn(3, 8)
+    options = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=name, options=options, dynamic=False)
+        torch.testing.assert_close(compiled(x), model(x))

@@ -3,6 +3,7 @@
     python -m tests.models.sweep                                 all of `FAMILIES`, results as they come
     python -m tests.models.sweep --family bert --family gpt2     these
     python -m tests.models.sweep --shard 1/4 --json /tmp/1.json  a part of them, kept for later
+    python -m tests.models.sweep --codegen auto --dynamic        as users get it, sizes are symbols
     python -m tests.models.sweep --read /tmp/*.json --write docs/reference/models.md
 
 A family has a time limit; one that runs over it is an `error` and the sweep goes on.
@@ -79,21 +80,33 @@ def time_limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def backend(mode: str) -> Callable[..., Any]:
-    """Ours in one mode, with the code generator that needs no compiler."""
+@dataclass(frozen=True)
+class How:
+    """What a family is run with. The code generator `eager` needs no compiler."""
+
+    modes: tuple[str, ...] = MODES
+    codegen: str = "eager"
+    dynamic: bool | None = None
+
+
+PLAIN = How()
+
+
+def backend(mode: str, codegen: str = "eager") -> Callable[..., Any]:
+    """Ours in one mode."""
     config = torchair.CompilerConfig()
     config.mode = mode
-    config.engine_config.codegen = "eager"
+    config.engine_config.codegen = codegen
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def compare(found: Tiny, wanted: list[torch.Tensor], with_backend: Any) -> str:
+def compare(found: Tiny, wanted: list[torch.Tensor], with_backend: Any, dynamic: bool | None = None) -> str:
     """`equal`, or why not."""
     torch.compiler.reset()
     try:
         with torch.no_grad():
             torch.manual_seed(2)
-            got = leaves(torch.compile(found.model, backend=with_backend)(**found.inputs))
+            got = leaves(torch.compile(found.model, backend=with_backend, dynamic=dynamic)(**found.inputs))
         torch.testing.assert_close(got, wanted, equal_nan=True, rtol=1e-4, atol=1e-5)
     except AssertionError as error:
         return f"unequal: {first_line(error)}"
@@ -104,30 +117,30 @@ def compare(found: Tiny, wanted: list[torch.Tensor], with_backend: Any) -> str:
     return EQUAL
 
 
-def run_family(family: str, limit_s: int = LIMIT_S) -> Result:
-    """Eager, both modes and `explain` for one family."""
+def run_family(family: str, limit_s: int = LIMIT_S, how: How = PLAIN) -> Result:
+    """Eager, the modes and `explain` for one family."""
     result, began = Result(family), time.perf_counter()
     try:
         with time_limit(limit_s):
-            _fill(result)
+            _fill(result, how)
     except Unfit as error:
         result.unfit = str(error)
     except OutOfTime:
-        late = next((mode for mode in MODES if mode not in result.modes), "explain")
+        late = next((mode for mode in how.modes if mode not in result.modes), "explain")
         result.modes[late] = f"error: not done after {limit_s} s"
     result.seconds = round(time.perf_counter() - began, 1)
     return result
 
 
-def _fill(result: Result) -> None:
+def _fill(result: Result, how: How) -> None:
     found = tiny(result.family)
     result.inputs = list(found.inputs)
     result.parameters = sum(parameter.numel() for parameter in found.model.parameters())
     wanted = eager(found)
-    for mode in MODES:
-        result.modes[mode] = compare(found, wanted, backend(mode))
+    for mode in how.modes:
+        result.modes[mode] = compare(found, wanted, backend(mode, how.codegen), how.dynamic)
     if any(said != EQUAL for said in result.modes.values()):
-        result.aot_eager = compare(found, wanted, "aot_eager")
+        result.aot_eager = compare(found, wanted, "aot_eager", how.dynamic)
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         try:
             said = torchair.explain(found.model, **found.inputs)
@@ -164,6 +177,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep the results here, one line each")
     parser.add_argument("--read", type=Path, nargs="*", help="take results from these files, run nothing")
     parser.add_argument("--write", type=Path, help="write the table here")
+    parser.add_argument("--mode", nargs="+", default=MODES, choices=MODES, help="only these modes")
+    parser.add_argument("--codegen", default="eager", help="who generates the code")
+    parser.add_argument("--dynamic", action="store_true", help="sizes are symbols from the first call on")
     parser.add_argument("--limit", type=int, default=LIMIT_S, help="seconds per family")
     options = parser.parse_args()
     results = read(options.read) if options.read else sweep(options)
@@ -176,9 +192,10 @@ def sweep(options: argparse.Namespace) -> list[Result]:
     """Run what the command line names, a line each."""
     transformers.logging.set_verbosity_error()
     index, count = (int(part) for part in options.shard.split("/"))
+    how = How(tuple(options.mode), options.codegen, options.dynamic or None)
     results = []
     for family in (options.family or FAMILIES)[index - 1 :: count]:
-        result = run_family(family, options.limit)
+        result = run_family(family, options.limit, how)
         results.append(result)
         wrong = {mode: said for mode, said in result.modes.items() if said != EQUAL}
         print(f"{family:32} {result.seconds:6.1f} s  {result.unfit or wrong or EQUAL}", flush=True)

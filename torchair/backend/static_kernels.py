@@ -98,7 +98,7 @@ class Order:
         """
         made = {like: like.make() for like in self.likes if isinstance(like, Like)}
         for tensor in made.values():
-            tensor.untyped_storage().fill_(0)
+            torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).zero_()
         return [made[like] if isinstance(like, Like) else like for like in self.likes]
 
 

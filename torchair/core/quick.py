@@ -102,14 +102,15 @@ def want() -> None:
         _asked = True
     try:
         path = library()
+    except Exception as error:
+        _stay_with_python(error)
+        return
+    try:
         if path.exists():
             load(path)
             return
     except ImportError:
         logger.warning("%s is damaged and is made again", path)
-    except Exception as error:
-        _stay_with_python(error)
-        return
     threading.Thread(target=_build_and_load, args=(path,), name="torchair quick", daemon=True).start()
 
 
