@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import aot_function
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -304,3 +305,12 @@ def test_a_filter_of_guards_is_torch_compiles_own_option(name: str) -> None:
     with torch.no_grad():
         compiled = torch.compile(model, backend=name, options=options, dynamic=False)
         torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_a_loop_from_a_tracer_without_symbols() -> None:
+    """`aot_function` has no shape environment where nothing is dynamic; Inductor asks for one in loops."""
+    polynomial = torch.special.chebyshev_polynomial_u
+    compiled = aot_function(polynomial, fw_compiler=torchair.get_compiler(config(codegen="inductor")))
+    x, n = torch.tensor(0.3), torch.tensor(4.0)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, n), polynomial(x, n))

@@ -10,6 +10,7 @@ import torch
 
 from tests.codegen.tracing import Traced, allocated, trace
 from torchair.codegen import Program, build
+from torchair.core import torch_private as private
 from torchair.core.errors import BadOption
 
 aten = torch.ops.aten
@@ -181,3 +182,16 @@ def test_guarded_programs_check_no_sizes() -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(BadOption, match="eager, inductor, native"):
         make("fortran", trace(lambda x: [x + 1], torch.ones(1)))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_constants_are_real_tensors(kind: str) -> None:
+    """A kernel's table of numbers, read by index: nothing lifts it into the fake world first."""
+    table = torch.randn(100, 7)
+    traced = trace(lambda index: [aten.index(table, [index]).sum(-1)], torch.tensor([3, 99]))
+    mode = private.detect_fake_mode(traced.inputs)
+    assert mode is not None
+    mode.allow_non_fake_inputs = False
+    index = torch.tensor([5, 0])
+    torch.testing.assert_close(make(kind, traced, cached=False)([index])[0], table[index].sum(-1))
+    assert not mode.allow_non_fake_inputs

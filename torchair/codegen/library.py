@@ -60,7 +60,7 @@ def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Libra
         if found is not None:
             return found
         with private.fake_tracing(mode):
-            return _make(parts, mode, entry, backward=backward, inference=inference)
+            return _make(parts, entry, backward=backward, inference=inference)
 
 
 def load(entry: Path) -> Library | None:
@@ -76,11 +76,11 @@ def load(entry: Path) -> Library | None:
         return None
 
 
-def _make(parts: Split, mode: Any, entry: Path, *, backward: bool, inference: bool) -> Library:
+def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:
     place = Path(tempfile.mkdtemp(prefix="making_", dir=entry.parent))
     try:
         with private.inductor_config.patch({"aot_inductor.output_path": str(place)}):
-            path = _compile(parts, mode, backward=backward, inference=inference)
+            path = _compile(parts, backward=backward, inference=inference)
         check_loadable(path)
         _finish(place, path)
         return _publish(place, entry)
@@ -88,9 +88,9 @@ def _make(parts: Split, mode: Any, entry: Path, *, backward: bool, inference: bo
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _compile(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Path:
+def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
     try:
-        with private.aot_compilation(mode):
+        with private.aot_compilation():
             result = private.compile_fx_inner(
                 parts.library,
                 parts.examples,

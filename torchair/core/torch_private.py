@@ -17,6 +17,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -117,8 +118,16 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
-    """A compile context of our own: Inductor's caches find the shapes in it, and nobody hears of strides."""
-    with tracing(TracingContext(fake_mode)), V.set_fake_mode(fake_mode):
+    """A compile context of our own: Inductor's caches find the shapes in it, and nobody hears of strides.
+    Constants may be real tensors, and there is somebody to ask about symbols even where there are none.
+    """
+    with contextlib.ExitStack() as patches:
+        if fake_mode is not None:
+            patches.enter_context(mock.patch.object(fake_mode, "allow_non_fake_inputs", True))
+        if fake_mode is not None and fake_mode.shape_env is None:
+            patches.enter_context(mock.patch.object(fake_mode, "shape_env", ShapeEnv()))
+        patches.enter_context(tracing(TracingContext(fake_mode)))
+        patches.enter_context(V.set_fake_mode(fake_mode))
         yield
 
 
@@ -168,16 +177,11 @@ def writes_in_place(target: Any) -> bool:
 
 
 @contextlib.contextmanager
-def aot_compilation(fake_mode: FakeTensorMode | None) -> Iterator[None]:
-    """Inside, Inductor makes a shared library instead of a Python wrapper; constants may be real tensors."""
-    mode = fake_mode if fake_mode is not None else FakeTensorMode()
-    allowed, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
-    try:
-        # Before 2.13, `compile_fx_inner` leaves these options (compiled kernels are kept, …) to its caller.
-        with V.set_aot_compilation(True), inductor_config.patch(get_cpp_wrapper_config()):
-            yield
-    finally:
-        mode.allow_non_fake_inputs = allowed
+def aot_compilation() -> Iterator[None]:
+    """Inside, Inductor makes a shared library instead of a Python wrapper."""
+    # Before 2.13, `compile_fx_inner` leaves these options (compiled kernels are kept, …) to its caller.
+    with V.set_aot_compilation(True), inductor_config.patch(get_cpp_wrapper_config()):
+        yield
 
 
 def native_runner(path: Path, instances: int, device: torch.device) -> Any:
