@@ -91,3 +91,14 @@ def test_half(dtype: torch.dtype) -> None:
 @pytest.mark.filterwarnings("ignore:var")
 def test_too_few_elements() -> None:
     check(lambda x: (x.var(1), x.std(1), x.var(1, correction=0), x.var(0, correction=5)), torch.randn(3, 1))
+
+
+@pytest.mark.filterwarnings("ignore:std_mean")
+@pytest.mark.filterwarnings("ignore:var_mean")
+@pytest.mark.parametrize("backend", ["npu", "npugraph_ex"])
+def test_moments_of_nothing(backend: str) -> None:
+    def moments(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return *torch.var_mean(x), *torch.std_mean(x, 0), *torch.var_mean(x, 1, keepdim=True)
+
+    x = torch.empty(0, 5)
+    torch.testing.assert_close(torch.compile(moments, backend=backend)(x), moments(x), equal_nan=True)
