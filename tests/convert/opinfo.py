@@ -52,6 +52,7 @@ UNDEFINED = (
 )  # fmt: skip
 # The ways a traced graph is run, beside as traced: by the reference engine, lowered to ATen calls.
 WAYS = ("reference", "eager")
+CAPTURE = {"capture": "npugraph_ex"}  # what may stand before a code generator
 
 # Operators with an ATen call that is carried through as it is, by the reason. All others convert as a whole.
 _OPAQUE = {
@@ -120,7 +121,9 @@ class Traced:
         self.runs["aot_eager"] = lambda args: gm(*args)
         for way in self.ways:
             config = CompilerConfig()
-            config.engine_config.codegen = way
+            mode, _, config.engine_config.codegen = way.rpartition(":")
+            if mode:
+                config.mode = CAPTURE[mode]
             try:
                 runner = compile_fx(gm, inputs, settle(config), guarded=True)
             except Exception as error:
@@ -386,7 +389,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator, from the i-th on")
     parser.add_argument("--samples", type=int, help="at most so many samples per operator")
-    parser.add_argument("--codegen", nargs="*", default=WAYS, help="reference, eager, inductor or native")
+    codegen = "reference, eager, inductor or native; `capture:` before one is capture mode"
+    parser.add_argument("--codegen", nargs="*", default=WAYS, help=codegen)
     parser.add_argument("--save", type=Path, help="write all outcomes here as JSON")
     chosen = parser.parse_args(arguments)
     dtype = getattr(torch, chosen.dtype)
