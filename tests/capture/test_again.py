@@ -82,6 +82,7 @@ def test_another_shape_is_left_to_the_careful_way() -> None:
     runner, _, weight = warm()
     assert ask(runner, weight, torch.ones(1)) is None
     assert ask(runner, weight, 3) is None
+    assert ask(runner, weight) is None, "too few arguments"
 
 
 def test_another_key_and_back() -> None:

@@ -117,7 +117,11 @@ struct Likeness {
   }
 
   bool has_shapes(PyObject* args) const {
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(args);
     for (const auto& shape : shapes) {
+      if (shape.index >= count) {
+        return false;
+      }
       PyObject* item = PySequence_Fast_GET_ITEM(args, shape.index);
       if (!THPVariable_Check(item) || THPVariable_Unpack(item).sizes() != c10::IntArrayRef(shape.sizes)) {
         return false;
