@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from torchair.backend.static_kernels import WORKER, Job, Like, StaticKernels, likes_of, specialised
+from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKernels, likes_of, specialised
+from torchair.codegen.inductor import TUNED
 from torchair.core.torch_private import make_fx
 
 
@@ -33,6 +36,45 @@ def test_likes_keep_strides_and_numbers() -> None:
     like, number = likes_of([torch.randn(4, 6).t(), 7])
     assert like == Like((6, 4), (1, 6), torch.float32, torch.device("cpu"))
     assert number == 7
+
+
+def test_stand_ins_share_memory_and_are_zero() -> None:
+    """One tensor for all weights that are alike; rows that are one row stay so."""
+    rows = torch.ones(4).expand(3, 4)
+    args = [torch.ones(4, 6), torch.ones(4, 6), rows, torch.ones(2, dtype=torch.int64), 7]
+    order = Order(b"", likes_of(args), (), cached=True, threads=1)
+    first, second, expanded, indices, number = order.stand_ins()
+    assert first is second
+    assert number == 7
+    assert expanded.stride() == (0, 1)
+    assert not any(tensor.any() for tensor in (first, expanded, indices))
+
+
+def test_only_kernels_that_can_be_tuned_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order(b"", likes_of([torch.ones(2), 3]), (), cached=True, threads=1)
+    assert not order.is_tuned()
+    monkeypatch.setitem(TUNED, "cpu", {})
+    assert order.is_tuned()
+
+
+def test_a_trial_that_fails_or_never_ends_is_left_to_others() -> None:
+    """In a process of its own, which the alarm ends."""
+    code = (
+        "import time\n"
+        "from torchair.backend import static_worker\n"
+        "from torchair.backend.static_kernels import Order\n"
+        "def broken(args): raise RuntimeError\n"
+        "def endless(args):\n"
+        "    while True: time.sleep(0.01)\n"
+        "order = Order(b'', [], (), True, 1)\n"
+        "static_worker.TRIAL_SECONDS = 1\n"
+        "static_worker.try_out(broken, order)\n"
+        "print('on', flush=True)\n"
+        "static_worker.try_out(endless, order)\n"
+        "raise SystemExit(3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "on\n"), done.stderr
 
 
 @pytest.mark.parametrize(("values", "wanted"), [(None, True), ([5, 9], True), ([4], False), ([], False)])

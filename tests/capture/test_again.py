@@ -11,7 +11,7 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice, make
 from torchair.capture import Runner
-from torchair.capture.runner import ReplayRunner
+from torchair.capture.replay import ReplayRunner
 from torchair.core import quick
 
 

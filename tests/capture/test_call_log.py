@@ -13,7 +13,8 @@ import torch
 from tests.capture.simulated import CPU, NAME, Body, make
 from torchair.capture import Inputs, Policy, Role, capture
 from torchair.capture.call_log import Telling, describe
-from torchair.capture.runner import BoundRunner, ReplayRunner, Runner
+from torchair.capture.replay import ReplayRunner
+from torchair.capture.runner import BoundRunner, Runner
 from torchair.core.log import capture_logger
 
 PHASES = ("key generation", "input processing", "parameter update", "whole call")

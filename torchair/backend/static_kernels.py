@@ -27,6 +27,7 @@ from torchair.capture import Pending, Program
 from torchair.capture.key import key_text
 from torchair.codegen import build
 from torchair.codegen.graph import copy_graph
+from torchair.codegen.inductor import TUNED
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
 from torchair.core.torch_private import (
@@ -91,6 +92,10 @@ class Order:
                 tuned=True,
                 cached=self.cached,
             )
+
+    def is_tuned(self) -> bool:
+        """Are there kernels to try out?"""
+        return any(isinstance(like, Like) and like.device.type in TUNED for like in self.likes)
 
     def stand_ins(self) -> list[Any]:
         """Arguments to run the program with, zeros. Tensors that are alike are one: a model of many equal

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +13,9 @@ import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
 from torchair.backend.static_kernels import Order
+from torchair.capture import Program
+
+TRIAL_SECONDS = 900
 
 
 def main() -> None:
@@ -18,8 +23,16 @@ def main() -> None:
     order: Order = pickle.loads(Path(sys.argv[1]).read_bytes())
     torch.set_num_threads(order.threads)
     program = order.fill()
-    # Kernels are tried out when they first run; here nobody waits for it. What did not work out is tried
-    # again by the process that takes the program.
+    if order.is_tuned():
+        try_out(program, order)
+
+
+def try_out(program: Program, order: Order) -> None:
+    """Kernels are tried out when they first run; here nobody waits for it. What does not work out, or takes
+    too long (zeros may keep a loop going), is left to the process that takes the program.
+    """
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.alarm(TRIAL_SECONDS)
     with contextlib.suppress(Exception), torch.no_grad():
         program(order.stand_ins())
 

@@ -15,9 +15,10 @@ from torchair.capture.device import DEVICES, Device, device_row
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy, why_not
+from torchair.capture.replay import Recorded, ReplayRunner
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
-from torchair.capture.runner import BoundRunner, Recorded, ReplayRunner, Runner, SpecialRunner
+from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
 
 __all__ = [

@@ -17,7 +17,8 @@ import torch
 
 from torchair.capture.device import device_row
 from torchair.capture.record import Recording
-from torchair.capture.runner import Again, BoundRunner, Entry, ReplayRunner, Runner, SpecialRunner
+from torchair.capture.replay import Entry, ReplayRunner
+from torchair.capture.runner import Again, BoundRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
 
 T = TypeVar("T")

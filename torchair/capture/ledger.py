@@ -29,3 +29,10 @@ def watched_inputs(inputs: Inputs, *, frozen_parameter: bool, skip_validation: b
 def cause_of(inputs: Inputs, moved: Sequence[int]) -> Cause:
     """A moved mutated input outweighs a moved parameter: it is the one that moves again."""
     return Cause.MUTATED if any(inputs.roles[i] is Role.MUTATED for i in moved) else Cause.PARAMETER
+
+
+def moved_text(inputs: Inputs, moved: Sequence[int]) -> str:
+    """The first inputs that moved, by role and name."""
+    named = ", ".join(f"{inputs.roles[i].value} input {inputs.title(i)}" for i in moved[:3])
+    more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
+    return f"{named}{more} moved"

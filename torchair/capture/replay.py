@@ -1,0 +1,415 @@
+"""The runner that records and replays.
+
+The life of a key:
+
+* first call: the program runs directly, on the caller's stream, and its results are the results of the
+  call. That is the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then
+  the graph is captured, which executes nothing, so nothing has to be saved or restored.
+* later calls: compare addresses, copy plain inputs in, replay, hand out.
+* an output of the last replay is still held: a second recording takes turns with the first. Both held: a
+  private recording, whose outputs never leave it, is replayed and its outputs are copied.
+* recordings overlay their workspace. All but the first of a pool end by moving their outputs to memory of
+  their own, where no replay of another recording can write.
+* an input that is used in place has moved: recorded again under the same key. A second move keeps the older
+  binding beside the new one (double buffers); an input that moves on every call makes the call run
+  directly.
+* more keys than the limit: the key unused for the longest time is dropped. One that comes back must be
+  asked for once more for every time it was dropped before it is recorded again, so a cycle of many shapes
+  does not capture all day.
+
+Invariants: one launch at a time per pool (its lock and stream order); no memory that anybody outside holds
+is written, except inputs that the graph mutates; a failed capture leaves no trace but its reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from torchair.capture.device import Device, Graph
+from torchair.capture.key import key_function, key_text
+from torchair.capture.ledger import Cause, cause_of, moved_text, watched_inputs
+from torchair.capture.outputs import Homes, home_sizes
+from torchair.capture.pending import Pending, Program, Specialist
+from torchair.capture.policy import Policy
+from torchair.capture.pool import Arena, pool_for
+from torchair.capture.record import Recording, record
+from torchair.capture.report import InputRow, RecordingRow, Report
+from torchair.capture.roles import Inputs, Role
+from torchair.capture.runner import Again, Runner
+from torchair.core import quick
+from torchair.core.log import capture_logger as logger
+from torchair.core.torch_private import is_profiling
+
+TURNS = 2  # recordings of one key that take turns while outputs are held
+RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
+REMEMBERED = 4096  # dropped keys that are remembered
+
+Recorded = Callable[[Graph], None]
+"""Looks at the device graph of each recording when it has been made; must not raise."""
+
+
+class Entry:
+    """The recordings of one key, and the program they record."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.pending: Pending | None = None  # a better one on its way
+        self.recordings: list[Recording] = []
+        self.moves = 0
+        self.wasted = 0  # recaptures in a row that were not worth it
+        self.wandering: list[int] | None = None  # addresses of the last call that ran directly for moving
+        self.own_buffers = False  # plain inputs got buffers after all
+        self.output_sizes: list[int] = []
+        self.draws = False  # running it advances the random generator
+
+
+class ReplayRunner(Runner):
+    """Records the program once per key and replays it."""
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Inputs,
+        policy: Policy,
+        device: torch.device,
+        name: str,
+        row: Device,
+        specialist: Specialist | None = None,
+        recorded: Recorded | None = None,
+    ) -> None:
+        super().__init__(program, inputs, policy, device, name, None)
+        self._specialist = specialist
+        self._observe = recorded
+        self._row = row
+        self._pool = pool_for(row, device, policy.pool)
+        self._arena = Arena(device)
+        self._key = key_function(inputs.key)
+        self._is_capturing = row.is_capturing
+        quick.want()
+        self._watched = watched_inputs(
+            inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
+        )
+        self._validates = not policy.skip_validation
+        self._forced = policy.force_recapture and self._validates
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._drops: Counter[Hashable] = Counter()
+        self._asked: Counter[Hashable] = Counter()
+        self._dropped = 0
+        self._last: Hashable = None
+        self._repeats: tuple[Hashable, Recording] | None = None  # key and recording of the last replay
+
+    @property
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        return self
+
+    @cached_property
+    def again(self) -> Again | None:
+        """Most calls are: same key, same stream, all addresses as before, outputs let go."""
+        if self.inputs.packs or self._forced:
+            return None
+        pool, key_of, is_capturing, is_like = self._pool, self._key, self._is_capturing, quick.is_like
+
+        def call(args: tuple[Any, ...]) -> list[Any] | None:
+            if self._repeats is None or is_capturing() or is_profiling():
+                return None
+            with pool.lock:
+                if self._repeats is None or not pool.is_turn():
+                    return None
+                key, recording = self._repeats
+                if key_of(args) != key or not is_like(args, recording.likeness):
+                    return None
+                return recording.replay(args)
+
+        return call
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self.inputs.packs:
+            self._pack(args)
+        if self.why_not is not None or self._is_capturing():
+            return self._directly(self.program, args)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self._call(args)
+        return self._call(args)
+
+    def _call(self, args: list[Any]) -> list[Any]:
+        with self._pool.lock:
+            self._pool.take_turn()
+            self._repeats = None
+            plain_key = key = self._key(args)
+            if torch.is_inference_mode_enabled():
+                # Tensors made in inference mode must not reach code outside it.
+                key = ("inference", key)
+            entry = self._entries.get(key)
+            if entry is None:
+                return self._first_call(key, args)
+            if key != self._last:
+                self._entries.move_to_end(key)
+                self._last = key
+            if entry.pending is not None and entry.pending.is_done.is_set():
+                program, entry.pending = entry.pending.take(), None
+                if program is not None:
+                    return self._take_over(entry, program, args)
+            recording = self._choose(entry, args)
+            if recording is None:
+                return self._directly(entry.program, args)
+            outputs = self._replay(entry, recording, args)
+            if recording.likeness is not None and entry.pending is None and self.why_not is None:
+                self._repeats = plain_key, recording
+            args.clear()
+            return outputs
+
+    def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
+        if self._validates:
+            recording.statics.check(args)
+        if entry.draws and not recording.replays:
+            return self._replay_random(recording, args)
+        if is_profiling():
+            with torch.profiler.record_function("acl_graph_replay"):
+                return recording.replay(args)
+        return recording.replay(args)
+
+    def _replay_random(self, recording: Recording, args: list[Any]) -> list[Any]:
+        """The first replay of a graph that draws random numbers must advance the generator."""
+        before = self._row.random_offset(self.device)
+        outputs = recording.replay(args)
+        if self._row.random_offset(self.device) == before:
+            self._give_up("random numbers repeat: a replay did not advance the generator of the device")
+        return outputs
+
+    # Choosing a recording
+
+    def _choose(self, entry: Entry, args: list[Any]) -> Recording | None:
+        """The recording for this call, made if need be; None to run directly."""
+        if self._forced:
+            return self._record_again(entry, args, Cause.FORCED, "force_recapture is set", keep=0)
+        bound = 0
+        for recording in entry.recordings:
+            if recording.ledger.match(args):
+                if recording.is_free():
+                    return self._settle(entry, recording, args)
+                bound += 1
+        if bound or not entry.recordings:
+            return self._record(entry, args, private=bound >= TURNS)
+        return self._rebind(entry, args)
+
+    def _settle(self, entry: Entry, recording: Recording, args: list[Any]) -> Recording | None:
+        """Last look at borrowed buffers: data that the caller still holds are not overwritten."""
+        index = recording.statics.in_use(args)
+        if index is None:
+            return recording
+        entry.own_buffers = True
+        what = (
+            f"input {self.inputs.title(index)} moved, and its first tensor is still held: it has a buffer now"
+        )
+        return self._record_again(entry, args, Cause.PLAIN, what, keep=0)
+
+    def _rebind(self, entry: Entry, args: list[Any]) -> Recording | None:
+        """An input that is used in place is somewhere else."""
+        latest = entry.recordings[-1]
+        moved = latest.ledger.moved(args)
+        what = moved_text(self.inputs, moved)
+        entry.wasted = entry.wasted + 1 if latest.replays <= 1 else 0
+        now = latest.ledger.read(args)
+        if entry.wasted >= RESTLESS and now != entry.wandering:
+            entry.wandering = now
+            self.book.direct[f"{what} on every call"] += 1
+            logger.warning_once(
+                "%s: %s on every call, so the graph runs directly; keep the tensor and write into it",
+                self.name,
+                what,
+            )
+            return None
+        entry.moves += 1
+        return self._record_again(
+            entry, args, cause_of(self.inputs, moved), what, keep=1 if entry.moves > 1 else 0
+        )
+
+    def _record_again(
+        self, entry: Entry, args: list[Any], cause: Cause, what: str, *, keep: int
+    ) -> Recording | None:
+        logger.info("%s: recording again: %s", self.name, what)
+        self.book.recapture(cause, what)
+        surplus = entry.recordings[: len(entry.recordings) - keep]
+        entry.recordings = entry.recordings[len(surplus) :]
+        self._drop(surplus)
+        return self._record(entry, args, private=False)
+
+    # Recording
+
+    def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
+        """Run directly, which warms up, then record for the calls to come."""
+        kept = list(args)
+        offset = self._row.random_offset(self.device) if self.inputs.random else None
+        with torch.profiler.record_function("acl_graph_warm_up"):
+            outputs = self.program(args)
+        if self._asked[key] < self._drops[key]:
+            self._asked[key] += 1
+            self.book.direct["its recording was dropped at capture_limit"] += 1
+            return outputs
+        self._asked.pop(key, None)
+        while len(self._entries) >= self.policy.capture_limit:
+            self._drop_oldest()
+        entry = self._entries[key] = Entry(self.program)
+        entry.output_sizes = home_sizes(outputs, kept, self.inputs)
+        entry.draws = offset is not None and self._row.random_offset(self.device) != offset
+        self._last = key
+        if self._record(entry, kept, private=False) is not None:
+            self.book.keys(len(self._entries))
+            if self._specialist is not None:
+                entry.pending = self._specialist(key, kept)
+        return outputs
+
+    def _take_over(self, entry: Entry, program: Program, args: list[Any]) -> list[Any]:
+        """A better program for this key: it runs directly once, which warms it up, and is recorded."""
+        kept = list(args)
+        outputs = program(args)
+        self._drop(entry.recordings)
+        entry.recordings = []
+        entry.program = program
+        entry.output_sizes = home_sizes(outputs, kept, self.inputs)
+        self._record(entry, kept, private=False)
+        return outputs
+
+    def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
+        """Record for this entry. None when it failed: for this call if the key has others, else for good."""
+        private = private or self.policy.clone_output
+        try:
+            try:
+                return self._recorded(entry, args, private)
+            except torch.OutOfMemoryError:
+                # What other pools have cached cannot be used while capturing: give it back and try once more.
+                self._row.empty_cache()
+                return self._recorded(entry, args, private)
+        except torch.OutOfMemoryError as error:
+            if not entry.recordings:
+                return self._give_up(f"out of memory while recording: {_first_line(error)}")
+            self.book.direct["no memory for another recording while outputs are held"] += 1
+        except Exception as error:
+            return self._give_up(f"recording failed: {_first_line(error)}")
+        return None
+
+    def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
+        self._pool.open()
+        shared = self.policy.reuse_pool or self.policy.pool is not None
+        arena = self._arena if shared else Arena(self.device)
+        borrows = not self.policy.clone_input and not entry.own_buffers
+        moves_outputs = shared and not private and not self._pool.is_fresh
+        with torch.profiler.record_function("acl_graph_capture"):
+            made = record(
+                entry.program,
+                args,
+                self.inputs,
+                self._watched,
+                row=self._row,
+                pool=self._pool,
+                token=self._pool.token if shared else self._row.new_pool(),
+                arena=None if borrows else arena,
+                device=self.device,
+                error_mode=self._error_mode(),
+                private=private,
+                homes=Homes(entry.output_sizes, self.device) if moves_outputs else None,
+            )
+        self._pool.is_fresh = self._pool.is_fresh and not shared
+        entry.recordings.append(made)
+        if self._observe is not None:
+            self._observe(made.graph)
+        logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
+        self._keep_budget(entry)
+        return made
+
+    def _error_mode(self) -> str:
+        """As asked for; but a recording never raises in somebody else's thread, as `global` would."""
+        mode = self.policy.error_mode
+        return "thread_local" if mode == "global" and threading.active_count() > 1 else mode
+
+    def _keep_budget(self, newest: Entry) -> None:
+        budget = self.policy.memory_budget
+        if budget is None:
+            return
+        while (
+            len(self._entries) > 1
+            and self._bytes() > budget
+            and next(iter(self._entries.values())) is not newest
+        ):
+            self._drop_oldest()
+
+    def _bytes(self) -> int:
+        return sum(recording.nbytes for entry in self._entries.values() for recording in entry.recordings)
+
+    # Dropping
+
+    def _drop_oldest(self) -> None:
+        key, entry = self._entries.popitem(last=False)
+        self._dropped += 1
+        if len(self._drops) > REMEMBERED:
+            self._drops.clear()
+        self._drops[key] += 1
+        self._drop(entry.recordings)
+        self.book.keys(len(self._entries))
+
+    def _drop(self, recordings: list[Recording]) -> None:
+        if not recordings:
+            return
+        self._row.synchronize(self.device)
+        for recording in recordings:
+            recording.drop()
+
+    def _give_up(self, reason: str) -> None:
+        """Run directly from now on."""
+        self.why_not = reason
+        logger.warning_once("%s is not recorded and runs directly: %s", self.name, reason)
+        for entry in self._entries.values():
+            self._drop(entry.recordings)
+        self._entries.clear()
+        self.book.forget()
+
+    def report(self) -> Report:
+        recordings = [(key, r) for key, entry in self._entries.items() for r in entry.recordings]
+        latest = recordings[-1][1].statics if recordings else None
+        sizes = dict(zip(latest.indices, latest.sizes, strict=True)) if latest else {}
+        return Report(
+            self.name,
+            self.program.kind,
+            str(self.device),
+            self.why_not,
+            pool=self._pool.token,
+            inputs=tuple(
+                InputRow(self.inputs.title(i), role.value, sizes.get(i, 0), self._why_copied(role))
+                for i, role in enumerate(self.inputs.roles)
+            ),
+            recordings=tuple(
+                RecordingRow(
+                    key_text(key),
+                    r.replays,
+                    r.nbytes,
+                    r.bytes_out,
+                    r.seconds,
+                    r.private,
+                )
+                for key, r in recordings
+            ),
+            recaptures=dict(self.book.recaptures),
+            direct=dict(self.book.direct),
+            dropped=self._dropped,
+            static_bytes=self._arena.nbytes,
+        )
+
+    def _why_copied(self, role: Role) -> str:
+        if role in (Role.PLAIN, Role.ALIAS):
+            return "copied into its static buffer" if self.policy.clone_input else "copied when it has moved"
+        if role is Role.SYMBOL:
+            return "picks the recording"
+        unchecked = not self._validates or (role is Role.PARAMETER and self.policy.frozen_parameter)
+        return "used in place, address not compared" if unchecked else "used in place, address compared"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
