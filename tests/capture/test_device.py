@@ -21,7 +21,7 @@ def copy() -> Copier:
         ctypes.memmove(target, source, size)
         return 0
 
-    return _copier(move, lambda index: 40, CPU)
+    return _copier(move, lambda: 0, lambda index: 40, CPU)
 
 
 def test_bytes_are_moved(copy: Copier) -> None:
@@ -53,7 +53,13 @@ def test_conjugation_is_not_lost(copy: Copier) -> None:
 
 
 def test_an_error_of_the_runtime_is_no_copy() -> None:
-    assert not _copier(lambda *args: 700, lambda index: 0, CPU)(torch.zeros(2), torch.ones(2))
+    copy = _copier(lambda *args: 700, lambda: 0, lambda index: 0, CPU)
+    assert not copy(torch.zeros(2), torch.ones(2))
+
+
+def test_another_current_device_has_another_default_stream() -> None:
+    copy = _copier(lambda *args: 0, lambda: 1, lambda index: 0, CPU)
+    assert not copy(torch.zeros(2), torch.ones(2))
 
 
 def test_only_cuda_has_the_call() -> None:

@@ -18,7 +18,7 @@ import torchair
 from tests.models.zoo import ROWS, Row, leaves
 
 MODES = ("max-autotune", "npugraph_ex")
-QUICK_AUTO = ("resnet",)
+QUICK_AUTO = ("lstm",)
 FLOATS = ("llama", "bert")  # an epsilon, a scale
 
 

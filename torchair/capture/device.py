@@ -122,7 +122,9 @@ class Device:
     def copier(self, device: torch.device) -> Copier | None:
         """A quick copy between tensors of this device, where its runtime offers one."""
         copy_bytes = _runtime_copy() if self.type == "cuda" else None
-        return None if copy_bytes is None else _copier(copy_bytes, self.stream_handle(), device)
+        if copy_bytes is None:
+            return None
+        return _copier(copy_bytes, self.module.current_device, self.stream_handle(), device)
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work on the device."""
@@ -199,7 +201,12 @@ def _runtime_copy() -> Callable[..., int] | None:
     return copy
 
 
-def _copier(copy_bytes: Callable[..., int], handle_of: Callable[[int], int], device: torch.device) -> Copier:
+def _copier(
+    copy_bytes: Callable[..., int],
+    current_device: Callable[[], int],
+    handle_of: Callable[[int], int],
+    device: torch.device,
+) -> Copier:
     index = device.index or 0
 
     def copy(target: torch.Tensor, source: torch.Tensor) -> bool:
@@ -211,6 +218,8 @@ def _copier(copy_bytes: Callable[..., int], handle_of: Callable[[int], int], dev
             and target.is_contiguous()
             and not source.is_conj()
             and not source.is_neg()
+            # The handle of a default stream means that of the current device.
+            and current_device() == index
         )
         return is_plain and not copy_bytes(
             target.data_ptr(), source.data_ptr(), target.nbytes, DEVICE_TO_DEVICE, handle_of(index)
