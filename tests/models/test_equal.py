@@ -1,7 +1,7 @@
 """Every model of the zoo, in both modes, static and dynamic: eager's numbers, one graph, no fall-back.
 
 The quick run takes the readable code generator for all rows, which needs no compiler, and the default one for
-three; `full` takes the default one for the rest.
+one; `full` takes the default one for the rest.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ def build(
     ):
         gm = private.joint_graph_passes(gm, device)
         cpu.add_bias_later(gm, mode)
+        cpu.give_rows_their_stride(gm, mode)
         keep_output_strides(gm)
         compiled = private.compile_fx_inner(
             gm,

@@ -46,6 +46,7 @@ def build(
     with private.fake_tracing(mode):
         gm = private.joint_graph_passes(gm, graph.device_of(gm))
         cpu.add_bias_later(gm, mode)
+        cpu.give_rows_their_stride(gm, mode)
     parts = split(gm, static)
     device = graph.device_of(gm)
     made = library.obtain(parts, mode, backward=backward, inference=inference)
