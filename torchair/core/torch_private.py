@@ -296,14 +296,18 @@ was built with CUDA.
 
 def raw_stream_getter(device_type: str) -> Callable[[int], int] | None:
     """A quick function from device index to the current stream's handle; None where there is no such call."""
-    owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
-    return getattr(owner, f"_{device_type}_getCurrentRawStream", None)
+    return _raw_call(device_type, "getCurrentRawStream")
 
 
 def capturing_getter(device_type: str) -> Callable[[], bool] | None:
     """A quick function that tells whether the current stream is being captured; None where there is none."""
+    return _raw_call(device_type, "isCurrentStreamCapturing")
+
+
+def _raw_call(device_type: str, name: str) -> Any:
+    """A device's own C call, without the Python around it; None where there is none."""
     owner = torch._C if device_type == "cuda" else getattr(getattr(torch, device_type, None), "_C", None)
-    return getattr(owner, f"_{device_type}_isCurrentStreamCapturing", None)
+    return getattr(owner, f"_{device_type}_{name}", None)
 
 
 def clear_blas_workspaces(device_type: str) -> None:
