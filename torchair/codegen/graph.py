@@ -99,28 +99,12 @@ def is_functional(gm: fx.GraphModule) -> bool:
     return True
 
 
-def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    """Inductor makes the mean of nothing 0 where the variance is asked for at the same time."""
-    axes = dim or range(x.dim())
-    if not any(isinstance(x.shape[axis], int) and x.shape[axis] == 0 for axis in axes):
-        return NotImplemented
-    return (
-        aten.var.correction(x, dim, correction=correction, keepdim=keepdim),
-        aten.mean.dim(x, dim, keepdim),
-    )
-
-
-# Decompositions of ours beside Inductor's, for calls that it computes wrongly.
-CORRECTED = {aten.var_mean.correction: _var_mean}
-
-
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> fx.GraphModule:
     """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
     functional = is_functional(gm)
     if decomposed and functional:
         return copy_graph(gm)
-    table = {} if decomposed else {**private.select_decomp_table(), **CORRECTED}
-    return _retrace(gm, inputs, table, functional)
+    return _retrace(gm, inputs, {} if decomposed else private.inductor_decompositions(), functional)
 
 
 def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: bool) -> fx.GraphModule:

@@ -89,22 +89,20 @@ __all__ = [
     "ExplainWithBackend", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
     "PatternMatcherPass", "PythonReferenceAnalysis", "ReInplaceTrigger", "ReinplaceCounters", "ShapeEnv",
     "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation", "auto_functionalized",
-    "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter",
-    "clear_blas_workspaces", "compile_fx_inner",
-    "compiled_callable", "decomposition_of", "decomposition_table", "default_partition", "detect_fake_mode",
-    "disable_modes", "dump_graph", "dynamo_counters", "dynamo_utils", "enable_python_dispatcher",
-    "end_pool_allocation",
-    "expression_nodes", "fake_tensor_prop", "fake_tracing", "faking", "find_overload", "forget_data_sizes",
-    "free_symbols", "fwd_only", "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config",
-    "inductor_cache_dir", "inductor_config", "is_alias", "is_profiling", "is_unbacked",
+    "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter", "clear_blas_workspaces",
+    "compile_fx_inner", "compiled_callable", "decomposition_of", "decomposition_table", "default_partition",
+    "detect_fake_mode", "disable_modes", "dump_graph", "dynamo_counters", "dynamo_utils",
+    "enable_python_dispatcher", "end_pool_allocation", "expression_nodes", "fake_tensor_prop",
+    "fake_tracing", "faking", "find_overload", "forget_data_sizes", "free_symbols", "fwd_only",
+    "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir",
+    "inductor_config", "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked",
     "joint_graph_passes", "known_options", "library_path", "load_graph", "lower_bound",
     "lower_functionalized", "lowering_table", "make_fx", "native_runner", "pick_vec_isa", "profiler",
     "raw_stream_getter", "register_replacement", "reinplace", "remove_noops", "reset_dynamo",
     "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake", "stable_cache_keys",
-    "static_input_indices",
-    "statically_known_true", "storage_id", "storage_use_count", "symbol_facts", "sympy_interp", "torch_key",
-    "tracing", "tree_flatten", "tree_unflatten", "unclaimed_symbols", "unfunctionalized", "with_shape_env",
-    "without_modes", "writes_in_place", "written_by_plain_call",
+    "static_input_indices", "statically_known_true", "storage_id", "storage_use_count", "symbol_facts",
+    "sympy_interp", "torch_key", "tracing", "tree_flatten", "tree_unflatten", "unclaimed_symbols",
+    "unfunctionalized", "with_shape_env", "without_modes", "writes_in_place", "written_by_plain_call",
 ]  # fmt: skip
 
 
@@ -226,13 +224,26 @@ def _fused_bernoulli(self: torch.Tensor, p: float = 0.5, *, generator: Any = Non
     return (torch.rand_like(self, dtype=torch.float32) < p).to(self.dtype)
 
 
+def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """Inductor makes the mean of nothing 0 where the variance is asked for at the same time."""
+    if 0 not in [x.shape[axis] for axis in dim or range(x.dim()) if isinstance(x.shape[axis], int)]:
+        return NotImplemented
+    variance = torch.ops.aten.var.correction(x, dim, correction=correction, keepdim=keepdim)
+    return variance, torch.ops.aten.mean.dim(x, dim, keepdim)
+
+
+def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Inductor's table, without what it computes wrongly."""
+    return {**select_decomp_table(), torch.ops.aten.var_mean.correction: _var_mean}
+
+
 def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
     """Inductor's decompositions for a code generator. What is run op by op stays whole: torch's own kernels,
     with their rounding and their random numbers.
     """
     if kind not in ("inductor", "native"):
         return {}
-    table = dict(select_decomp_table())
+    table = inductor_decompositions()
     if not inductor_config.fallback_random:
         table[torch.ops.aten.bernoulli.p] = _fused_bernoulli
     return table

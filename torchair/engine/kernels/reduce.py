@@ -64,12 +64,6 @@ def reduce_all(x, axes: Ints, *, keep_dims):
 def reduce_std_v2(x, *, dim, correction, keepdim, is_mean_out):
     """Standard deviation with n - correction, and the mean."""
     assert is_mean_out, "the second output is the mean"
-    if 0 in [x.shape[axis] for axis in dim or range(x.dim()) if isinstance(x.shape[axis], int)]:
-        # Of nothing: Inductor makes the mean 0 where both are asked for at once.
-        return (
-            torch.std(x, dim or None, correction=correction, keepdim=keepdim),
-            torch.mean(x, dim or None, keepdim=keepdim),
-        )
     return torch.std_mean(x, dim or None, correction=correction, keepdim=keepdim)
 
 
