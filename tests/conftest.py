@@ -38,12 +38,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-@pytest.fixture(autouse=True)
-def _same_start() -> Iterator[None]:
-    """The same random numbers for every test in any order, and no compiled code left from the one before."""
+def _seed() -> None:
     random.seed(SEED)
     np.random.seed(SEED)
     torch.manual_seed(SEED)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """The same random numbers for the tensors a test file makes while it is imported."""
+    if isinstance(collector, pytest.Module):
+        _seed()
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """The same random numbers for every test in any order, and no compiled code left from the one before."""
+    _seed()
     yield
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
