@@ -15,6 +15,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # An op that returns a view of its argument against its schema fails here, not first where CI=1 is set.
 os.environ.setdefault("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "1")
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -36,6 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
+
+
+# The same examples in every run, and no time limit on a machine that others use too.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("same")
 
 
 def _seed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice, make
-from torchair.capture import Runner
+from torchair.capture import DEVICES, Runner
 from torchair.capture.replay import ReplayRunner
 from torchair.core import quick
 
@@ -97,10 +98,17 @@ def test_another_key_and_back() -> None:
     assert y.tolist() == [2.0] * 4
 
 
-def test_with_gradients_and_in_inference_mode() -> None:
+def test_gradients_are_not_recorded() -> None:
     runner, _, weight = warm()
     with torch.enable_grad():
-        assert ask(runner, weight, torch.ones(4)) is None
+        (y,) = ask(runner, weight, torch.ones(4, requires_grad=True))
+        assert torch.is_grad_enabled()
+    assert y.tolist() == [3.0] * 4
+    assert not y.requires_grad
+
+
+def test_inference_mode_has_its_own_recording() -> None:
+    runner, _, weight = warm()
     with torch.inference_mode():
         assert ask(runner, weight, torch.ones(4)) is None
         for _ in range(2):
@@ -160,14 +168,137 @@ def test_threads_wait_for_each_other() -> None:
     assert isinstance(runner, ReplayRunner)
     results: list[Any] = []
     with runner._pool.lock:
-        thread = threading.Thread(target=lambda: results.append(quiet(runner, weight)))
+        assert ask(runner, weight, torch.ones(4)) is None, "who must wait does so in the careful way"
+        thread = threading.Thread(target=lambda: results.append(runner.run(weight, torch.ones(4))))
         thread.start()
         thread.join(0.2)
         assert not results
     thread.join()
-    assert results[0] is not None
+    assert results[0][0].tolist() == [3.0] * 4
 
 
-def quiet(runner: Runner, weight: torch.Tensor) -> Any:
-    with torch.no_grad():
-        return ask(runner, weight, torch.ones(4))
+def test_a_dropped_recording_serves_no_more() -> None:
+    runner, _, weight = warm()
+    assert isinstance(runner, ReplayRunner)
+    stale = runner._repeat
+    assert stale is not None
+    runner._drop(runner._entries[runner._last].recordings)
+    assert stale((weight, torch.ones(4)), b"") is None
+
+
+def test_a_failing_launch_frees_the_lock() -> None:
+    runner, row, weight = warm()
+    assert isinstance(runner, ReplayRunner)
+    row.launching = True  # as if another thread were launching
+    with pytest.raises(AssertionError):
+        ask(runner, weight, torch.ones(4))
+    row.launching = False
+    assert not runner._pool.lock.locked()
+    assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
+
+
+def test_versions_of_written_inputs_are_raised_once() -> None:
+    def count(cache: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        cache.add_(x)
+        return [cache + 0]
+
+    runner, _ = make(count, "mp")
+    cache = torch.zeros(4)
+    again = runner.repeater(quick.Written([0]).packed)
+    assert again is not None
+    for _ in range(2):
+        runner([cache, torch.ones(4)])
+    x, before = torch.ones(4), cache._version
+    assert again((cache, x)) is not None
+    raised = cache._version - before
+    assert again((cache, x[:2])) is None
+    assert cache._version - before == raised, "a call that is not served writes nothing"
+    assert x._version == 0
+
+
+def test_outputs_that_are_views_of_inputs_and_constants() -> None:
+    def mixed(weight: torch.Tensor, x: torch.Tensor) -> list[Any]:
+        return [weight[:2], x + weight, None, 7]
+
+    runner, _, weight = warm(mixed)
+    view, y, nothing, seven = ask(runner, weight, torch.ones(4))
+    assert (y.tolist(), nothing, seven) == ([3.0] * 4, None, 7)
+    assert view.data_ptr() == weight.data_ptr()
+
+
+class WithRuntime(SimulatedDevice):
+    """A device whose runtime copies bytes, as CUDA's does; here the host's call does."""
+
+    def __init__(self, status: int = 0) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+        @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 3, ctypes.c_int, ctypes.c_size_t)
+        def move(target: int, source: int, size: int, kind: int, stream: int) -> int:
+            assert (kind, stream) == (3, 40)
+            self.sizes.append(size)
+            if not status:
+                ctypes.memmove(target, source, size)
+            return status
+
+        self._move = move
+
+    def stream_handle(self) -> Callable[[int], int]:
+        return lambda index: 40
+
+    @property
+    def copy_bytes(self) -> tuple[int, int]:  # type: ignore[override]
+        return ctypes.cast(self._move, ctypes.c_void_p).value or 0, 3
+
+
+SOURCES = {
+    "as it lies": (torch.randn(3, 4), [48]),
+    "strided": (torch.randn(4, 3).t(), []),
+    "another dtype": (torch.randn(3, 4, dtype=torch.float64), []),
+    "lazily negated": (torch.randn(3, 4, dtype=torch.complex64).conj().imag, []),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_bytes_are_moved_where_that_is_all(name: str) -> None:
+    source, sizes = SOURCES[name]
+    row = WithRuntime()
+    runner, _ = make(lambda x: [x + 1], "p", row=row)
+    for _ in range(2):
+        runner([torch.zeros(3, 4)])
+    (y,) = ask(runner, source)
+    torch.testing.assert_close(y, source.float() + 1, rtol=0, atol=0)
+    assert row.sizes == sizes
+
+
+def test_conjugation_is_not_lost() -> None:
+    row = WithRuntime()
+    runner, _ = make(lambda x: [x + 1], "p", row=row)
+    for _ in range(2):
+        runner([torch.zeros(3, dtype=torch.complex64)])
+    x = torch.randn(3, dtype=torch.complex64)
+    torch.testing.assert_close(ask(runner, x.conj())[0], x.conj() + 1, rtol=0, atol=0)
+    assert row.sizes == []
+
+
+@pytest.mark.parametrize(("count", "status", "moved"), [(4, 0, 4), (5, 0, 0), (2, 700, 2)])
+def test_many_inputs_and_errors_of_the_runtime_are_left_to_torch(count: int, status: int, moved: int) -> None:
+    row = WithRuntime(status)
+    runner, _ = make(lambda *xs: [torch.stack(xs)], "p" * count, row=row)
+    for _ in range(2):
+        runner([torch.zeros(2) for _ in range(count)])
+    xs = [torch.full((2,), float(number)) for number in range(count)]
+    torch.testing.assert_close(ask(runner, *xs)[0], torch.stack(xs), rtol=0, atol=0)
+    assert len(row.sizes) == moved
+
+
+def test_inputs_without_elements() -> None:
+    runner, _ = make(lambda x, y: [x + 1, y], "pp")
+    for _ in range(2):
+        runner([torch.ones(3), torch.empty(0, 2)])
+    one, nothing = ask(runner, torch.ones(3), torch.empty(0, 2))
+    assert (one.tolist(), nothing.shape) == ([2.0] * 3, (0, 2))
+
+
+def test_only_cuda_has_a_copy_of_its_own() -> None:
+    assert DEVICES["cpu"].copy_bytes == DEVICES["npu"].copy_bytes == (0, 0)

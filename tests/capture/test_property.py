@@ -101,14 +101,14 @@ def follow(calls: list[Call], options: dict[str, Any], device: torch.device) -> 
 SEQUENCES = st.lists(CALL, min_size=1, max_size=14)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls=SEQUENCES, options=OPTIONS)
 def test_any_sequence_of_calls_equals_running_directly(calls: list[Call], options: dict[str, Any]) -> None:
     follow(calls, options, CPU)
 
 
 @pytest.mark.full
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(calls=SEQUENCES, options=OPTIONS)
 def test_two_thousand_sequences(calls: list[Call], options: dict[str, Any]) -> None:
     follow(calls, options, CPU)

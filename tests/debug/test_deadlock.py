@@ -211,7 +211,7 @@ def test_odd_events_are_passed_over(tmp_path: Path) -> None:
     assert [c.first.name for c in check_trace(written(tmp_path, odd), CORES)] == ["aiv_a"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from("KRW"), st.integers(0, 3)), max_size=14))
 def test_clocks_say_what_paths_say(tasks: list[tuple[int, str, int]]) -> None:
     """One task is before another exactly where a path of streams and events leads from one to the other."""

@@ -33,9 +33,7 @@ from torchair.ge.verify import verify
 
 # torch warns about every half-precision complex tensor.
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")
-PROPERTY = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
-)
+PROPERTY = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ from torchair.ge.text import from_python, to_pbtxt, to_python, to_txt
 from torchair.ge.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")
-PROPERTY = settings(
-    max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
-)
+PROPERTY = settings(max_examples=80, suppress_health_check=list(HealthCheck))
 
 
 def small() -> Graph:

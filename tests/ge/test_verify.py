@@ -16,9 +16,7 @@ from torchair.ge.graph import Desc, Feed, Graph, Op, Origin, Result, Slot, Tenso
 from torchair.ge.order import sort_ops
 from torchair.ge.verify import verify
 
-PROPERTY = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
-)
+PROPERTY = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture

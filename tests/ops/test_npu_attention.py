@@ -11,7 +11,7 @@ from tests.ops.attention_cases import Case, Data, cases
 from tests.ops.compiled import MODES, agrees, compiles, ints, rand
 
 npu, air = torch.ops.npu, torch.ops.air
-RANDOM = {"derandomize": True, "deadline": None, "suppress_health_check": list(HealthCheck)}
+RANDOM = {"suppress_health_check": list(HealthCheck)}
 # The names of the second version for those of the first.
 SECOND = {
     "actual_seq_lengths": "actual_seq_qlen",

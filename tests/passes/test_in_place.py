@@ -543,7 +543,7 @@ def test_groups_follow_schemas_and_storages() -> None:
     assert memory.root(node(gm, aten.exp.default)) is not memory.root(x)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_random_programs(steps: list[Step]) -> None:
     """All passes on: results and written inputs are torch's, and results are tensors of their own."""

@@ -72,14 +72,14 @@ def compile_dynamo(
 
 def _plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
     """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
-    boxed, again = runner.boxed, runner.again
-    written = Written(indices) if indices else None
+    written = Written(indices)
+    boxed, again = runner.boxed, runner.repeater(written.packed)
 
     def run(*args: Any) -> Any:
-        if written is not None:
-            written.raise_versions(args)
         if again is not None and (outputs := again(args)) is not None:
             return outputs
+        if indices:
+            written.raise_versions(args)
         if not torch.is_grad_enabled():
             return boxed(list(args))
         with torch.no_grad():

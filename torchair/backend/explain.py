@@ -157,7 +157,6 @@ class _Eager:
     """A runner that runs the FX graph as it is."""
 
     _boxed_call = True
-    again = None
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._gm = gm
@@ -165,6 +164,9 @@ class _Eager:
     @property
     def boxed(self) -> Any:
         return self
+
+    def repeater(self, written: bytes) -> None:
+        return None
 
     def __call__(self, args: list[Any]) -> Any:
         return fx.Interpreter(self._gm).boxed_run(args)

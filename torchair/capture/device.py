@@ -25,10 +25,6 @@ from torchair.core.torch_private import (
 
 Program = Callable[[list[Any]], list[Any]]
 PoolToken = tuple[int, int]
-Copier = Callable[[torch.Tensor, torch.Tensor], bool]
-"""Copies the second tensor into the first on the current stream; False, and nothing done, where that takes
-more than moving bytes.
-"""
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 
@@ -119,12 +115,11 @@ class Device:
         """Is somebody recording this thread's stream already?"""
         return capturing_getter(self.type) or self.module.is_current_stream_capturing
 
-    def copier(self, device: torch.device) -> Copier | None:
-        """A quick copy between tensors of this device, where its runtime offers one."""
-        copy_bytes = _runtime_copy() if self.type == "cuda" else None
-        if copy_bytes is None:
-            return None
-        return _copier(copy_bytes, self.module.current_device, self.stream_handle(), device)
+    @cached_property
+    def copy_bytes(self) -> tuple[int, int]:
+        """Address of the runtime's own copy, and its kind for device memory; zeros where there is none."""
+        copy = getattr(ctypes.CDLL(None), "cudaMemcpyAsync", None) if self.type == "cuda" else None
+        return (ctypes.cast(copy, ctypes.c_void_p).value or 0, DEVICE_TO_DEVICE) if copy else (0, 0)
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work on the device."""
@@ -190,42 +185,6 @@ class Device:
             yield
         finally:
             clear_blas_workspaces(self.type)
-
-
-def _runtime_copy() -> Callable[..., int] | None:
-    """`cudaMemcpyAsync` of the runtime that torch has loaded for everybody; None where there is none."""
-    copy = getattr(ctypes.CDLL(None), "cudaMemcpyAsync", None)
-    if copy is not None:
-        copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
-        copy.restype = ctypes.c_int
-    return copy
-
-
-def _copier(
-    copy_bytes: Callable[..., int],
-    current_device: Callable[[], int],
-    handle_of: Callable[[int], int],
-    device: torch.device,
-) -> Copier:
-    index = device.index or 0
-
-    def copy(target: torch.Tensor, source: torch.Tensor) -> bool:
-        is_plain = (
-            source.dtype is target.dtype
-            and source.shape == target.shape
-            and source.device == target.device
-            and source.is_contiguous()
-            and target.is_contiguous()
-            and not source.is_conj()
-            and not source.is_neg()
-            # The handle of a default stream means that of the current device.
-            and current_device() == index
-        )
-        return is_plain and not copy_bytes(
-            target.data_ptr(), source.data_ptr(), target.nbytes, DEVICE_TO_DEVICE, handle_of(index)
-        )
-
-    return copy
 
 
 DEVICES: dict[str, Device] = {

@@ -169,7 +169,8 @@ class Outputs:
             else:
                 self._steps.append(_tie(output, source, inputs.names[source], static_args[source]))
         owned = [step for step in self._steps if isinstance(step, Owned)]
-        self._plain = [step.tensor for step in owned] if len(owned) == len(self._steps) else None
+        # All of them, if all are the recording's own.
+        self.plain = [step.tensor for step in owned] if len(owned) == len(self._steps) else None
         self._storages = {storage_id(step.tensor): step.tensor.untyped_storage() for step in owned}
         self.nbytes = sum(storage.nbytes() for storage in self._storages.values())
         shared = {storage_id(step.tensor) for step in owned if not step.alone}
@@ -194,8 +195,8 @@ class Outputs:
 
     def give(self, args: Sequence[Any]) -> list[Any]:
         """The outputs themselves, as fresh tensor objects on the recording's memory."""
-        if self._plain is not None:
-            return [tensor.detach() for tensor in self._plain]
+        if self.plain is not None:
+            return [tensor.detach() for tensor in self.plain]
         return [step.give(args) for step in self._steps]
 
     def copy(self, args: Sequence[Any]) -> list[Any]:

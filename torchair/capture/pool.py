@@ -27,25 +27,21 @@ class Pool:
         self.stream: Any = None  # to capture on: blocks are shared only between captures on one stream
         self._row = row
         self._device = device
-        self._index = device.index or 0
-        self._handle_of = row.stream_handle()
-        self._last_handle: int | None = None
+        self.index = device.index or 0
+        self.handle_of = row.stream_handle()
+        self.last_handle: int | None = None
         self._last: Any = None
         self._anchor: Graph | None = None
 
     def take_turn(self) -> None:
         """This thread launches next. Its stream waits for all the last one launched, readers included."""
-        handle = self._handle_of(self._index)
-        if handle == self._last_handle:
+        handle = self.handle_of(self.index)
+        if handle == self.last_handle:
             return
         current = self._row.current_stream(self._device)
         if self._last is not None:
             self._row.order(self._last, current)
-        self._last_handle, self._last = handle, current
-
-    def is_turn(self) -> bool:
-        """Did this thread's stream launch last?"""
-        return self._handle_of(self._index) == self._last_handle
+        self.last_handle, self._last = handle, current
 
     def open(self) -> None:
         """Before the first capture: the stream, and a tiny graph that keeps the pool when others go."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from torchair.capture.device import Copier, Device, Graph, PoolToken, Program
+from torchair.capture.device import Device, Graph, PoolToken, Program
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
-from torchair.core import quick
 from torchair.core.errors import BadCall
-from torchair.core.quick import Addresses
+from torchair.core.quick import Addresses, Repeat
 from torchair.core.torch_private import (
     STORAGE_WRAPPER_USES,
     OpOverload,
@@ -24,16 +24,11 @@ from torchair.core.torch_private import (
     storage_use_count,
 )
 
-FEW = 4  # inputs that are quicker copied one by one than together
-
 
 class StaticInputs:
     """The buffers a recording reads its plain inputs from, and the copies into them."""
 
-    def __init__(
-        self, inputs: Inputs, args: Sequence[Any], arena: Arena | None, copier: Copier | None
-    ) -> None:
-        self._copier = copier
+    def __init__(self, inputs: Inputs, args: Sequence[Any], arena: Arena | None) -> None:
         self._names = inputs.names
         self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
         # Without an arena the memory of this call's tensors serves as the buffers.
@@ -48,9 +43,9 @@ class StaticInputs:
         own = {id(tensor): tensor for tensor in (*self.buffers, *self._targets)}
         self._own_uses = Counter(storage_id(tensor) for tensor in own.values())
 
-    def shapes(self) -> list[tuple[int, tuple[int, ...]]]:
-        """The shape of each by the index of the input."""
-        return [(i, tuple(shape)) for i, shape in zip(self.indices, self._shapes, strict=True)]
+    def targets(self) -> list[tuple[int, torch.Tensor]] | None:
+        """The buffer of each by the index of the input; None where filling them takes more than a copy."""
+        return None if self.borrowed or self._flat else list(zip(self.indices, self.buffers, strict=True))
 
     def place(self, args: Sequence[Any]) -> list[Any]:
         """The arguments to record with."""
@@ -72,7 +67,7 @@ class StaticInputs:
                 )
 
     def fill(self, args: Sequence[Any]) -> None:
-        """Copy the plain inputs of this call into the buffers: a few one by one, many in one launch."""
+        """Copy the plain inputs of this call into the buffers, in one launch."""
         sources = [args[i] for i in self.indices]
         targets = self._targets
         if self._flat:
@@ -81,11 +76,7 @@ class StaticInputs:
         if self._selects:
             wanted = [at for at in self._filled if sources[at].data_ptr() != targets[at].data_ptr()]
             sources, targets = [sources[at] for at in wanted], [targets[at] for at in wanted]
-        if self._copier is not None and len(sources) <= FEW:
-            for target, source in zip(targets, sources, strict=True):
-                if not self._copier(target, source):
-                    target.copy_(source, non_blocking=True)
-        elif sources:
+        if sources:
             torch._foreach_copy_(targets, sources, non_blocking=True)
 
     def in_use(self, args: Sequence[Any]) -> int | None:
@@ -156,18 +147,23 @@ class Recording:
         self.outputs = outputs
         self.homes = homes  # kept: the outputs were counted while it was there
         self.private = private  # its outputs are always copied out
-        self.replays = 0
+        self.count = array("Q", [0])  # of its replays
         self.nbytes = 0
         self.bytes_out = 0  # copied on each call
         self.seconds = 0.0
-        self.likeness: Any = None  # of a call that it may serve without a closer look
+        self.repeat: Repeat | None = None  # serves a call like the one before without a closer look
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
         """Copy in, launch, hand out."""
-        self.replays += 1
+        self.count[0] += 1
         self.statics.fill(args)
         self.graph.replay()
         return self.outputs.copy(args) if self.private else self.outputs.give(args)
+
+    @property
+    def replays(self) -> int:
+        """How often it was replayed."""
+        return self.count[0]
 
     def is_free(self) -> bool:
         """May its outputs be overwritten?"""
@@ -175,6 +171,8 @@ class Recording:
 
     def drop(self) -> None:
         """Free the graph. Outputs that the caller holds stay valid."""
+        if self.repeat is not None:
+            self.repeat.end()
         self.graph.reset()
 
 
@@ -197,7 +195,7 @@ def record(
     With `homes`, the graph ends by moving its outputs there.
     """
     started = time.perf_counter()
-    statics = StaticInputs(inputs, args, arena, row.copier(device))
+    statics = StaticInputs(inputs, args, arena)
     placed = statics.place(args)
     before = row.reserved_bytes(device)
 
@@ -211,7 +209,5 @@ def record(
     made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
     made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)
     made.bytes_out = outputs.copied_bytes if private else homes.nbytes if homes else 0
-    if not private and not statics.borrowed:
-        made.likeness = quick.likeness(made.ledger, statics.shapes(), outputs.watched)
     made.seconds = time.perf_counter() - started
     return made

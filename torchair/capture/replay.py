@@ -26,7 +26,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,6 +43,7 @@ from torchair.capture.roles import Inputs, Role
 from torchair.capture.runner import Again, Runner
 from torchair.core import quick
 from torchair.core.log import capture_logger as logger
+from torchair.core.quick import Repeat
 from torchair.core.torch_private import is_profiling
 
 TURNS = 2  # recordings of one key that take turns while outputs are held
@@ -102,29 +102,20 @@ class ReplayRunner(Runner):
         self._asked: Counter[Hashable] = Counter()
         self._dropped = 0
         self._last: Hashable = None
-        self._repeats: tuple[Hashable, Recording] | None = None  # key and recording of the last replay
+        self._repeat: Repeat | None = None  # of the recording that was replayed last
 
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         return self
 
-    @cached_property
-    def again(self) -> Again | None:
+    def repeater(self, written: bytes) -> Again | None:
         """Most calls are: same key, same stream, all addresses as before, outputs let go."""
         if self.inputs.packs or self._forced:
             return None
-        pool, key_of, is_capturing, is_like = self._pool, self._key, self._is_capturing, quick.is_like
 
         def call(args: tuple[Any, ...]) -> list[Any] | None:
-            if self._repeats is None or is_capturing() or is_profiling():
-                return None
-            with pool.lock:
-                if self._repeats is None or not pool.is_turn():
-                    return None
-                key, recording = self._repeats
-                if key_of(args) != key or not is_like(args, recording.likeness):
-                    return None
-                return recording.replay(args)
+            repeat = self._repeat
+            return None if repeat is None else repeat(args, written)
 
         return call
 
@@ -141,8 +132,8 @@ class ReplayRunner(Runner):
     def _call(self, args: list[Any]) -> list[Any]:
         with self._pool.lock:
             self._pool.take_turn()
-            self._repeats = None
-            plain_key = key = self._key(args)
+            self._repeat = None
+            key = self._key(args)
             if torch.is_inference_mode_enabled():
                 # Tensors made in inference mode must not reach code outside it.
                 key = ("inference", key)
@@ -160,8 +151,8 @@ class ReplayRunner(Runner):
             if recording is None:
                 return self._directly(entry.program, args)
             outputs = self._replay(entry, recording, args)
-            if recording.likeness is not None and entry.pending is None and self.why_not is None:
-                self._repeats = plain_key, recording
+            if entry.pending is None and self.why_not is None:
+                self._repeat = recording.repeat
             args.clear()
             return outputs
 
@@ -316,6 +307,7 @@ class ReplayRunner(Runner):
                 private=private,
                 homes=Homes(entry.output_sizes, self.device) if moves_outputs else None,
             )
+        made.repeat = self._repeat_of(made, args)
         self._pool.is_fresh = self._pool.is_fresh and not shared
         entry.recordings.append(made)
         if self._observe is not None:
@@ -323,6 +315,31 @@ class ReplayRunner(Runner):
         logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
         self._keep_budget(entry)
         return made
+
+    def _repeat_of(self, made: Recording, args: list[Any]) -> Repeat | None:
+        """How it serves calls like this one; None where each call needs a closer look."""
+        targets, outputs = made.statics.targets(), made.outputs
+        if made.private or targets is None:
+            return None
+        return quick.repeat(
+            quick.Facts(
+                addresses=made.ledger,
+                inputs=targets,
+                storages=outputs.watched,
+                outputs=outputs.plain or [],
+                give=None if outputs.plain is not None else outputs.give,
+                refusals=(self._is_capturing, is_profiling),
+                lock=self._pool.lock,
+                handle_of=self._pool.handle_of,
+                device=self._pool.index,
+                pool=self._pool,
+                key_of=self._key if self.inputs.key else None,
+                key=self._key(args),
+                launch=made.graph.replay,
+                copy=self._row.copy_bytes,
+                count=made.count,
+            )
+        )
 
     def _error_mode(self) -> str:
         """As asked for; but a recording never raises in somebody else's thread, as `global` would."""

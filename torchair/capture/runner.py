@@ -56,7 +56,13 @@ class Runner:
 
     @cached_property
     def again(self) -> Again | None:
-        """A quick way for a call that is like the one before; it gives None where the call is not."""
+        """The quick way of `repeater`, where nobody watches the versions of what is written."""
+        return self.repeater(b"")
+
+    def repeater(self, written: bytes) -> Again | None:
+        """A quick way for a call that is like the one before; it gives None where the call is not. It raises
+        the versions of the inputs with these packed indices.
+        """
         return None
 
     def __call__(self, args: list[Any]) -> list[Any]:

@@ -5,10 +5,15 @@
 
 #include <Python.h>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +32,8 @@ struct Numbers {
         count(PyBytes_GET_SIZE(bytes) / static_cast<Py_ssize_t>(sizeof(int64_t))) {}
 };
 
-constexpr Py_ssize_t AHEAD = 8;
+constexpr Py_ssize_t AHEAD = 8;  // tensors to ask for while one is looked at
+constexpr size_t FEW = 4;        // inputs that are quicker copied one by one than together
 
 // The tensors at every `step`-th number; false with a Python error where there is none.
 bool tensors_at(PyObject* args, const Numbers& numbers, Py_ssize_t step, std::vector<c10::TensorImpl*>& found) {
@@ -86,29 +92,55 @@ PyObject* same_addresses(PyObject*, PyObject* const* given, Py_ssize_t count) {
   return answer < 0 ? nullptr : PyBool_FromLong(answer);
 }
 
-// A call as it was: what must not have changed for its recording to serve again.
-struct Likeness {
-  struct Shape {
+// Autograd is to know that these tensors were written; false with a Python error where there is none.
+bool note_writes(PyObject* args, const Numbers& indices) {
+  std::vector<c10::TensorImpl*> tensors;
+  if (!tensors_at(args, indices, 1, tensors)) {
+    return false;
+  }
+  for (auto* tensor : tensors) {
+    if (!tensor->is_inference()) {
+      tensor->bump_version();
+    }
+  }
+  return true;
+}
+
+// A recording that may serve the call after the one it served: what must not have changed since, and all it
+// takes to serve: copy inputs, launch, hand out.
+struct Facts {
+  struct Input {
     Py_ssize_t index;
-    std::vector<int64_t> sizes;
+    at::Tensor target;
   };
-  // An output's memory when nobody outside holds it. Whoever made the likeness keeps the object.
+  // An output's memory when nobody outside holds it.
   struct Rest {
     PyObject* object;
     c10::StorageImpl* storage;
     size_t uses;
     Py_ssize_t references;
   };
+  using CopyBytes = int (*)(void*, const void*, size_t, int, void*);
 
-  PyObject* pairs = nullptr;
-  bool inference = false;
-  std::vector<Shape> shapes;
-  std::vector<Rest> outputs;
+  THPObjectPtr pairs, key_of, key, acquire, release, handle_of, device, pool, launch, give, kept;
+  std::vector<THPObjectPtr> refusals;
+  std::vector<Input> inputs;
+  std::vector<Rest> at_rest;
+  std::vector<at::Tensor> outputs;
+  CopyBytes copy_bytes = nullptr;
+  int copy_kind = 0;
+  Py_buffer count{};
+  bool inference = c10::InferenceMode::is_enabled();
+  bool is_over = false;
 
-  ~Likeness() { Py_XDECREF(pairs); }
+  ~Facts() {
+    if (count.obj != nullptr) {
+      PyBuffer_Release(&count);
+    }
+  }
 
   bool is_free() const {
-    for (const auto& rest : outputs) {
+    for (const auto& rest : at_rest) {
       if (c10::raw::intrusive_ptr::use_count(rest.storage) > rest.uses || Py_REFCNT(rest.object) > rest.references) {
         return false;
       }
@@ -117,100 +149,231 @@ struct Likeness {
   }
 
   bool has_shapes(PyObject* args) const {
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(args);
-    for (const auto& shape : shapes) {
-      if (shape.index >= count) {
-        return false;
-      }
-      PyObject* item = PySequence_Fast_GET_ITEM(args, shape.index);
-      if (!THPVariable_Check(item) || THPVariable_Unpack(item).sizes() != c10::IntArrayRef(shape.sizes)) {
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(args);
+    for (const auto& input : inputs) {
+      PyObject* item = input.index < size ? PySequence_Fast_GET_ITEM(args, input.index) : nullptr;
+      if (item == nullptr || !THPVariable_Check(item) || THPVariable_Unpack(item).sizes() != input.target.sizes()) {
         return false;
       }
     }
     return true;
   }
+
+  // May bytes be moved by the runtime itself? A default stream's handle means that of the current device.
+  bool is_bytes(const at::Tensor& target, const at::Tensor& source) const {
+    const auto device = target.device();
+    return copy_bytes != nullptr && source.dtype() == target.dtype() && source.device() == device &&
+        source.is_contiguous() && target.is_contiguous() && !source.is_conj() && !source.is_neg() &&
+        (!device.has_index() || c10::impl::getDeviceGuardImpl(device.type())->getDevice() == device);
+  }
+
+  void fill(PyObject* args, void* stream) const {
+    std::vector<at::Tensor> sources, targets;
+    for (const auto& input : inputs) {
+      const at::Tensor& source = THPVariable_Unpack(PySequence_Fast_GET_ITEM(args, input.index));
+      const bool is_done = source.numel() == 0 ||
+          (inputs.size() <= FEW && is_bytes(input.target, source) &&
+           copy_bytes(input.target.data_ptr(), source.data_ptr(), input.target.nbytes(), copy_kind, stream) == 0);
+      if (!is_done) {
+        sources.push_back(source);
+        targets.push_back(input.target);
+      }
+    }
+    if (!sources.empty()) {
+      at::_foreach_copy_(targets, sources, /*non_blocking=*/true);
+    }
+  }
+
+  // What the caller gets, None where this call is not like the one before, nullptr with a Python error.
+  PyObject* serve(PyObject* args, PyObject* written) {
+    if (is_over) {
+      Py_RETURN_NONE;
+    }
+    THPObjectPtr handle(PyObject_CallOneArg(handle_of, device));
+    THPObjectPtr last(handle ? PyObject_GetAttrString(pool, "last_handle") : nullptr);
+    const int is_turn = last ? PyObject_RichCompareBool(handle, last, Py_EQ) : -1;
+    if (is_turn <= 0) {
+      return is_turn < 0 ? nullptr : Py_NewRef(Py_None);
+    }
+    if (key_of.get() != Py_None) {
+      THPObjectPtr now(PyObject_CallOneArg(key_of, args));
+      const int is_same = now ? PyObject_RichCompareBool(now, key, Py_EQ) : -1;
+      if (is_same <= 0) {
+        return is_same < 0 ? nullptr : Py_NewRef(Py_None);
+      }
+    }
+    if (!is_free() || !has_shapes(args)) {
+      Py_RETURN_NONE;
+    }
+    const int are_same = are_in_place(args, Numbers(pairs));
+    if (are_same <= 0) {
+      return are_same < 0 ? nullptr : Py_NewRef(Py_None);
+    }
+    if (!note_writes(args, Numbers(written))) {
+      return nullptr;
+    }
+    c10::AutoGradMode without_gradients(false);
+    fill(args, copy_bytes == nullptr ? nullptr : PyLong_AsVoidPtr(handle));
+    THPObjectPtr launched(PyObject_CallNoArgs(launch));
+    if (!launched) {
+      return nullptr;
+    }
+    ++*static_cast<uint64_t*>(count.buf);
+    if (give.get() != Py_None) {
+      return PyObject_CallOneArg(give, args);
+    }
+    THPObjectPtr results(PyList_New(static_cast<Py_ssize_t>(outputs.size())));
+    for (size_t at = 0; results && at < outputs.size(); ++at) {
+      PyObject* made = THPVariable_Wrap(outputs[at].detach());
+      if (made == nullptr) {
+        return nullptr;
+      }
+      PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(at), made);
+    }
+    return results.release();
+  }
 };
 
-constexpr const char* LIKENESS = "torchair_quick.likeness";
+struct Repeat {
+  PyObject_HEAD
+  Facts* facts;
+};
 
-void forget(PyObject* capsule) { delete static_cast<Likeness*>(PyCapsule_GetPointer(capsule, LIKENESS)); }
+void let_go(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<Repeat*>(self)->facts;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
 
-// likeness(pairs, shapes, outputs): shapes are (index, sizes), outputs (anything, storage) and nobody holds one.
-PyObject* likeness(PyObject*, PyObject* given) {
-  PyObject *pairs = nullptr, *shapes = nullptr, *outputs = nullptr;
-  if (!PyArg_ParseTuple(given, "O!O!O!", &PyBytes_Type, &pairs, &PyList_Type, &shapes, &PyList_Type, &outputs)) {
+// repeat(args, written): serve this call, or None.
+PyObject* call(PyObject* self, PyObject* given, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *args = nullptr, *written = nullptr;
+  if (!PyArg_ParseTuple(given, "O!O!", &PyTuple_Type, &args, &PyBytes_Type, &written)) {
     return nullptr;
   }
-  auto made = std::make_unique<Likeness>();
-  made->inference = c10::InferenceMode::is_enabled();
-  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(shapes); ++at) {
+  Facts& facts = *reinterpret_cast<Repeat*>(self)->facts;
+  if (c10::InferenceMode::is_enabled() != facts.inference) {
+    Py_RETURN_NONE;
+  }
+  for (auto& refusal : facts.refusals) {
+    THPObjectPtr answer(PyObject_CallNoArgs(refusal.get()));
+    if (!answer || answer.get() != Py_False) {
+      return answer ? Py_NewRef(Py_None) : nullptr;
+    }
+  }
+  THPObjectPtr got(PyObject_CallOneArg(facts.acquire, Py_False));
+  if (!got || got.get() != Py_True) {
+    return got ? Py_NewRef(Py_None) : nullptr;
+  }
+  PyObject* result = nullptr;
+  try {
+    result = facts.serve(args, written);
+  } catch (...) {
+    THPObjectPtr released(PyObject_CallNoArgs(facts.release));
+    throw;
+  }
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  THPObjectPtr released(PyObject_CallNoArgs(facts.release));
+  PyErr_Restore(type, value, trace);
+  return result;
+  END_HANDLE_TH_ERRORS
+}
+
+// repeat.end(): the recording is gone.
+PyObject* end(PyObject* self, PyObject*) {
+  reinterpret_cast<Repeat*>(self)->facts->is_over = true;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef repeat_methods[] = {{"end", end, METH_NOARGS, nullptr}, {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot repeat_slots[] = {
+    {Py_tp_call, reinterpret_cast<void*>(call)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(let_go)},
+    {Py_tp_methods, repeat_methods},
+    {0, nullptr},
+};
+
+PyType_Spec repeat_spec = {
+    "torchair_quick.Repeat", sizeof(Repeat), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, repeat_slots};
+
+PyTypeObject* repeat_type = nullptr;
+
+THPObjectPtr owned(PyObject* object) { return THPObjectPtr(Py_NewRef(object)); }
+
+// repeat(pairs, inputs, storages, outputs, give, refusals, acquire, release, handle_of, device, pool, key_of, key,
+// launch, copy, copy_kind, count). Nobody holds an output now, and the same inference mode holds as in the calls.
+PyObject* repeat(PyObject*, PyObject* given) {
+  HANDLE_TH_ERRORS
+  PyObject *pairs, *inputs, *storages, *outputs, *give, *refusals, *acquire, *release, *handle_of, *device, *pool;
+  PyObject *key_of, *key, *launch, *count;
+  unsigned long long copy;
+  auto facts = std::make_unique<Facts>();
+  if (!PyArg_ParseTuple(
+          given, "O!O!O!O!OO!OOOOOOOOKiO", &PyBytes_Type, &pairs, &PyList_Type, &inputs, &PyList_Type, &storages,
+          &PyList_Type, &outputs, &give, &PyTuple_Type, &refusals, &acquire, &release, &handle_of, &device, &pool,
+          &key_of, &key, &launch, &copy, &facts->copy_kind, &count)) {
+    return nullptr;
+  }
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(inputs); ++at) {
     Py_ssize_t index = 0;
-    PyObject* sizes = nullptr;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(shapes, at), "nO!", &index, &PyTuple_Type, &sizes)) {
+    PyObject* target = nullptr;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(inputs, at), "nO", &index, &target)) {
       return nullptr;
     }
-    Likeness::Shape shape{index, {}};
-    for (Py_ssize_t dim = 0; dim < PyTuple_GET_SIZE(sizes); ++dim) {
-      shape.sizes.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, dim)));
-    }
-    made->shapes.push_back(std::move(shape));
+    TORCH_CHECK_TYPE(index >= 0 && THPVariable_Check(target), "expected an index and a tensor");
+    facts->inputs.push_back({index, THPVariable_Unpack(target)});
   }
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(outputs); ++at) {
+    PyObject* output = PyList_GET_ITEM(outputs, at);
+    TORCH_CHECK_TYPE(THPVariable_Check(output), "expected tensors as outputs");
+    facts->outputs.push_back(THPVariable_Unpack(output));
+  }
+  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(refusals); ++at) {
+    facts->refusals.push_back(owned(PyTuple_GET_ITEM(refusals, at)));
+  }
+  if (PyObject_GetBuffer(count, &facts->count, PyBUF_WRITABLE) != 0) {
+    return nullptr;
+  }
+  TORCH_CHECK_VALUE(facts->count.len == sizeof(uint64_t), "expected a count of 8 bytes");
+  facts->pairs = owned(pairs);
+  facts->give = owned(give);
+  facts->acquire = owned(acquire);
+  facts->release = owned(release);
+  facts->handle_of = owned(handle_of);
+  facts->device = owned(device);
+  facts->pool = owned(pool);
+  facts->key_of = owned(key_of);
+  facts->key = owned(key);
+  facts->launch = owned(launch);
+  facts->copy_bytes = reinterpret_cast<Facts::CopyBytes>(copy);
+  // References to a storage are counted, so the list is kept and no storage of it.
+  facts->kept = owned(storages);
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(storages); ++at) {
     PyObject *name = nullptr, *object = nullptr;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(outputs, at), "OO", &name, &object)) {
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(storages, at), "OO", &name, &object)) {
       return nullptr;
     }
-    if (!THPStorage_Check(object)) {
-      PyErr_SetString(PyExc_TypeError, "expected a storage");
-      return nullptr;
-    }
+    TORCH_CHECK_TYPE(THPStorage_Check(object), "expected storages");
     auto* storage = THPStorage_Unpack(object).unsafeGetStorageImpl();
-    made->outputs.push_back({object, storage, c10::raw::intrusive_ptr::use_count(storage), Py_REFCNT(object)});
+    facts->at_rest.push_back({object, storage, c10::raw::intrusive_ptr::use_count(storage), Py_REFCNT(object)});
   }
-  if (PyErr_Occurred()) {
+  auto* made = PyObject_New(Repeat, repeat_type);
+  if (made == nullptr) {
     return nullptr;
   }
-  made->pairs = Py_NewRef(pairs);
-  PyObject* capsule = PyCapsule_New(made.get(), LIKENESS, forget);
-  if (capsule != nullptr) {
-    made.release();
-  }
-  return capsule;
+  made->facts = facts.release();
+  return reinterpret_cast<PyObject*>(made);
+  END_HANDLE_TH_ERRORS
 }
 
-// is_like(args, likeness): may the recording serve this call as it served the one before?
-PyObject* is_like(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 2 || !(PyList_CheckExact(given[0]) || PyTuple_CheckExact(given[0]))) {
-    PyErr_SetString(PyExc_TypeError, "expected a list or tuple, and a likeness");
-    return nullptr;
-  }
-  auto* known = static_cast<Likeness*>(PyCapsule_GetPointer(given[1], LIKENESS));
-  if (known == nullptr) {
-    return nullptr;
-  }
-  const bool is_plain = !c10::GradMode::is_enabled() && c10::InferenceMode::is_enabled() == known->inference &&
-      known->is_free() && known->has_shapes(given[0]);
-  if (!is_plain) {
-    Py_RETURN_FALSE;
-  }
-  const int answer = are_in_place(given[0], Numbers(known->pairs));
-  return answer < 0 ? nullptr : PyBool_FromLong(answer);
-}
-
-// raise_versions(args, indices): autograd is to know that these tensors were written.
+// raise_versions(args, indices)
 PyObject* raise_versions(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (!are_list_and_bytes(given, count)) {
+  if (!are_list_and_bytes(given, count) || !note_writes(given[0], Numbers(given[1]))) {
     return nullptr;
-  }
-  const Numbers indices(given[1]);
-  std::vector<c10::TensorImpl*> tensors;
-  if (!tensors_at(given[0], indices, 1, tensors)) {
-    return nullptr;
-  }
-  for (auto* tensor : tensors) {
-    if (!tensor->is_inference()) {
-      tensor->bump_version();
-    }
   }
   Py_RETURN_NONE;
 }
@@ -223,8 +386,7 @@ PyCFunction as_method(F function) {
 PyMethodDef methods[] = {
     {"same_addresses", as_method(same_addresses), METH_FASTCALL, nullptr},
     {"raise_versions", as_method(raise_versions), METH_FASTCALL, nullptr},
-    {"likeness", likeness, METH_VARARGS, nullptr},
-    {"is_like", as_method(is_like), METH_FASTCALL, nullptr},
+    {"repeat", repeat, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -232,4 +394,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "torchair_quick", nullptr, -1, 
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit_torchair_quick() { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit_torchair_quick() {
+  repeat_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&repeat_spec));
+  return repeat_type == nullptr ? nullptr : PyModule_Create(&definition);
+}

@@ -1,4 +1,4 @@
-"""What is asked of hundreds of tensors before every replay: in C++ once that is built, until then in Python.
+"""What every replay asks of hundreds of tensors, and whole replays: in C++ once that is built.
 
 The extension is built in the background when a runner first wants it (a quarter of a minute), kept on disk,
 and loaded at once from then on. Without a compiler everything works, only slower.
@@ -15,11 +15,12 @@ import sysconfig
 import tempfile
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -68,29 +69,75 @@ class Written:
 
     def __init__(self, indices: Sequence[int]) -> None:
         self._indices = list(indices)
-        self._packed = array("Q", indices).tobytes()
+        self.packed = array("Q", indices).tobytes()
 
     def raise_versions(self, args: Sequence[Any]) -> None:
         """They were written once more."""
         if _extension is not None:
-            _extension.raise_versions(args, self._packed)
+            _extension.raise_versions(args, self.packed)
         else:
             torch.autograd.graph.increment_version([args[index] for index in self._indices])
 
 
-def likeness(
-    addresses: Addresses, shapes: list[tuple[int, tuple[int, ...]]], outputs: list[tuple[Any, Any]]
-) -> Any:
-    """What must hold again for a recording to serve another call: addresses, shapes of inputs by index, and
-    that nobody holds its outputs, pairs whose second part is a storage. None without the extension.
+class Repeat(Protocol):
+    """Serves a call that is like the one before, arguments and packed indices of those it writes; None, and
+    nothing done, where it is not.
     """
-    return None if _extension is None else _extension.likeness(addresses.pairs, shapes, outputs)
+
+    def __call__(self, args: tuple[Any, ...], written: bytes) -> list[Any] | None: ...
+
+    def end(self) -> None:
+        """The recording is gone: serve no more."""
+        ...
 
 
-def is_like(args: Sequence[Any], known: Any) -> bool:
-    """Is this a call like the one the likeness is of, and without gradients?"""
-    assert _extension is not None, "it made the likeness"
-    return _extension.is_like(args, known)
+@dataclass(frozen=True)
+class Facts:
+    """A recording that may serve the call after the one it served: what must not have changed since, and all
+    it takes to serve. Nobody holds an output when a `Repeat` is made of it.
+    """
+
+    addresses: Addresses
+    inputs: list[tuple[int, torch.Tensor]]  # index of each that is copied, and where to
+    # The second of each pair belongs to an output: a call that finds one held is not served. References to it
+    # are counted, so this is a list that others keep too.
+    storages: list[tuple[Any, torch.UntypedStorage]]
+    outputs: list[torch.Tensor]  # handed out as fresh objects, unless `give` makes them
+    give: Callable[[tuple[Any, ...]], list[Any]] | None
+    refusals: tuple[Callable[[], bool], ...]  # all must say no
+    lock: threading.Lock
+    handle_of: Callable[[int], int]  # of the current stream of a device: must equal `pool.last_handle`
+    device: int
+    pool: Any
+    key_of: Callable[[Any], Any] | None
+    key: Any
+    launch: Callable[[], Any]
+    copy: tuple[int, int]  # address of the runtime's own copy and its kind; zeros where there is none
+    count: array[int]  # one number: of the launches
+
+
+def repeat(facts: Facts) -> Repeat | None:
+    """The quick way; None without the extension."""
+    if _extension is None:
+        return None
+    return _extension.repeat(
+        facts.addresses.pairs,
+        facts.inputs,
+        facts.storages,
+        facts.outputs,
+        facts.give,
+        facts.refusals,
+        facts.lock.acquire,
+        facts.lock.release,
+        facts.handle_of,
+        facts.device,
+        facts.pool,
+        facts.key_of,
+        facts.key,
+        facts.launch,
+        *facts.copy,
+        facts.count,
+    )
 
 
 def want() -> None:
@@ -154,10 +201,10 @@ def build(path: Path) -> None:
             get_cpp_compiler(), "-O2", "-std=c++20", "-shared", "-fPIC", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             *(f"-I{include}" for include in includes),
-            str(SOURCE), "-o", str(made), f"-L{root / 'lib'}", "-ltorch_python", "-lc10",
+            str(SOURCE), "-o", str(made), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
         if done.returncode:
-            lines = done.stderr.strip().splitlines()
+            lines = [line for line in done.stderr.splitlines() if "error" in line]
             raise RuntimeError(f"{command[0]}: {lines[0] if lines else f'exit status {done.returncode}'}")
         os.replace(made, path)
