@@ -1,4 +1,4 @@
-"""`python -m benchmarks cpu cuda overhead startup scaling`: run suites, print tables.
+"""`python -m benchmarks cpu cuda overhead replay startup scaling`: run suites, print tables.
 
 Ends with 1 if any result differs from eager's, or a bound is not kept.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import overhead, report, scaling, speed, startup
+from benchmarks import overhead, replay, report, scaling, speed, startup
 from benchmarks.columns import COLUMNS
 from benchmarks.models import MODELS
 from benchmarks.options import Options
@@ -21,6 +21,7 @@ SUITES: dict[str, Callable[[Options], report.Suite]] = {
     "cpu": lambda options: speed.run("cpu", options),
     "cuda": lambda options: speed.run("cuda", options),
     "overhead": overhead.run,
+    "replay": replay.run,
     "startup": startup.run,
     "scaling": scaling.run,
 }

@@ -155,7 +155,7 @@ def raw_graph(module: nn.Module, feed: Inputs) -> Thunk:
 
 def show(suite: report.Suite) -> None:
     """One row per way to call, one pair of columns per model."""
-    table = report.Table(title=f"overhead on {suite.device}: host time per call")
+    table = report.Table(title=f"{suite.name} on {suite.device}: host time per call")
     table.add_column("how")
     for model in suite.figures:
         table.add_column(model, justify="right")

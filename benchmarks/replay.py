@@ -1,0 +1,113 @@
+"""Suite `replay`: what capture mode itself costs per call, on any machine.
+
+The model runs on the CPU behind a device whose graphs are empty: launching one does nothing, so what is left
+is Dynamo, the comparing of inputs, the copying of plain ones and the handing out. Nothing is computed, so no
+results are compared. `overhead` measures the same with real graphs on a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks import report
+from benchmarks.columns import air_backend, only_dynamo
+from benchmarks.models import BY_NAME
+from benchmarks.options import Options
+from benchmarks.overhead import DIRECT, compiled_and_direct, frozen, reaching, show
+from benchmarks.timing import Thunk, measure
+from torchair.capture import DEVICES, Device
+from torchair.core import quick
+
+SUBJECTS = ("decoder32", "mlp", "one-op")
+BACKENDS: dict[str, Callable[[], Any]] = {
+    "dynamo": lambda: only_dynamo,
+    "capture": partial(air_backend, "npugraph_ex", "eager"),
+    "frozen": frozen,
+}
+
+
+class EmptyGraph:
+    """Its launch is the cheapest call there is."""
+
+    replay = reset = staticmethod(time.time)
+
+
+class Hollow(Device):
+    """The CPU as if it had graphs. Recording runs the program once; whole numbers are zeros then, because
+    the buffers of inputs hold anything, and an index must be within bounds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("cpu", "EmptyGraph", random=True)
+        self._recording = False
+
+    def why_no_graphs(self) -> str | None:
+        return None
+
+    def new_pool(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def stream_handle(self) -> Callable[[int], int]:
+        return int
+
+    def current_stream(self, device: torch.device) -> Any: ...
+    def new_stream(self, device: torch.device) -> Any: ...
+    def order(self, before: Any, after: Any) -> None: ...
+    def synchronize(self, device: torch.device) -> None: ...
+    def empty_cache(self) -> None: ...
+
+    def random_offset(self, device: torch.device) -> int:
+        return 0
+
+    def reserved_bytes(self, device: torch.device) -> int:
+        return 0
+
+    @property
+    def is_capturing(self) -> Callable[[], bool]:  # type: ignore[override]
+        # Outside a recording something in C that says no, as a device's own call does.
+        return (lambda: True) if self._recording else torch.is_inference_mode_enabled
+
+    def record(self, program: Any, args: Any, pool: Any, stream: Any, error_mode: str, device: Any) -> Any:
+        zeroed = [_zeros(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        self._recording = True
+        try:
+            return EmptyGraph(), program(zeroed)
+        finally:
+            self._recording = False
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_floating_point() else torch.zeros_like(tensor)
+
+
+def run(options: Options) -> report.Suite:
+    """Host time per call where a launch does nothing."""
+    suite = report.Suite("replay", "cpu")
+    if not quick.library().exists():
+        quick.build(quick.library())
+    with torch.no_grad(), mock.patch.dict(DEVICES, {"cpu": Hollow()}):
+        for name in filter(options.wants, SUBJECTS):
+            report.console.print(f"replay: {name} ({BY_NAME[name].about})")
+            suite.figures[name] = measure(
+                columns(name, options), "cpu", options.rounds, options.sample_seconds
+            )
+    show(suite)
+    return suite
+
+
+def columns(name: str, options: Options) -> dict[str, Thunk]:
+    """Each column through `torch.compile` and direct."""
+    torch.compiler.reset()
+    module, feed = BY_NAME[name].make("cpu"), BY_NAME[name].feed("cpu")
+    args = reaching(module, feed)
+    calls: dict[str, Thunk] = {}
+    for backend, make in BACKENDS.items():
+        if options.backends is None or backend in options.backends:
+            calls[backend], calls[backend + DIRECT] = compiled_and_direct(module, feed, args, make())
+    return calls
