@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 
 from benchmarks import report
-from benchmarks.columns import air_backend, only_dynamo
 from benchmarks.models import BY_NAME
 from benchmarks.options import Options
-from benchmarks.overhead import DIRECT, compiled_and_direct, frozen, reaching, show
+from benchmarks.overhead import BACKENDS, DIRECT, compiled_and_direct, reaching, show
 from benchmarks.timing import Thunk, measure
 from torchair.capture import DEVICES, Device
 from torchair.core import quick
 
 SUBJECTS = ("decoder32", "mlp", "one-op")
-BACKENDS: dict[str, Callable[[], Any]] = {
-    "dynamo": lambda: only_dynamo,
-    "capture": partial(air_backend, "npugraph_ex", "eager"),
-    "frozen": frozen,
-}
+COLUMNS = ("dynamo", "capture", "frozen")  # of the suite `overhead`
 
 
 class EmptyGraph:
@@ -89,8 +83,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 def run(options: Options) -> report.Suite:
     """Host time per call where a launch does nothing."""
     suite = report.Suite("replay", "cpu")
-    if not quick.library().exists():
-        quick.build(quick.library())
+    quick.load(quick.built())
     with torch.no_grad(), mock.patch.dict(DEVICES, {"cpu": Hollow()}):
         for name in filter(options.wants, SUBJECTS):
             report.console.print(f"replay: {name} ({BY_NAME[name].about})")
@@ -107,7 +100,8 @@ def columns(name: str, options: Options) -> dict[str, Thunk]:
     module, feed = BY_NAME[name].make("cpu"), BY_NAME[name].feed("cpu")
     args = reaching(module, feed)
     calls: dict[str, Thunk] = {}
-    for backend, make in BACKENDS.items():
-        if options.backends is None or backend in options.backends:
-            calls[backend], calls[backend + DIRECT] = compiled_and_direct(module, feed, args, make())
+    for column in COLUMNS:
+        if not options.backends or column in options.backends:
+            backend = BACKENDS[column][1]()
+            calls[column], calls[column + DIRECT] = compiled_and_direct(module, feed, args, backend)
     return calls

@@ -21,6 +21,9 @@ import pytest
 import torch
 
 SEED = 20240607
+# The same examples in every run, and no time limit on a machine that others use too.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,11 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
-
-
-# The same examples in every run, and no time limit on a machine that others use too.
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
-hypothesis.settings.load_profile("same")
 
 
 def _seed() -> None:

@@ -18,7 +18,7 @@ def test_calls_are_replays_of_an_empty_graph(monkeypatch: pytest.MonkeyPatch) ->
     options = Options(rounds=2, sample_seconds=0.001, models=["one-op"])
     suite = replay.run(options)
     assert set(suite.figures["one-op"]) == {
-        name + way for name in replay.BACKENDS for way in ("", replay.DIRECT)
+        name + way for name in replay.COLUMNS for way in ("", replay.DIRECT)
     }
     assert all(seconds > 0 for seconds in suite.figures["one-op"].values())
     assert len(launches) > 10

@@ -184,7 +184,7 @@ def test_unknown_kind() -> None:
         make("fortran", trace(lambda x: [x + 1], torch.ones(1)))
 
 
-@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize("kind", [*QUICK, pytest.param("native", marks=pytest.mark.full)])
 def test_constants_are_real_tensors(kind: str) -> None:
     """A kernel's table of numbers, read by index: nothing lifts it into the fake world first."""
     table = torch.randn(100, 7)

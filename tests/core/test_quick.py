@@ -16,10 +16,7 @@ from torchair.core import quick
 
 @pytest.fixture(scope="module")
 def built() -> Path:
-    path = quick.library()
-    if not path.exists():
-        quick.build(path)
-    return path
+    return quick.built()
 
 
 @pytest.fixture(params=["python", "extension"])

@@ -54,9 +54,11 @@ def give_rows_their_stride(gm: fx.GraphModule, fake_mode: private.FakeTensorMode
     (2.7 us of 8.1 for a row of 128). Only where x is a row that some op computed: its memory is one piece.
     """
     changed = 0
+    if fake_mode is None:
+        return changed
     for node in list(gm.graph.find_nodes(op="call_function", target=aten.mm.default)):
         view = node.args[0]
-        if fake_mode is None or not isinstance(view, fx.Node) or not _is_view_of_computed_row(view):
+        if not isinstance(view, fx.Node) or not _is_view_of_computed_row(view):
             continue
         length = view.meta["val"].shape[1]
         with gm.graph.inserting_before(node):

@@ -191,6 +191,14 @@ def library() -> Path:
     return cache_folder() / f"{NAME}_{digest}.so"
 
 
+def built() -> Path:
+    """The library, made now if it is not there yet."""
+    path = library()
+    if not path.exists():
+        build(path)
+    return path
+
+
 def build(path: Path) -> None:
     """Compile; the library appears whole or not at all."""
     root = Path(torch.__file__).parent
@@ -205,6 +213,7 @@ def build(path: Path) -> None:
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line]
-            raise RuntimeError(f"{command[0]}: {lines[0] if lines else f'exit status {done.returncode}'}")
+            lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+            # The first line only says in which function it is.
+            raise RuntimeError(f"{command[0]}: {next((s for s in lines if ' error: ' in s), lines[0])}")
         os.replace(made, path)
