@@ -1,7 +1,8 @@
 """Suite `overhead`: host time per call where the computing is next to nothing.
 
 Each compiled column is measured twice: through `torch.compile`, and direct, as Dynamo calls what the backend
-returned. The difference is Dynamo's share; what direct has over a raw graph launch is the backend's.
+returned. The difference is Dynamo's share; what direct has over a raw graph launch is the backend's. On a GPU
+each is measured as a loop calls that looks at every result, and in a row, as one calls that never waits.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, Inputs, Model
 from benchmarks.options import Options
 from benchmarks.speed import warm
-from benchmarks.timing import Thunk, host_seconds, measure, step_seconds
+from benchmarks.timing import Thunk, host_seconds, measure, row_seconds, step_seconds
 
 SUBJECTS = {"cpu": ("mlp", "one-op"), "cuda": ("decoder32", "mlp", "one-op")}
 DIRECT = ".direct"
+ROW = ".row"
+WAYS = {"": "torch.compile", ROW: "in a row", DIRECT: "direct", DIRECT + ROW: "direct in a row"}
+TRUST = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
 
 
 class Kept:
@@ -68,6 +72,8 @@ def frozen() -> Call:
     return torchair.get_npu_backend(compiler_config=config)
 
 
+# Title, backend, devices. A name that ends in `trusting` is compiled without guards on modules.
+TRUSTING = "trusting"
 BACKENDS: dict[str, tuple[str, Callable[[], Call], tuple[str, ...]]] = {
     "dynamo": ("Dynamo alone", lambda: only_dynamo, ("cpu", "cuda")),
     "stock": ("torch.compile", lambda: lookup_backend("inductor"), ("cpu", "cuda")),
@@ -76,6 +82,8 @@ BACKENDS: dict[str, tuple[str, Callable[[], Call], tuple[str, ...]]] = {
     "native": ("graph, native", lambda: air_backend("max-autotune", "native"), ("cpu", "cuda")),
     "capture": ("capture mode", lambda: air_backend("npugraph_ex"), ("cpu", "cuda")),
     "frozen": ("capture, frozen_parameter", frozen, ("cuda",)),
+    "reduce-trusting": ("reduce-overhead, modules not guarded", lambda: reduce_overhead, ("cuda",)),
+    "frozen-trusting": ("capture, frozen, modules not guarded", frozen, ("cuda",)),
 }
 
 
@@ -105,7 +113,8 @@ def time_model(model: Model, device: str, options: Options, failures: list[str])
         if device not in devices or (options.backends and name not in options.backends):
             continue
         try:
-            pair = compiled_and_direct(module, feed, args, backend())
+            options_of = TRUST if name.endswith(TRUSTING) else {}
+            pair = compiled_and_direct(module, feed, args, backend(), options_of)
             problem = next(filter(None, (why_unequal(warm(call), want) for call in pair)), None)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
@@ -113,16 +122,20 @@ def time_model(model: Model, device: str, options: Options, failures: list[str])
             failures.append(f"{model.name}, {title}: {problem}")
             continue
         calls[name], calls[name + DIRECT] = pair
-    timer = host_seconds if device == "cuda" else step_seconds
-    return measure(calls, device, options.rounds, options.sample_seconds, timer)
+    timed = partial(measure, calls, device, options.rounds, options.sample_seconds)
+    if device == "cpu":
+        return timed(step_seconds)
+    return timed(host_seconds) | {name + ROW: seconds for name, seconds in timed(row_seconds).items()}
 
 
 def compiled_and_direct(
-    module: nn.Module, feed: Inputs, args: tuple[Any, ...], backend: Call
+    module: nn.Module, feed: Inputs, args: tuple[Any, ...], backend: Call, options: dict[str, Any]
 ) -> tuple[Thunk, Thunk]:
     """One compiled graph, called through `torch.compile` and without Dynamo."""
     kept = Kept(backend)
-    compiled = partial(torch.compile(own_copy(module), backend=kept, dynamic=False), **feed)
+    compiled = partial(
+        torch.compile(own_copy(module), backend=kept, dynamic=False, options=dict(options)), **feed
+    )
     compiled()
     assert kept.compiled is not None, "the first call compiles"
     return compiled, partial(kept.compiled, *args)
@@ -154,17 +167,17 @@ def raw_graph(module: nn.Module, feed: Inputs) -> Thunk:
 
 
 def show(suite: report.Suite) -> None:
-    """One row per way to call, one pair of columns per model."""
-    table = report.Table(title=f"{suite.name} on {suite.device}: host time per call")
-    table.add_column("how")
-    for model in suite.figures:
-        table.add_column(model, justify="right")
-        table.add_column("direct", justify="right")
+    """One table per model: a row for each backend, a column for each way to call it."""
     plain = {"eager": "eager", "launch": "CUDA graph launch", "filled": "inputs copied, launch"}
-    for name, title in {**plain, **{name: row[0] for name, row in BACKENDS.items()}}.items():
-        cells = []
-        for figures in suite.figures.values():
-            cells += [figures.get(name), figures.get(name + DIRECT)]
-        if any(cell is not None for cell in cells):
-            table.add_row(title, *map(report.duration, cells))
-    report.console.print(table)
+    titles = plain | {name: row[0] for name, row in BACKENDS.items()}
+    for model, figures in suite.figures.items():
+        table = report.Table(title=f"{suite.name} on {suite.device}: host time per call of {model}")
+        table.add_column("how")
+        ways = [way for way in WAYS if any(name + way in figures for name in titles)]
+        for way in ways:
+            table.add_column(WAYS[way], justify="right")
+        for name, title in titles.items():
+            cells = [figures.get(name + way) for way in ways]
+            if any(cell is not None for cell in cells):
+                table.add_row(title, *map(report.duration, cells))
+        report.console.print(table)

@@ -67,7 +67,16 @@ class Hollow(Device):
         # Outside a recording something in C that says no, as a device's own call does.
         return (lambda: True) if self._recording else torch.is_inference_mode_enabled
 
-    def record(self, program: Any, args: Any, pool: Any, stream: Any, error_mode: str, device: Any) -> Any:
+    def record(
+        self,
+        program: Any,
+        args: Any,
+        pool: Any,
+        stream: Any,
+        error_mode: str,
+        device: Any,
+        copies: Any = (),
+    ) -> Any:
         zeroed = [_zeros(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
         self._recording = True
         try:
@@ -103,5 +112,5 @@ def columns(name: str, options: Options) -> dict[str, Thunk]:
     for column in COLUMNS:
         if not options.backends or column in options.backends:
             backend = BACKENDS[column][1]()
-            calls[column], calls[column + DIRECT] = compiled_and_direct(module, feed, args, backend)
+            calls[column], calls[column + DIRECT] = compiled_and_direct(module, feed, args, backend, {})
     return calls

@@ -32,21 +32,35 @@ def step_seconds(call: Thunk, count: int, device: str) -> float:
     return (time.perf_counter() - start) / count
 
 
-BUSY_CYCLES = 200_000  # about a tenth of a millisecond
+PAUSE_SECONDS = 3e-3  # between two calls
+PAUSES = 30  # of one sample
+ROW = 10  # calls that the device may fall behind
 
 
 def host_seconds(call: Thunk, count: int, device: str) -> float:
-    """Median seconds until a call returns, after the device was busy and the host waited for it: the host's
-    share. Without the work before, a column that launches nothing would run from warmer caches than the rest.
+    """Median seconds until a call returns, each after the device was waited for and the same pause: a loop
+    that looks at each result calls like that. A pause cools the host's caches, so all must have the same.
     """
     samples = []
-    for _ in range(count):
-        if device == "cuda":
-            torch.cuda._sleep(BUSY_CYCLES)
-        wait(device)
+    for _ in range(min(count, PAUSES)):
         start = time.perf_counter()
         call()
         samples.append(time.perf_counter() - start)
+        wait(device)
+        while time.perf_counter() < start + PAUSE_SECONDS:
+            pass
+    return statistics.median(samples)
+
+
+def row_seconds(call: Thunk, count: int, device: str) -> float:
+    """Median seconds per call of a few in a row: a loop that never waits for the device calls like that."""
+    samples = []
+    for _ in range(max(1, min(count, PAUSES * ROW) // ROW)):
+        wait(device)
+        start = time.perf_counter()
+        for _ in range(ROW):
+            call()
+        samples.append((time.perf_counter() - start) / ROW)
     wait(device)
     return statistics.median(samples)
 

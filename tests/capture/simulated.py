@@ -2,13 +2,16 @@
 
 Capturing executes nothing that can be seen: inputs and random state are as before, outputs are garbage
 until the first replay. A replay runs the program on the captured tensors and writes into the captured
-outputs. Graphs of one pool overlay their workspace in the worst way: a replay overwrites whatever later
+outputs. Copies at the head of a graph move bytes from address to address, as the runtime of a device does.
+Graphs of one pool overlay their workspace in the worst way: a replay overwrites whatever later
 graphs of the pool allocated. Replaying a graph that was reset is an error, and so is launching from two
 threads at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
+from torchair.capture.head import SETTER, Head
 from torchair.core.torch_private import borrow_tensor
 
 CPU = torch.device("cpu")
@@ -48,8 +52,11 @@ def storage(tensor: torch.Tensor) -> int:
 class SimulatedGraph:
     """A recorded run: the program, the tensors it was recorded with, and the outputs it writes."""
 
-    def __init__(self, device: SimulatedDevice, program: Any, args: list[Any], pool: Any) -> None:
+    def __init__(
+        self, device: SimulatedDevice, program: Any, args: list[Any], pool: Any, copies: Any
+    ) -> None:
         self.device, self.program = device, program
+        self.copies = [[target.data_ptr(), source.data_ptr(), target.nbytes] for target, source in copies]
         # A graph knows addresses, not tensors: `p.data = …` moves a tensor, and another may live there then.
         self.args = [(a, borrow_tensor(a)) if isinstance(a, torch.Tensor) else (a, a) for a in args]
         self.alive = True
@@ -85,6 +92,8 @@ class SimulatedGraph:
         for later in self.neighbours[self.place + 1 :]:
             for output in later.in_pool:
                 output.untyped_storage().fill_(0xA5)
+        for target, source, size in self.copies:
+            ctypes.memmove(target, source, size)
         self.device.local.replaying = True
         results = self.program([tensor if is_there(tensor, at) else at for tensor, at in self.args])
         self.device.local.replaying = False
@@ -97,13 +106,19 @@ class SimulatedGraph:
         assert self.alive, "a graph was reset twice"
         self.alive = False
         self.device.live -= 1
+        self.device.forget(self)
 
 
 class SimulatedDevice(Device):
     """A row of the device table, in CPU memory."""
 
-    def __init__(self, *, random: bool = True) -> None:
+    def __init__(self, *, random: bool = True, copies: bool = True) -> None:
         super().__init__("cpu", "SimulatedGraph", random=random)
+        self.runtime = self if copies else None  # type: ignore[assignment]
+        self.status = 0  # what giving a copy another source answers
+        self.moves: list[tuple[int, int]] = []  # copies that were given one: bytes, kind
+        self._setter = SETTER(self._set)
+        self._by_number: dict[int, SimulatedGraph] = {}
         self.capturing = self.launching = False
         self.graphs: dict[Any, list[SimulatedGraph]] = {}
         self.records = self.replays = self.live = self.pools = 0
@@ -153,9 +168,43 @@ class SimulatedDevice(Device):
     def reserved_bytes(self, device: torch.device) -> int:
         return 0
 
-    def record(self, program: Any, args: Any, pool: Any, stream: Any, error_mode: str, device: Any) -> Any:
+    def head(self, graph: Any, copies: Any, device: Any) -> Head:
+        self._by_number[number := self.records] = graph
+        return Head(
+            copies,
+            range(1, len(copies) + 1),
+            graph=number,
+            setter=ctypes.cast(self._setter, ctypes.c_void_p).value or 0,
+            kind=3,
+            guard=contextlib.nullcontext,
+        )
+
+    def _set(self, graph: int, node: int, target: int, source: int, size: int, kind: int) -> int:
+        self.moves.append((size, kind))
+        if self.status == 0:
+            copy = self._by_number[graph].copies[node - 1]
+            assert [copy[0], copy[2]] == [target, size], "only the source may change"
+            copy[1] = source
+        return self.status
+
+    def forget(self, graph: SimulatedGraph) -> None:
+        self._by_number = {number: known for number, known in self._by_number.items() if known is not graph}
+
+    def launcher(self, graph: Any) -> Callable[[], None]:
+        return graph.replay
+
+    def record(
+        self,
+        program: Any,
+        args: Any,
+        pool: Any,
+        stream: Any,
+        error_mode: str,
+        device: Any,
+        copies: Any = (),
+    ) -> Any:
         self.on_record()
-        graph = SimulatedGraph(self, program, args, pool)
+        graph = SimulatedGraph(self, program, args, pool, copies)
         self.records += 1
         self.live += 1
         self.tokens.append(pool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -228,70 +227,93 @@ def test_outputs_that_are_views_of_inputs_and_constants() -> None:
     assert view.data_ptr() == weight.data_ptr()
 
 
-class WithRuntime(SimulatedDevice):
-    """A device whose runtime copies bytes, as CUDA's does; here the host's call does."""
-
-    def __init__(self, status: int = 0) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-        @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 3, ctypes.c_int, ctypes.c_size_t)
-        def move(target: int, source: int, size: int, kind: int, stream: int) -> int:
-            assert (kind, stream) == (3, 40)
-            self.sizes.append(size)
-            if not status:
-                ctypes.memmove(target, source, size)
-            return status
-
-        self._move = move
-
-    def stream_handle(self) -> Callable[[int], int]:
-        return lambda index: 40
-
-    @property
-    def copy_bytes(self) -> tuple[int, int]:  # type: ignore[override]
-        return ctypes.cast(self._move, ctypes.c_void_p).value or 0, 3
-
-
+BYTES = torch.randn(3, 4)
 SOURCES = {
-    "as it lies": (torch.randn(3, 4), [48]),
-    "strided": (torch.randn(4, 3).t(), []),
-    "another dtype": (torch.randn(3, 4, dtype=torch.float64), []),
-    "lazily negated": (torch.randn(3, 4, dtype=torch.complex64).conj().imag, []),
+    "where it was": (BYTES, True, 0),
+    "somewhere else": (torch.randn(3, 4), True, 1),
+    "strided": (torch.randn(4, 3).t(), False, 1),
+    "another dtype": (torch.randn(3, 4, dtype=torch.float64), False, 1),
+    "lazily negated": (torch.randn(3, 4, dtype=torch.complex64).conj().imag, False, 1),
 }
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_bytes_are_moved_where_that_is_all(name: str) -> None:
-    source, sizes = SOURCES[name]
-    row = WithRuntime()
-    runner, _ = make(lambda x: [x + 1], "p", row=row)
+def test_the_graph_copies_its_inputs_and_is_told_where_they_are(name: str) -> None:
+    source, is_quick, moves = SOURCES[name]
+    runner, row = make(lambda x: [x + 1], "p")
     for _ in range(2):
-        runner([torch.zeros(3, 4)])
-    (y,) = ask(runner, source)
+        runner([BYTES])
+    assert row.moves == []
+    got = ask(runner, source)
+    assert (got is not None) == is_quick
+    (y,) = got or runner([source])
     torch.testing.assert_close(y, source.float() + 1, rtol=0, atol=0)
-    assert row.sizes == sizes
+    assert row.moves == [(48, 3)] * moves
+
+
+def test_a_layout_of_its_own_is_kept() -> None:
+    runner, row = make(lambda x: [x + 1], "p")
+    for _ in range(3):
+        source = torch.randn(4, 3).t()
+        (y,) = runner.run(source)
+        torch.testing.assert_close(y, source + 1, rtol=0, atol=0)
+    assert runner.again is not None
+    assert (runner.again((torch.randn(4, 3).t(),)), runner.again((torch.randn(3, 4),)))[1] is None
+    assert set(row.moves) == {(48, 3)}
 
 
 def test_conjugation_is_not_lost() -> None:
-    row = WithRuntime()
-    runner, _ = make(lambda x: [x + 1], "p", row=row)
+    runner, _ = make(lambda x: [x + 1], "p")
     for _ in range(2):
         runner([torch.zeros(3, dtype=torch.complex64)])
     x = torch.randn(3, dtype=torch.complex64)
-    torch.testing.assert_close(ask(runner, x.conj())[0], x.conj() + 1, rtol=0, atol=0)
-    assert row.sizes == []
+    assert ask(runner, x.conj()) is None
+    torch.testing.assert_close(runner([x.conj()])[0], x.conj() + 1, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("count", "status", "moved"), [(4, 0, 4), (5, 0, 0), (2, 700, 2)])
-def test_many_inputs_and_errors_of_the_runtime_are_left_to_torch(count: int, status: int, moved: int) -> None:
-    row = WithRuntime(status)
-    runner, _ = make(lambda *xs: [torch.stack(xs)], "p" * count, row=row)
+@pytest.mark.parametrize(("count", "copies"), [(4, 4), (5, 0)])
+def test_only_a_few_inputs_are_copied_inside(count: int, copies: int) -> None:
+    runner, row = make(lambda *xs: [torch.stack(xs)], "p" * count)
     for _ in range(2):
         runner([torch.zeros(2) for _ in range(count)])
+    row.moves.clear()
     xs = [torch.full((2,), float(number)) for number in range(count)]
     torch.testing.assert_close(ask(runner, *xs)[0], torch.stack(xs), rtol=0, atol=0)
-    assert len(row.sizes) == moved
+    assert len(row.moves) == copies
+
+
+def test_some_inside_and_some_before() -> None:
+    runner, row = make(lambda wide, flat, x, none: [wide + flat + x, none + 1], "pppp")
+
+    def draw() -> list[torch.Tensor]:
+        return [torch.randn(3, 8)[:, ::2], torch.randn(3, 1), torch.randn(3, 4), torch.empty(0)]
+
+    for _ in range(4):
+        wide, flat, x, _ = args = draw()
+        got, _ = runner.run(*args)
+        torch.testing.assert_close(got, wide + flat + x, rtol=0, atol=0)
+    assert {size for size, _ in row.moves} == {12, 48}, "the wide one has gaps"
+
+
+def test_a_refusal_of_the_runtime_is_no_wrong_result() -> None:
+    runner, row = make(lambda x: [x + 1], "p")
+    for _ in range(2):
+        runner([BYTES])
+    row.status = 700
+    x = torch.randn(3, 4)
+    assert ask(runner, x) is None
+    with pytest.raises(RuntimeError, match="refused another source"):
+        runner([x])
+    row.status = 0
+    torch.testing.assert_close(runner([x])[0], x + 1, rtol=0, atol=0)
+
+
+def test_without_copies_inside() -> None:
+    runner, row = make(lambda x: [x + 1], "p", row=SimulatedDevice(copies=False))
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(runner.run(x)[0], x + 1, rtol=0, atol=0)
+    assert row.moves == []
 
 
 def test_inputs_without_elements() -> None:
@@ -302,5 +324,5 @@ def test_inputs_without_elements() -> None:
     assert (one.tolist(), nothing.shape) == ([2.0] * 3, (0, 2))
 
 
-def test_only_cuda_has_a_copy_of_its_own() -> None:
-    assert DEVICES["cpu"].copy_bytes == DEVICES["npu"].copy_bytes == (0, 0)
+def test_only_cuda_copies_inside_a_graph() -> None:
+    assert DEVICES["cpu"].runtime is DEVICES["npu"].runtime is None

@@ -8,14 +8,14 @@ bound program.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
+from torchair.capture.head import Copy, Head, Runtime
 from torchair.core.torch_private import (
     capturing_getter,
     clear_blas_workspaces,
@@ -25,8 +25,6 @@ from torchair.core.torch_private import (
 
 Program = Callable[[list[Any]], list[Any]]
 PoolToken = tuple[int, int]
-
-DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 
 _tokens = itertools.count(1)
 
@@ -116,10 +114,19 @@ class Device:
         return capturing_getter(self.type) or self.module.is_current_stream_capturing
 
     @cached_property
-    def copy_bytes(self) -> tuple[int, int]:
-        """Address of the runtime's own copy, and its kind for device memory; zeros where there is none."""
-        copy = getattr(ctypes.CDLL(None), "cudaMemcpyAsync", None) if self.type == "cuda" else None
-        return (ctypes.cast(copy, ctypes.c_void_p).value or 0, DEVICE_TO_DEVICE) if copy else (0, 0)
+    def runtime(self) -> Runtime | None:
+        """What it takes to copy inputs inside a graph; None where that cannot be done."""
+        runtime = Runtime() if self.type == "cuda" else None
+        return runtime if runtime is not None and runtime.is_complete() else None
+
+    def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> Head:
+        """The copies that a graph was recorded with."""
+        assert self.runtime is not None, "it recorded them"
+        return self.runtime.head(graph, copies, lambda: self.module.device(device))
+
+    def launcher(self, graph: Any) -> Callable[[], None]:
+        """The quickest way to launch a graph."""
+        return graph.replay if self.runtime is None else self.runtime.launcher(graph)
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work on the device."""
@@ -141,21 +148,29 @@ class Device:
         stream: Any,
         error_mode: str,
         device: torch.device,
+        copies: Sequence[Copy] = (),
     ) -> tuple[Graph, list[Any]]:
-        """Record one run of the program on these arguments. Nothing is executed on the device."""
-        graph = getattr(self.module, self.graph or "")()
+        """Record these copies and one run of the program on these arguments. Nothing is executed on the
+        device.
+        """
+        graph = getattr(self.module, self.graph or "")(**({"keep_graph": True} if copies else {}))
         generator = self.module.default_generators[device.index or 0]
         random = generator.clone_state() if hasattr(generator, "clone_state") else None
         self.synchronize(device)
         with self.module.device(device), self._own_workspaces(), self.module.stream(stream):
             graph.capture_begin(pool=pool, capture_error_mode=error_mode)
             try:
+                for target, source in copies:
+                    assert self.runtime is not None, "without it nothing is copied inside a graph"
+                    self.runtime.copy(target, source, self.stream_handle()(device.index or 0))
                 outputs = program(args)
             except BaseException:
                 self._abandon(graph, pool, device)
                 self._free_generator(generator, random, device)
                 raise
             graph.capture_end()
+            if copies:
+                graph.instantiate()
         return graph, outputs
 
     def _abandon(self, graph: Any, pool: PoolToken, device: torch.device) -> None:

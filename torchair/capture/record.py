@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchair.capture.device import Device, Graph, PoolToken, Program
+from torchair.capture.head import FEW, Copy, Head, is_bytes, is_dense
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
@@ -26,9 +27,13 @@ from torchair.core.torch_private import (
 
 
 class StaticInputs:
-    """The buffers a recording reads its plain inputs from, and the copies into them."""
+    """The buffers a recording reads its plain inputs from, and the copies into them: some by the graph itself
+    where it can (`in_graph`), the others before its launch.
+    """
 
-    def __init__(self, inputs: Inputs, args: Sequence[Any], arena: Arena | None) -> None:
+    def __init__(
+        self, inputs: Inputs, args: Sequence[Any], arena: Arena | None, *, in_graph: bool = False
+    ) -> None:
         self._names = inputs.names
         self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
         # Without an arena the memory of this call's tensors serves as the buffers.
@@ -37,15 +42,35 @@ class StaticInputs:
         self._shapes = [buffer.shape for buffer in self.buffers]
         self._flat = {at: dims for at, b in enumerate(self.buffers) if (dims := _repeated_dims(b))}
         self._targets = [_flattened(b, self._flat.get(at, ())) for at, b in enumerate(self.buffers)]
-        self._filled = [at for at, buffer in enumerate(self.buffers) if buffer.numel()]
+        self.head: Head | None = None
+        self._in_head = self._plain_copies(args) if in_graph and arena is not None else []
+        self._filled = [at for at, b in enumerate(self.buffers) if b.numel() and at not in self._in_head]
         self._selects = self.borrowed or len(self._filled) != len(self.buffers)
         self.sizes = [target.nbytes for target in self._targets]
         own = {id(tensor): tensor for tensor in (*self.buffers, *self._targets)}
         self._own_uses = Counter(storage_id(tensor) for tensor in own.values())
 
     def targets(self) -> list[tuple[int, torch.Tensor]] | None:
-        """The buffer of each by the index of the input; None where filling them takes more than a copy."""
-        return None if self.borrowed or self._flat else list(zip(self.indices, self.buffers, strict=True))
+        """The buffer of each by the index of the input; None where filling them takes more than a copy. Those
+        that the graph itself fills come first.
+        """
+        if self.borrowed or self._flat:
+            return None
+        order = sorted(range(len(self.buffers)), key=lambda at: at not in self._in_head)
+        return [(self.indices[at], self.buffers[at]) for at in order]
+
+    def _plain_copies(self, args: Sequence[Any]) -> list[int]:
+        """Which buffers the graph fills: those for which moving bytes is all, if they are few."""
+        plain = [
+            at
+            for at, buffer in enumerate(self.buffers)
+            if is_dense(buffer) and is_bytes(args[self.indices[at]], buffer)
+        ]
+        return plain if len(plain) <= FEW else []
+
+    def copies(self, args: Sequence[Any]) -> list[Copy]:
+        """What the graph copies itself."""
+        return [(self.buffers[at], args[self.indices[at]]) for at in self._in_head]
 
     def place(self, args: Sequence[Any]) -> list[Any]:
         """The arguments to record with."""
@@ -66,8 +91,10 @@ class StaticInputs:
                     next="call through torch.compile, whose guards compile again for a new shape",
                 )
 
-    def fill(self, args: Sequence[Any]) -> None:
-        """Copy the plain inputs of this call into the buffers, in one launch."""
+    def fill(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """Copy the plain inputs of this call into the buffers, in one launch. What it returns must stay until
+        the graph was launched.
+        """
         sources = [args[i] for i in self.indices]
         targets = self._targets
         if self._flat:
@@ -78,6 +105,7 @@ class StaticInputs:
             sources, targets = [sources[at] for at in wanted], [targets[at] for at in wanted]
         if sources:
             torch._foreach_copy_(targets, sources, non_blocking=True)
+        return [] if self.head is None else self.head.point([args[self.indices[at]] for at in self._in_head])
 
     def in_use(self, args: Sequence[Any]) -> int | None:
         """Index of an input whose borrowed buffer must be overwritten while its owner still holds it."""
@@ -156,8 +184,9 @@ class Recording:
     def replay(self, args: Sequence[Any]) -> list[Any]:
         """Copy in, launch, hand out."""
         self.count[0] += 1
-        self.statics.fill(args)
+        kept = self.statics.fill(args)
         self.graph.replay()
+        del kept
         return self.outputs.copy(args) if self.private else self.outputs.give(args)
 
     @property
@@ -195,7 +224,7 @@ def record(
     With `homes`, the graph ends by moving its outputs there.
     """
     started = time.perf_counter()
-    statics = StaticInputs(inputs, args, arena)
+    statics = StaticInputs(inputs, args, arena, in_graph=row.runtime is not None)
     placed = statics.place(args)
     before = row.reserved_bytes(device)
 
@@ -204,7 +233,10 @@ def record(
             results = program(own)
         return results if homes is None else homes.take(results, placed, inputs)
 
-    graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device)
+    copies = statics.copies(args)
+    graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device, copies)
+    if copies:
+        statics.head = row.head(graph, copies, device)
     outputs = Outputs(results, placed, inputs)
     made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
     made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)

@@ -335,8 +335,8 @@ class ReplayRunner(Runner):
                 pool=self._pool,
                 key_of=self._key if self.inputs.key else None,
                 key=self._key(args),
-                launch=made.graph.replay,
-                copy=self._row.copy_bytes,
+                launch=self._row.launcher(made.graph),
+                head=made.statics.head,
                 count=made.count,
             )
         )

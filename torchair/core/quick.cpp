@@ -33,7 +33,6 @@ struct Numbers {
 };
 
 constexpr Py_ssize_t AHEAD = 8;  // tensors to ask for while one is looked at
-constexpr size_t FEW = 4;        // inputs that are quicker copied one by one than together
 
 // The tensors at every `step`-th number; false with a Python error where there is none.
 bool tensors_at(PyObject* args, const Numbers& numbers, Py_ssize_t step, std::vector<c10::TensorImpl*>& found) {
@@ -106,6 +105,21 @@ bool note_writes(PyObject* args, const Numbers& indices) {
   return true;
 }
 
+// Numbers of an array("Q") that Python sees too.
+struct View {
+  Py_buffer buffer{};
+
+  ~View() {
+    if (buffer.obj != nullptr) {
+      PyBuffer_Release(&buffer);
+    }
+  }
+
+  bool open(PyObject* array) { return PyObject_GetBuffer(array, &buffer, PyBUF_WRITABLE) == 0; }
+  uint64_t* numbers() const { return static_cast<uint64_t*>(buffer.buf); }
+  size_t size() const { return buffer.len / sizeof(uint64_t); }
+};
+
 // A recording that may serve the call after the one it served: what must not have changed since, and all it
 // takes to serve: copy inputs, launch, hand out.
 struct Facts {
@@ -120,24 +134,26 @@ struct Facts {
     size_t uses;
     Py_ssize_t references;
   };
-  using CopyBytes = int (*)(void*, const void*, size_t, int, void*);
+  // Copies that the graph itself makes, of the first inputs, and where each takes its bytes from now.
+  struct Head {
+    using Set = int (*)(void*, void*, void*, const void*, size_t, int);
+
+    Set set = nullptr;
+    void* graph = nullptr;
+    int kind = 0;
+    std::vector<void*> nodes;
+    View sources;
+  };
 
   THPObjectPtr pairs, key_of, key, acquire, release, handle_of, device, pool, launch, give, kept;
   std::vector<THPObjectPtr> refusals;
   std::vector<Input> inputs;
   std::vector<Rest> at_rest;
   std::vector<at::Tensor> outputs;
-  CopyBytes copy_bytes = nullptr;
-  int copy_kind = 0;
-  Py_buffer count{};
+  Head head;
+  View count;
   bool inference = c10::InferenceMode::is_enabled();
   bool is_over = false;
-
-  ~Facts() {
-    if (count.obj != nullptr) {
-      PyBuffer_Release(&count);
-    }
-  }
 
   bool is_free() const {
     for (const auto& rest : at_rest) {
@@ -159,24 +175,45 @@ struct Facts {
     return true;
   }
 
-  // May bytes be moved by the runtime itself? A default stream's handle means that of the current device.
-  bool is_bytes(const at::Tensor& target, const at::Tensor& source) const {
-    const auto device = target.device();
-    return copy_bytes != nullptr && source.dtype() == target.dtype() && source.device() == device &&
-        source.is_contiguous() && target.is_contiguous() && !source.is_conj() && !source.is_neg() &&
-        (!device.has_index() || c10::impl::getDeviceGuardImpl(device.type())->getDevice() == device);
+  // Is copying no more than moving bytes?
+  static bool is_bytes(const at::Tensor& source, const at::Tensor& target) {
+    return source.dtype() == target.dtype() && source.device() == target.device() &&
+        (source.strides() == target.strides() || (source.is_contiguous() && target.is_contiguous())) &&
+        !source.is_conj() && !source.is_neg();
   }
 
-  void fill(PyObject* args, void* stream) const {
+  // The graph copies its inputs from where they are now; false where that takes more than saying so.
+  bool point(PyObject* args) const {
+    for (size_t at = 0; at < head.nodes.size(); ++at) {
+      const at::Tensor& source = THPVariable_Unpack(PySequence_Fast_GET_ITEM(args, inputs[at].index));
+      const at::Tensor& target = inputs[at].target;
+      if (!is_bytes(source, target)) {
+        return false;
+      }
+      const auto address = reinterpret_cast<uint64_t>(source.data_ptr());
+      if (address == head.sources.numbers()[at]) {
+        continue;
+      }
+      const auto device = target.device();
+      if (device.has_index() && c10::impl::getDeviceGuardImpl(device.type())->getDevice() != device) {
+        return false;  // a graph belongs to its device
+      }
+      if (head.set(head.graph, head.nodes[at], target.data_ptr(), source.data_ptr(), target.nbytes(), head.kind) != 0) {
+        return false;
+      }
+      head.sources.numbers()[at] = address;
+    }
+    return true;
+  }
+
+  // Copies the inputs that the graph does not.
+  void fill(PyObject* args) const {
     std::vector<at::Tensor> sources, targets;
-    for (const auto& input : inputs) {
-      const at::Tensor& source = THPVariable_Unpack(PySequence_Fast_GET_ITEM(args, input.index));
-      const bool is_done = source.numel() == 0 ||
-          (inputs.size() <= FEW && is_bytes(input.target, source) &&
-           copy_bytes(input.target.data_ptr(), source.data_ptr(), input.target.nbytes(), copy_kind, stream) == 0);
-      if (!is_done) {
+    for (size_t at = head.nodes.size(); at < inputs.size(); ++at) {
+      const at::Tensor& source = THPVariable_Unpack(PySequence_Fast_GET_ITEM(args, inputs[at].index));
+      if (source.numel() != 0) {
         sources.push_back(source);
-        targets.push_back(input.target);
+        targets.push_back(inputs[at].target);
       }
     }
     if (!sources.empty()) {
@@ -209,16 +246,19 @@ struct Facts {
     if (are_same <= 0) {
       return are_same < 0 ? nullptr : Py_NewRef(Py_None);
     }
+    if (!point(args)) {
+      Py_RETURN_NONE;
+    }
     if (!note_writes(args, Numbers(written))) {
       return nullptr;
     }
     c10::AutoGradMode without_gradients(false);
-    fill(args, copy_bytes == nullptr ? nullptr : PyLong_AsVoidPtr(handle));
+    fill(args);
     THPObjectPtr launched(PyObject_CallNoArgs(launch));
     if (!launched) {
       return nullptr;
     }
-    ++*static_cast<uint64_t*>(count.buf);
+    ++*count.numbers();
     if (give.get() != Py_None) {
       return PyObject_CallOneArg(give, args);
     }
@@ -304,18 +344,37 @@ PyTypeObject* repeat_type = nullptr;
 
 THPObjectPtr owned(PyObject* object) { return THPObjectPtr(Py_NewRef(object)); }
 
+// None, or (address of the setter, graph, kind, sources, nodes); false with a Python error.
+bool open(PyObject* given, Facts::Head& head) {
+  if (given == Py_None) {
+    return true;
+  }
+  unsigned long long set = 0, graph = 0;
+  PyObject *sources = nullptr, *nodes = nullptr;
+  if (!PyArg_ParseTuple(given, "KKiOO!", &set, &graph, &head.kind, &sources, &PyList_Type, &nodes) ||
+      !head.sources.open(sources)) {
+    return false;
+  }
+  head.set = reinterpret_cast<Facts::Head::Set>(set);
+  head.graph = reinterpret_cast<void*>(graph);
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(nodes); ++at) {
+    head.nodes.push_back(PyLong_AsVoidPtr(PyList_GET_ITEM(nodes, at)));
+  }
+  TORCH_CHECK_VALUE(head.sources.size() == head.nodes.size() && set != 0, "expected a source for each node");
+  return !PyErr_Occurred();
+}
+
 // repeat(pairs, inputs, storages, outputs, give, refusals, acquire, release, handle_of, device, pool, key_of, key,
-// launch, copy, copy_kind, count). Nobody holds an output now, and the same inference mode holds as in the calls.
+// launch, count, head). Nobody holds an output now, and the same inference mode holds as in the calls.
 PyObject* repeat(PyObject*, PyObject* given) {
   HANDLE_TH_ERRORS
   PyObject *pairs, *inputs, *storages, *outputs, *give, *refusals, *acquire, *release, *handle_of, *device, *pool;
-  PyObject *key_of, *key, *launch, *count;
-  unsigned long long copy;
+  PyObject *key_of, *key, *launch, *count, *head;
   auto facts = std::make_unique<Facts>();
   if (!PyArg_ParseTuple(
-          given, "O!O!O!O!OO!OOOOOOOOKiO", &PyBytes_Type, &pairs, &PyList_Type, &inputs, &PyList_Type, &storages,
+          given, "O!O!O!O!OO!OOOOOOOOOO", &PyBytes_Type, &pairs, &PyList_Type, &inputs, &PyList_Type, &storages,
           &PyList_Type, &outputs, &give, &PyTuple_Type, &refusals, &acquire, &release, &handle_of, &device, &pool,
-          &key_of, &key, &launch, &copy, &facts->copy_kind, &count)) {
+          &key_of, &key, &launch, &count, &head)) {
     return nullptr;
   }
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(inputs); ++at) {
@@ -335,10 +394,11 @@ PyObject* repeat(PyObject*, PyObject* given) {
   for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(refusals); ++at) {
     facts->refusals.push_back(owned(PyTuple_GET_ITEM(refusals, at)));
   }
-  if (PyObject_GetBuffer(count, &facts->count, PyBUF_WRITABLE) != 0) {
+  if (!facts->count.open(count) || !open(head, facts->head)) {
     return nullptr;
   }
-  TORCH_CHECK_VALUE(facts->count.len == sizeof(uint64_t), "expected a count of 8 bytes");
+  TORCH_CHECK_VALUE(facts->count.size() == 1, "expected one number as a count");
+  TORCH_CHECK_VALUE(facts->head.nodes.size() <= facts->inputs.size(), "expected an input for each node");
   facts->pairs = owned(pairs);
   facts->give = owned(give);
   facts->acquire = owned(acquire);
@@ -349,7 +409,6 @@ PyObject* repeat(PyObject*, PyObject* given) {
   facts->key_of = owned(key_of);
   facts->key = owned(key);
   facts->launch = owned(launch);
-  facts->copy_bytes = reinterpret_cast<Facts::CopyBytes>(copy);
   // References to a storage are counted, so the list is kept and no storage of it.
   facts->kept = owned(storages);
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(storages); ++at) {

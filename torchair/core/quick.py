@@ -91,6 +91,18 @@ class Repeat(Protocol):
         ...
 
 
+class Head(Protocol):
+    """Copies that the graph itself makes: `set(graph, node, target, source, bytes, kind)` gives one of them
+    another source.
+    """
+
+    setter: int  # its address
+    graph: int
+    nodes: list[int]
+    kind: int
+    sources: array[int]  # where each copies from now
+
+
 @dataclass(frozen=True)
 class Facts:
     """A recording that may serve the call after the one it served: what must not have changed since, and all
@@ -112,7 +124,7 @@ class Facts:
     key_of: Callable[[Any], Any] | None
     key: Any
     launch: Callable[[], Any]
-    copy: tuple[int, int]  # address of the runtime's own copy and its kind; zeros where there is none
+    head: Head | None  # copies the first of `inputs`, one for each of its nodes
     count: array[int]  # one number: of the launches
 
 
@@ -120,6 +132,7 @@ def repeat(facts: Facts) -> Repeat | None:
     """The quick way; None without the extension."""
     if _extension is None:
         return None
+    head = facts.head
     return _extension.repeat(
         facts.addresses.pairs,
         facts.inputs,
@@ -135,8 +148,8 @@ def repeat(facts: Facts) -> Repeat | None:
         facts.key_of,
         facts.key,
         facts.launch,
-        *facts.copy,
         facts.count,
+        head and (head.setter, head.graph, head.kind, head.sources, head.nodes),
     )
 
 
