@@ -42,6 +42,7 @@ from torchair.ge.graph import Graph
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
+from torchair.passes.fx.inline_regions import inline_regions
 
 # Per device type and mode: what `codegen="auto"` starts with, else Inductor.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
@@ -125,6 +126,7 @@ def compile_fx(
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
     """A copy of the graph whose nodes all have values of one fake mode."""
     gm = copy_graph(gm)
+    has_new_nodes = inline_regions(gm) > 0
     returned = gm.graph.output_node().args[0]
     if not isinstance(returned, list | tuple):
         # One tensor is a list of one: every stage below counts on a list.
@@ -134,9 +136,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
     fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]
     for node, value in zip(placeholders, fakes, strict=True):
         node.meta["val"] = value
-    if any("val" not in node.meta for node in gm.graph.nodes if node.op == "call_function") or _is_foreign(
-        gm, fake_mode
-    ):
+    if has_new_nodes or _lacks_values(gm) or _is_foreign(gm, fake_mode):
         fake_tensor_prop(gm, fake_mode, fakes)
     graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
@@ -152,6 +152,10 @@ def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:
 
 def _mode(value: Any) -> Any:
     return getattr(value, "fake_mode", None)
+
+
+def _lacks_values(gm: fx.GraphModule) -> bool:
+    return any("val" not in node.meta for node in gm.graph.nodes if node.op == "call_function")
 
 
 def _is_foreign(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> bool:
