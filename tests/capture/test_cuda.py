@@ -323,6 +323,17 @@ def test_inputs_of_every_layout_are_copied(count: int) -> None:
         torch.testing.assert_close(runner(list(inputs)), total(*inputs))
 
 
+def test_an_input_whose_old_memory_is_gone() -> None:
+    """The graph copies from where an input was in the call before, and that memory may have been given back."""
+    runner = on_gpu(lambda x: [x[:4] + 1])
+    for turn in range(4):
+        x = full((turn + 1) << 24, float(turn))[: 1 << 24]
+        assert runner.run(x)[0].tolist() == [turn + 1.0] * 4
+        del x
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
 def test_tuned_programs_take_products_with_a_vector_apart() -> None:
     """What makes static kernels worth their while for a decode step."""
 

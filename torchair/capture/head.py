@@ -24,6 +24,10 @@ MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
 FEW = 4  # copies that are quicker one by one in a graph than together before it
 
 
+class Refused(RuntimeError):
+    """The runtime does not let a graph copy from somewhere else."""
+
+
 class Head:
     """The copies of one graph, and how each is given another source."""
 
@@ -53,7 +57,7 @@ class Head:
             if not (is_bytes(source, target) and self._at(at, source)):
                 laid_out = torch.empty_like(target).copy_(source, non_blocking=True)
                 if not self._at(at, laid_out):
-                    raise RuntimeError("a device graph refused another source for one of its copies")
+                    raise Refused
                 kept.append(laid_out)
         return kept
 

@@ -183,8 +183,8 @@ class Recording:
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
         """Copy in, launch, hand out."""
-        self.count[0] += 1
         kept = self.statics.fill(args)
+        self.count[0] += 1
         self.graph.replay()
         del kept
         return self.outputs.copy(args) if self.private else self.outputs.give(args)
@@ -219,12 +219,13 @@ def record(
     error_mode: str,
     private: bool,
     homes: Homes | None,
+    in_graph: bool,
 ) -> Recording:
     """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn.
-    With `homes`, the graph ends by moving its outputs there.
+    With `homes`, the graph ends by moving its outputs there; `in_graph`, it begins by copying its inputs.
     """
     started = time.perf_counter()
-    statics = StaticInputs(inputs, args, arena, in_graph=row.runtime is not None)
+    statics = StaticInputs(inputs, args, arena, in_graph=in_graph)
     placed = statics.place(args)
     before = row.reserved_bytes(device)
 

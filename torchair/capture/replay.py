@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from torchair.capture.device import Device, Graph
+from torchair.capture.head import Refused
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, moved_text, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
@@ -91,6 +92,7 @@ class ReplayRunner(Runner):
         self._arena = Arena(device)
         self._key = key_function(inputs.key)
         self._is_capturing = row.is_capturing
+        self._copies_inside = row.runtime is not None
         quick.want()
         self._watched = watched_inputs(
             inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
@@ -150,7 +152,10 @@ class ReplayRunner(Runner):
             recording = self._choose(entry, args)
             if recording is None:
                 return self._directly(entry.program, args)
-            outputs = self._replay(entry, recording, args)
+            try:
+                outputs = self._replay(entry, recording, args)
+            except Refused:
+                return self._copy_before(entry, args)
             if entry.pending is None and self.why_not is None:
                 self._repeat = recording.repeat
             args.clear()
@@ -165,6 +170,18 @@ class ReplayRunner(Runner):
             with torch.profiler.record_function("acl_graph_replay"):
                 return recording.replay(args)
         return recording.replay(args)
+
+    def _copy_before(self, entry: Entry, args: list[Any]) -> list[Any]:
+        """The runtime does not let a graph copy from elsewhere: from now on inputs are copied before."""
+        logger.info("%s: inputs are copied before each launch, not by the graph", self.name)
+        self._copies_inside = False
+        for known in self._entries.values():
+            self._drop(known.recordings)
+            known.recordings = []
+        recording = self._record(entry, args, private=False)
+        if recording is None:
+            return self._directly(entry.program, args)
+        return self._replay(entry, recording, args)
 
     def _replay_random(self, recording: Recording, args: list[Any]) -> list[Any]:
         """The first replay of a graph that draws random numbers must advance the generator."""
@@ -306,6 +323,7 @@ class ReplayRunner(Runner):
                 error_mode=self._error_mode(),
                 private=private,
                 homes=Homes(entry.output_sizes, self.device) if moves_outputs else None,
+                in_graph=self._copies_inside,
             )
         made.repeat = self._repeat_of(made, args)
         self._pool.is_fresh = self._pool.is_fresh and not shared
