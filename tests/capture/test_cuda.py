@@ -324,7 +324,7 @@ def test_inputs_of_every_layout_are_copied(count: int) -> None:
 
 
 def test_an_input_whose_old_memory_is_gone() -> None:
-    """The graph copies from where an input was in the call before, and that memory may have been given back."""
+    """The graph copies from where an input was in the call before; that memory may have been given back."""
     runner = on_gpu(lambda x: [x[:4] + 1])
     for turn in range(4):
         x = full((turn + 1) << 24, float(turn))[: 1 << 24]
