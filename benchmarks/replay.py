@@ -67,16 +67,7 @@ class Hollow(Device):
         # Outside a recording something in C that says no, as a device's own call does.
         return (lambda: True) if self._recording else torch.is_inference_mode_enabled
 
-    def record(
-        self,
-        program: Any,
-        args: Any,
-        pool: Any,
-        stream: Any,
-        error_mode: str,
-        device: Any,
-        copies: Any = (),
-    ) -> Any:
+    def record(self, program: Any, args: Any, *rest: Any, **named: Any) -> Any:
         zeroed = [_zeros(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
         self._recording = True
         try:

@@ -301,7 +301,7 @@ def test_what_torch_npu_has_already_is_left_alone(monkeypatch: pytest.MonkeyPatc
 def test_a_filter_of_guards_is_torch_compiles_own_option(name: str) -> None:
     """`torch.compile` takes it out of the options before the backend sees them."""
     model, x = Net().eval(), torch.randn(3, 8)
-    options = {"guard_filter_fn": torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe}
+    options = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
     with torch.no_grad():
         compiled = torch.compile(model, backend=name, options=options, dynamic=False)
         torch.testing.assert_close(compiled(x), model(x))
