@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
-from torchair.capture.head import SETTER, Head
+from torchair.capture.head import FORGET, SETTER, Head
 from torchair.core.torch_private import borrow_tensor
 
 CPU = torch.device("cpu")
@@ -116,6 +116,9 @@ class SimulatedDevice(Device):
         super().__init__("cpu", "SimulatedGraph", random=random)
         self.runtime = self if copies else None  # type: ignore[assignment]
         self.status = 0  # what giving a copy another source answers
+        self.forgotten = 0  # errors
+        self.head_error: Exception | None = None
+        self._forget = FORGET(self._count_forgotten)
         self.moves: list[tuple[int, int]] = []  # copies that were given one: bytes, kind
         self._setter = SETTER(self._set)
         self._by_number: dict[int, SimulatedGraph] = {}
@@ -169,6 +172,8 @@ class SimulatedDevice(Device):
         return 0
 
     def head(self, graph: Any, copies: Any, device: Any) -> Head:
+        if self.head_error is not None:
+            raise self.head_error
         self._by_number[number := self.records] = graph
         return Head(
             copies,
@@ -177,7 +182,12 @@ class SimulatedDevice(Device):
             setter=ctypes.cast(self._setter, ctypes.c_void_p).value or 0,
             kind=3,
             guard=contextlib.nullcontext,
+            forget_error=ctypes.cast(self._forget, ctypes.c_void_p).value or 0,
         )
+
+    def _count_forgotten(self) -> int:
+        self.forgotten += 1
+        return self.status
 
     def _set(self, graph: int, node: int, target: int, source: int, size: int, kind: int) -> int:
         self.moves.append((size, kind))

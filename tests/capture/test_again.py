@@ -11,6 +11,8 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice, make
 from torchair.capture import DEVICES, Runner
+from torchair.capture.head import Refused
+from torchair.capture.ledger import Cause
 from torchair.capture.replay import ReplayRunner
 from torchair.core import quick
 
@@ -257,8 +259,9 @@ def test_a_layout_of_its_own_is_kept() -> None:
         source = torch.randn(4, 3).t()
         (y,) = runner.run(source)
         torch.testing.assert_close(y, source + 1, rtol=0, atol=0)
-    assert runner.again is not None
-    assert (runner.again((torch.randn(4, 3).t(),)), runner.again((torch.randn(3, 4),)))[1] is None
+    del y  # a held output would be a reason of its own
+    assert ask(runner, torch.randn(4, 3).t()) is not None
+    assert ask(runner, torch.randn(3, 4)) is None
     assert set(row.moves) == {(48, 3)}
 
 
@@ -306,7 +309,20 @@ def test_a_refusal_of_the_runtime_is_no_wrong_result() -> None:
         torch.testing.assert_close(runner.run(x)[0], x + 1, rtol=0, atol=0)
         x = torch.randn(3, 4)
     assert row.captures == 2, "once more, without copies inside"
+    assert [cause for cause, _ in runner.report().recaptures] == [Cause.COPIES]
+    assert row.forgotten == 3, "the quick way tried twice, Python once"
     assert row.live == 2, "the pool's own graph and the new one"
+
+
+def test_a_head_that_cannot_be_made() -> None:
+    runner, row = make(lambda x: [x + 1], "p")
+    row.head_error = Refused("no such node")
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(runner.run(x)[0], x + 1, rtol=0, atol=0)
+    assert runner.report().why_not is None
+    assert row.live == 2, "the pool's own graph and the one without copies inside"
+    assert row.moves == []
 
 
 def test_without_copies_inside() -> None:

@@ -17,6 +17,7 @@ import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
+from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Runner, capture, device_row, inputs_of
@@ -42,7 +43,6 @@ from torchair.ge.graph import Graph
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
-from torchair.passes.fx.inline_regions import inline_regions
 
 # Per device type and mode: what `codegen="auto"` starts with, else Inductor.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}

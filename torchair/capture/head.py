@@ -19,13 +19,16 @@ Copy = tuple[torch.Tensor, torch.Tensor]  # target and source; the same bytes in
 SETTER = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4, ctypes.c_size_t, ctypes.c_int)
 """`status = set(graph, node, target, source, bytes, kind)`."""
 
+FORGET = ctypes.CFUNCTYPE(ctypes.c_int)
+"""The last error of the runtime, forgotten: torch would find it behind its next kernel."""
+
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
 FEW = 4  # copies that are quicker one by one in a graph than together before it
 
 
 class Refused(RuntimeError):
-    """The runtime does not let a graph copy from somewhere else."""
+    """The runtime does not let a graph copy its inputs, or not from there."""
 
 
 class Head:
@@ -40,6 +43,7 @@ class Head:
         setter: int,
         kind: int,
         guard: Callable[[], AbstractContextManager[Any]],
+        forget_error: int = 0,
     ) -> None:
         self.targets = [target for target, _ in copies]
         self.sources = array("Q", [source.data_ptr() for _, source in copies])  # where each copies from now
@@ -47,6 +51,7 @@ class Head:
         self.graph = graph
         self.setter = setter
         self.kind = kind
+        self.forget_error = forget_error  # address of a call to make after one that failed; 0 for none
         self._set = SETTER(setter)
         self._guard = guard
 
@@ -54,25 +59,24 @@ class Head:
         """Copy from these from now on. What it returns must stay until the graph was launched."""
         kept: list[torch.Tensor] = []
         for at, (source, target) in enumerate(zip(sources, self.targets, strict=True)):
-            if not (is_bytes(source, target) and self._at(at, source)):
-                laid_out = torch.empty_like(target).copy_(source, non_blocking=True)
-                if not self._at(at, laid_out):
-                    raise Refused
-                kept.append(laid_out)
+            if not is_bytes(source, target):
+                source = torch.empty_like(target).copy_(source, non_blocking=True)
+                kept.append(source)
+            if source.data_ptr() != self.sources[at]:
+                self._point(at, source.data_ptr())
         return kept
 
-    def _at(self, at: int, source: torch.Tensor) -> bool:
-        address = source.data_ptr()
-        if address == self.sources[at]:
-            return True
+    def _point(self, at: int, address: int) -> None:
         target = self.targets[at]
         with self._guard():
             status = self._set(
                 self.graph, self.nodes[at], target.data_ptr(), address, target.nbytes, self.kind
             )
-        if status == 0:
-            self.sources[at] = address
-        return status == 0
+        if status != 0:
+            if self.forget_error:
+                FORGET(self.forget_error)()
+            raise Refused(f"status {status} for another source of a copy")
+        self.sources[at] = address
 
 
 def is_bytes(source: torch.Tensor, target: torch.Tensor) -> bool:
@@ -101,6 +105,7 @@ class Runtime:
         "cudaGraphNodeGetType",
         "cudaGraphMemcpyNodeGetParams",
         "cudaGraphExecMemcpyNodeSetParams1D",
+        "cudaGetLastError",
     )
 
     def __init__(self) -> None:
@@ -124,14 +129,21 @@ class Runtime:
     def head(self, graph: Any, copies: Sequence[Copy], guard: Callable[[], Any]) -> Head:
         """Find these copies among the nodes of an instantiated `torch.cuda.CUDAGraph`."""
         found = self._memcpy_nodes(graph.raw_cuda_graph())
+        nodes = [found.get(target.data_ptr(), 0) for target, _ in copies]
+        if not all(nodes):
+            raise Refused("a copy is not among the nodes of its graph")
         return Head(
             copies,
-            [found[target.data_ptr()] for target, _ in copies],
+            nodes,
             graph=graph.raw_cuda_graph_exec(),
-            setter=ctypes.cast(self._calls["cudaGraphExecMemcpyNodeSetParams1D"], ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
+            setter=self._address("cudaGraphExecMemcpyNodeSetParams1D"),
             kind=DEVICE_TO_DEVICE,
             guard=guard,
+            forget_error=self._address("cudaGetLastError"),
         )
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(self._calls[name], ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
     def launcher(self, graph: Any) -> Callable[[], None]:
         """The launch, without the Python that torch wraps around it."""
@@ -157,7 +169,8 @@ class Runtime:
         assert call is not None, "asked for `is_complete` before"
         status = call(*args)
         if status:
-            raise RuntimeError(f"{name} failed with status {status}")
+            self._calls["cudaGetLastError"]()  # type: ignore[misc]
+            raise Refused(f"{name}: status {status}")
 
 
 _pointer = ctypes.c_void_p

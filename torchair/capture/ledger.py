@@ -17,6 +17,7 @@ class Cause(Enum):
     MUTATED = "recapture_due_to_mutated_input_change"
     PARAMETER = "recapture_due_to_parameter_change"
     PLAIN = "recapture_due_to_retained_input"
+    COPIES = "recapture_due_to_refused_copy"
 
 
 def watched_inputs(inputs: Inputs, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:

@@ -67,8 +67,8 @@ def pool_for(row: Device, device: torch.device, token: PoolToken | None) -> Pool
 class Arena:
     """Static input memory: one block per input, which all recordings of a graph overlay.
 
-    Inputs are copied in right before each replay, so only the largest shape needs memory. A block that is
-    too small is replaced; recordings that use the old one keep it.
+    Inputs are copied in by each replay or right before it, so only the largest shape needs memory. A block
+    that is too small is replaced; recordings that use the old one keep it.
     """
 
     def __init__(self, device: torch.device) -> None:

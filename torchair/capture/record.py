@@ -92,8 +92,8 @@ class StaticInputs:
                 )
 
     def fill(self, args: Sequence[Any]) -> list[torch.Tensor]:
-        """Copy the plain inputs of this call into the buffers, in one launch. What it returns must stay until
-        the graph was launched.
+        """Tell the graph where plain inputs of this call are, and copy the others into their buffers, in one
+        launch. What it returns must stay until the graph was launched.
         """
         sources = [args[i] for i in self.indices]
         targets = self._targets
@@ -237,7 +237,11 @@ def record(
     copies = statics.copies(args)
     graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device, copies)
     if copies:
-        statics.head = row.head(graph, copies, device)
+        try:
+            statics.head = row.head(graph, copies, device)
+        except BaseException:
+            graph.reset()
+            raise
     outputs = Outputs(results, placed, inputs)
     made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
     made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)

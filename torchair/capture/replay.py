@@ -5,7 +5,8 @@ The life of a key:
 * first call: the program runs directly, on the caller's stream, and its results are the results of the
   call. That is the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then
   the graph is captured, which executes nothing, so nothing has to be saved or restored.
-* later calls: compare addresses, copy plain inputs in, replay, hand out.
+* later calls: compare addresses, tell the graph where plain inputs are (it copies them, or they are copied
+  before), replay, hand out.
 * an output of the last replay is still held: a second recording takes turns with the first. Both held: a
   private recording, whose outputs never leave it, is replayed and its outputs are copied.
 * recordings overlay their workspace. All but the first of a pool end by moving their outputs to memory of
@@ -173,15 +174,17 @@ class ReplayRunner(Runner):
 
     def _copy_before(self, entry: Entry, args: list[Any]) -> list[Any]:
         """The runtime does not let a graph copy from elsewhere: from now on inputs are copied before."""
-        logger.info("%s: inputs are copied before each launch, not by the graph", self.name)
         self._copies_inside = False
         for known in self._entries.values():
             self._drop(known.recordings)
             known.recordings = []
-        recording = self._record(entry, args, private=False)
+        what = "a copy inside the graph was refused: inputs are copied before each launch"
+        recording = self._record_again(entry, args, Cause.COPIES, what, keep=0)
         if recording is None:
             return self._directly(entry.program, args)
-        return self._replay(entry, recording, args)
+        outputs = self._replay(entry, recording, args)
+        args.clear()
+        return outputs
 
     def _replay_random(self, recording: Recording, args: list[Any]) -> list[Any]:
         """The first replay of a graph that draws random numbers must advance the generator."""
@@ -290,6 +293,10 @@ class ReplayRunner(Runner):
         private = private or self.policy.clone_output
         try:
             try:
+                return self._recorded(entry, args, private)
+            except Refused as error:
+                logger.info("%s: inputs are copied before each launch: %s", self.name, error)
+                self._copies_inside = False
                 return self._recorded(entry, args, private)
             except torch.OutOfMemoryError:
                 # What other pools have cached cannot be used while capturing: give it back and try once more.

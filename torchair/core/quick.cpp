@@ -109,6 +109,9 @@ bool note_writes(PyObject* args, const Numbers& indices) {
 struct View {
   Py_buffer buffer{};
 
+  View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
   ~View() {
     if (buffer.obj != nullptr) {
       PyBuffer_Release(&buffer);
@@ -139,6 +142,7 @@ struct Facts {
     using Set = int (*)(void*, void*, void*, const void*, size_t, int);
 
     Set set = nullptr;
+    int (*forget_error)() = nullptr;  // torch would find it behind its next kernel
     void* graph = nullptr;
     int kind = 0;
     std::vector<void*> nodes;
@@ -199,6 +203,9 @@ struct Facts {
         return false;  // a graph belongs to its device
       }
       if (head.set(head.graph, head.nodes[at], target.data_ptr(), source.data_ptr(), target.nbytes(), head.kind) != 0) {
+        if (head.forget_error != nullptr) {
+          head.forget_error();
+        }
         return false;
       }
       head.sources.numbers()[at] = address;
@@ -344,18 +351,19 @@ PyTypeObject* repeat_type = nullptr;
 
 THPObjectPtr owned(PyObject* object) { return THPObjectPtr(Py_NewRef(object)); }
 
-// None, or (address of the setter, graph, kind, sources, nodes); false with a Python error.
+// None, or (address of the setter, graph, kind, sources, nodes, address of forget_error); false with a Python error.
 bool open(PyObject* given, Facts::Head& head) {
   if (given == Py_None) {
     return true;
   }
-  unsigned long long set = 0, graph = 0;
+  unsigned long long set = 0, graph = 0, forget = 0;
   PyObject *sources = nullptr, *nodes = nullptr;
-  if (!PyArg_ParseTuple(given, "KKiOO!", &set, &graph, &head.kind, &sources, &PyList_Type, &nodes) ||
+  if (!PyArg_ParseTuple(given, "KKiOO!K", &set, &graph, &head.kind, &sources, &PyList_Type, &nodes, &forget) ||
       !head.sources.open(sources)) {
     return false;
   }
   head.set = reinterpret_cast<Facts::Head::Set>(set);
+  head.forget_error = reinterpret_cast<int (*)()>(forget);
   head.graph = reinterpret_cast<void*>(graph);
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(nodes); ++at) {
     head.nodes.push_back(PyLong_AsVoidPtr(PyList_GET_ITEM(nodes, at)));

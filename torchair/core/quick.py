@@ -101,6 +101,7 @@ class Head(Protocol):
     nodes: list[int]
     kind: int
     sources: array[int]  # where each copies from now
+    forget_error: int  # address of a call to make after one that failed, or 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def repeat(facts: Facts) -> Repeat | None:
         facts.key,
         facts.launch,
         facts.count,
-        head and (head.setter, head.graph, head.kind, head.sources, head.nodes),
+        head and (head.setter, head.graph, head.kind, head.sources, head.nodes, head.forget_error),
     )
 
 

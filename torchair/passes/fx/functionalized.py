@@ -46,13 +46,16 @@ class Slot:
 
 
 def is_functionalized(node: fx.Node) -> bool:
-    """Is this node such a wrapper?"""
-    return node.op == "call_function" and node.target in TRIGGERS
+    """Is this node such a wrapper? Not one around a region: that has no schema to go by, and all its tensors
+    are cloned.
+    """
+    wrapped = node.target is TRITON or hasattr(next(iter(node.args), None), "_schema")
+    return node.op == "call_function" and node.target in TRIGGERS and wrapped
 
 
 def decompose_auto_functionalized(gm: fx.GraphModule, ctx: PassContext) -> int:
     """The real mutating op, behind clones of those tensors only that were noted."""
-    wrapped = [node for node in gm.graph.nodes if is_functionalized(node)]
+    wrapped = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in TRIGGERS]
     if wrapped:
         lower_functionalized(gm, detect_fake_mode(ctx.inputs))
         gm.graph.lint()

@@ -10,8 +10,8 @@ import torch
 from torch import fx, nn
 
 import torchair
+from torchair.backend.regions import inline_regions
 from torchair.core.torch_private import HigherOrderOperator, aot_autograd
-from torchair.passes.fx.inline_regions import inline_regions
 
 MODES = ("max-autotune", "npugraph_ex")
 
@@ -68,6 +68,39 @@ def writing_views(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 def constants(x: torch.Tensor, y: torch.Tensor) -> Any:
     return with_constant(x) + with_constant(y)
+
+
+@torch.compiler.nested_compile_region
+def multiply(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    cache.addmm_(x, x)
+    return cache * 2
+
+
+def writing_layouts(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """What a region writes keeps its strides: views behind it count on them."""
+    total = torch.zeros(())
+    for _ in range(2):
+        total = total + multiply(x, y).sum() + write(x[::2], y[::2]).sum()
+    return x + total
+
+
+LAYOUTS = {
+    "transposed": lambda: torch.randn(4, 4).t(),
+    "with gaps": lambda: torch.randn(4, 8)[:, ::2],
+    "a part": lambda: torch.randn(6, 8)[1:5, :4],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_layouts_stay(mode: str, layout: str) -> None:
+    torch.manual_seed(0)
+    ours, y = LAYOUTS[layout](), torch.randn(4, 4)
+    theirs = ours.clone()
+    with torch.no_grad():
+        got = torch.compile(writing_layouts, backend=backend(mode), dynamic=False)(ours, y)
+        torch.testing.assert_close(got, writing_layouts(theirs, y))
+    torch.testing.assert_close(ours, theirs)
 
 
 FUNCTIONS = (plain, nested, writing, writing_a_part, writing_views)

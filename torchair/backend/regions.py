@@ -1,0 +1,217 @@
+"""Nested compile regions become part of the graph that calls them.
+
+`torch.compiler.nested_compile_region` makes Dynamo and AOTAutograd trace a repeated layer once. They hand on
+a call per layer; converters and passes are to see every op of every layer, as without the mark. (A call in a
+branch or a loop is left to the converters of those.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.torch_private import auto_functionalized_v2, statically_known_true
+
+aten = torch.ops.aten
+_REGION: Any = torch.ops.higher_order.invoke_subgraph
+_COPY = aten.copy_.default
+# How a part of a base is described: each name behind that of its argument.
+SLICE = ("slice_dim", "slice_start", "slice_end")
+STRIDED = ("size", "stride", "storage_offset")
+
+
+@dataclass
+class _Call:
+    """One call of a region: what it is called with, and how what it wrote gets back into the bases."""
+
+    region: fx.Node
+    operands: list[Any]
+    bases: list[Any] = field(default_factory=list)
+    # By operand that is written: its base, and where it is a part of that, the base with new content in it.
+    written: dict[int, tuple[int, Callable[[Any, Any], Any] | None]] = field(default_factory=dict)
+
+
+def inline_regions(gm: fx.GraphModule) -> int:
+    """How many calls of regions were replaced. The values of all nodes have to be made anew then."""
+    count = 0
+    waiting = list(gm.graph.nodes)
+    while waiting:
+        node = waiting.pop()
+        if _is_region(node) and not _is_odd(node):
+            with gm.graph.inserting_before(node):
+                waiting += _replace(gm, node, _call(gm, node))
+            count += 1
+    if count:
+        for attribute in gm.graph.find_nodes(op="get_attr"):
+            if not attribute.users:
+                gm.graph.erase_node(attribute)
+        named = (*gm.graph.find_nodes(op="get_attr"), *gm.graph.find_nodes(op="call_module"))
+        used = {str(node.target).partition(".")[0] for node in named}
+        for name in [name for name, _ in gm.named_children() if name not in used]:
+            delattr(gm, name)
+        gm.graph.lint()
+        gm.recompile()
+    return count
+
+
+def _is_region(node: fx.Node) -> bool:
+    wrapped = node.target is auto_functionalized_v2 and node.args[0] is _REGION
+    return node.op == "call_function" and (wrapped or node.target is _REGION)
+
+
+def _is_odd(node: fx.Node) -> bool:
+    """Does it write a part, given by strides, of a tensor with gaps or inside another? There is no functional
+    op for that, so such a call stays, and runs on copies.
+    """
+    given: Any = node.kwargs
+    for prefix in (name.removesuffix("stride") for name in given if name.endswith("_stride")):
+        base = given["_all_bases"][given[prefix + "base_index"]].meta["val"]
+        has_place = base.storage_offset() == 0 and aten.is_non_overlapping_and_dense(base)
+        if not has_place and _slices(given, prefix, base) is None:
+            return True
+    return False
+
+
+def _call(gm: fx.GraphModule, node: fx.Node) -> _Call:
+    if node.target is _REGION:
+        region, _, *operands = node.args
+        return _Call(region, operands)  # type: ignore[arg-type]
+    given: Any = node.kwargs
+    call = _Call(given["subgraph"], [], list(given["_all_bases"]))
+    for at in range(len(_body(gm, call.region).graph.find_nodes(op="placeholder"))):
+        index = given.get(f"_arg{at}_base_index")
+        if index is None:
+            call.operands.append(given[f"arg{at}"])
+            continue
+        operand, scatter = _part(gm.graph, given, f"_arg{at}_", call.bases[index])
+        call.operands.append(operand)
+        call.written[at] = index, scatter
+    return call
+
+
+def _part(
+    graph: fx.Graph, given: dict[str, Any], prefix: str, base: Any
+) -> tuple[Any, Callable[[Any, Any], Any] | None]:
+    """The part of the base that an operand is, and how new content gets there; the base and None if all."""
+    if given.get(prefix + "slice_dim") is not None:
+        return _sliced(graph, base, [tuple(given[prefix + part] for part in SLICE)])
+    if given.get(prefix + "size") is None:
+        return base, None
+    slices = _slices(given, prefix, base.meta["val"])
+    if slices is not None:
+        return _sliced(graph, base, slices)
+    where = tuple(given[prefix + part] for part in STRIDED)
+    return (
+        graph.call_function(aten.as_strided.default, (base, *where)),
+        lambda base, new: graph.call_function(aten.as_strided_scatter.default, (base, new, *where)),
+    )
+
+
+def _sliced(
+    graph: fx.Graph, base: Any, slices: list[tuple[Any, ...]]
+) -> tuple[Any, Callable[[Any, Any], Any]]:
+    """One slice after the other, and the way back."""
+
+    def scatter(base: Any, new: Any) -> Any:
+        views = [base]
+        for where in slices[:-1]:
+            views.append(graph.call_function(aten.slice.Tensor, (views[-1], *where)))
+        for view, where in zip(reversed(views), reversed(slices), strict=True):
+            new = graph.call_function(aten.slice_scatter.default, (view, new, *where))
+        return new
+
+    for where in slices:
+        base = graph.call_function(aten.slice.Tensor, (base, *where))
+    return base, scatter
+
+
+def _slices(given: dict[str, Any], prefix: str, base: torch.Tensor) -> list[tuple[int, ...]] | None:
+    """Dimension, start, end and step of the slices that make this part of the base; None if it is none."""
+    sizes, strides, offset = (given[prefix + part] for part in STRIDED)
+    numbers = (*sizes, *strides, offset, *base.shape, *base.stride(), base.storage_offset())
+    if not all(isinstance(number, int) for number in numbers) or len(sizes) != base.dim():
+        return None
+    made, rest = [], offset - base.storage_offset()
+    for dim in sorted(range(base.dim()), key=base.stride, reverse=True):
+        own = base.stride(dim)
+        step, odd = divmod(strides[dim], own) if own and sizes[dim] > 1 else (1, 0)
+        start = rest // own if own else 0
+        end = start + (sizes[dim] - 1) * step + 1
+        if odd or step < 1 or not 0 <= start < end <= base.shape[dim]:
+            return None
+        rest -= start * own
+        if (start, end, step) != (0, base.shape[dim], 1):
+            made.append((dim, start, end, step))
+    return made if rest == 0 and made else None
+
+
+def _body(gm: fx.GraphModule, region: fx.Node) -> Any:
+    return gm.get_submodule(str(region.target))
+
+
+def _replace(gm: fx.GraphModule, node: fx.Node, call: _Call) -> list[fx.Node]:
+    """The nodes that came in."""
+    body = _body(gm, call.region)
+    placeholders = body.graph.find_nodes(op="placeholder")
+    known: dict[fx.Node, Any] = dict(zip(placeholders, call.operands, strict=True))
+    scatters = {placeholders[at]: scatter for at, (_, scatter) in call.written.items()}
+    came: list[fx.Node] = []
+    for inner in body.graph.nodes:
+        if inner.op in ("placeholder", "output"):
+            continue
+        if inner.target is _COPY and inner.args[0] in scatters:
+            # The last thing a region does is to write what it changed: that is a result of the call.
+            is_part = scatters[inner.args[0]] is not None
+            known[inner.args[0]] = known[inner.args[1]] if is_part else _laid_out(gm.graph, inner, known)
+            continue
+        known[inner] = gm.graph.node_copy(inner, known.__getitem__)
+        came.append(known[inner])
+        if inner.op == "get_attr":
+            known[inner].target = _attribute(gm, f"{call.region.target}.{inner.target}")
+    returned = body.graph.output_node().args[0]
+    results = [known[value] if isinstance(value, fx.Node) else value for value in returned]
+    for at, (index, scatter) in call.written.items():
+        new = known[placeholders[at]]
+        call.bases[index] = new if scatter is None else scatter(call.bases[index], new)
+    results += call.bases
+    for user in list(node.users):
+        assert user.target is getitem, "a region returns a tuple"
+        _take(user, results[user.args[1]])  # type: ignore[index]
+        gm.graph.erase_node(user)
+    gm.graph.erase_node(node)
+    return came
+
+
+def _laid_out(graph: fx.Graph, copy: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    """What the copy wrote, with the strides of what it wrote to: later views count on them."""
+    old, new = (node.meta["val"] for node in copy.args[:2])  # type: ignore[union-attr]
+    target, source = (known[node] for node in copy.args[:2])  # type: ignore[index]
+    if all(statically_known_true(a == b) for a, b in zip(old.stride(), new.stride(), strict=True)):
+        return source
+    return graph.call_function(aten.copy.default, (target, source))
+
+
+def _attribute(gm: fx.GraphModule, path: str) -> str:
+    """What a region has under its path, as the graph's own."""
+    owner, _, name = path.rpartition(".")
+    value = getattr(gm.get_submodule(owner), name)
+    own = path.replace(".", "_")
+    while getattr(gm, own, value) is not value:
+        own += "_"
+    setattr(gm, own, value)
+    return own
+
+
+def _take(node: fx.Node, value: Any) -> None:
+    """This value in the place of the node: another node, or None and numbers."""
+    if isinstance(value, fx.Node):
+        node.replace_all_uses_with(value)
+        return
+    for user in list(node.users):
+        user.args = fx.node.map_aggregate(user.args, lambda arg: value if arg is node else arg)  # type: ignore[assignment]
+        user.kwargs = fx.node.map_aggregate(user.kwargs, lambda arg: value if arg is node else arg)  # type: ignore[assignment]
