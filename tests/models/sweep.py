@@ -223,7 +223,8 @@ def fallbacks(results: list[Result]) -> list[tuple[str, int, str]]:
 def summary(results: list[Result]) -> str:
     fit = [result for result in results if not result.unfit]
     good = [result for result in fit if result.is_good]
-    lines = [f"{len(fit)} families run eagerly, {len(good)} of them as they should in both modes"]
+    modes = " and ".join(sorted({mode for result in fit for mode in result.modes})) or "no mode"
+    lines = [f"{len(fit)} families run eagerly, {len(good)} of them as they should in {modes}"]
     lines += [f"{count:4} {op}: {why}" for op, count, why in fallbacks(results)[:20]]
     return "\n".join(lines)
 
