@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -72,18 +72,27 @@ def frozen() -> Call:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-# Title, backend, devices. A name that ends in `trusting` is compiled without guards on modules.
-TRUSTING = "trusting"
-BACKENDS: dict[str, tuple[str, Callable[[], Call], tuple[str, ...]]] = {
-    "dynamo": ("Dynamo alone", lambda: only_dynamo, ("cpu", "cuda")),
-    "stock": ("torch.compile", lambda: lookup_backend("inductor"), ("cpu", "cuda")),
-    "reduce": ("reduce-overhead", lambda: reduce_overhead, ("cuda",)),
-    "graph": ("graph mode", lambda: air_backend("max-autotune"), ("cpu", "cuda")),
-    "native": ("graph, native", lambda: air_backend("max-autotune", "native"), ("cpu", "cuda")),
-    "capture": ("capture mode", lambda: air_backend("npugraph_ex"), ("cpu", "cuda")),
-    "frozen": ("capture, frozen_parameter", frozen, ("cuda",)),
-    "reduce-trusting": ("reduce-overhead, modules not guarded", lambda: reduce_overhead, ("cuda",)),
-    "frozen-trusting": ("capture, frozen, modules not guarded", frozen, ("cuda",)),
+class Backend(NamedTuple):
+    """One row of the tables, and how it is compiled."""
+
+    title: str
+    make: Callable[[], Call]
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    options: dict[str, Any] = {}
+
+
+BACKENDS = {
+    "dynamo": Backend("Dynamo alone", lambda: only_dynamo),
+    "stock": Backend("torch.compile", lambda: lookup_backend("inductor")),
+    "reduce": Backend("reduce-overhead", lambda: reduce_overhead, ("cuda",)),
+    "graph": Backend("graph mode", lambda: air_backend("max-autotune")),
+    "native": Backend("graph, native", lambda: air_backend("max-autotune", "native")),
+    "capture": Backend("capture mode", lambda: air_backend("npugraph_ex")),
+    "frozen": Backend("capture, frozen_parameter", frozen, ("cuda",)),
+    "reduce-trusting": Backend(
+        "reduce-overhead, modules not guarded", lambda: reduce_overhead, ("cuda",), TRUST
+    ),
+    "frozen-trusting": Backend("capture, frozen, modules not guarded", frozen, ("cuda",), TRUST),
 }
 
 
@@ -109,17 +118,16 @@ def time_model(model: Model, device: str, options: Options, failures: list[str])
         calls["launch"] = raw_graph(module, feed)
         calls["filled"] = with_copies(calls["launch"], feed)
     args = reaching(module, feed)
-    for name, (title, backend, devices) in BACKENDS.items():
-        if device not in devices or (options.backends and name not in options.backends):
+    for name, backend in BACKENDS.items():
+        if device not in backend.devices or (options.backends and name not in options.backends):
             continue
         try:
-            options_of = TRUST if name.endswith(TRUSTING) else {}
-            pair = compiled_and_direct(module, feed, args, backend(), options_of)
+            pair = compiled_and_direct(module, feed, args, backend)
             problem = next(filter(None, (why_unequal(warm(call), want) for call in pair)), None)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem is not None:
-            failures.append(f"{model.name}, {title}: {problem}")
+            failures.append(f"{model.name}, {backend.title}: {problem}")
             continue
         calls[name], calls[name + DIRECT] = pair
     timed = partial(measure, calls, device, options.rounds, options.sample_seconds)
@@ -129,13 +137,12 @@ def time_model(model: Model, device: str, options: Options, failures: list[str])
 
 
 def compiled_and_direct(
-    module: nn.Module, feed: Inputs, args: tuple[Any, ...], backend: Call, options: dict[str, Any]
+    module: nn.Module, feed: Inputs, args: tuple[Any, ...], backend: Backend
 ) -> tuple[Thunk, Thunk]:
     """One compiled graph, called through `torch.compile` and without Dynamo."""
-    kept = Kept(backend)
-    compiled = partial(
-        torch.compile(own_copy(module), backend=kept, dynamic=False, options=dict(options)), **feed
-    )
+    kept = Kept(backend.make())
+    options = dict(backend.options)  # torch.compile takes its own out of it
+    compiled = partial(torch.compile(own_copy(module), backend=kept, dynamic=False, options=options), **feed)
     compiled()
     assert kept.compiled is not None, "the first call compiles"
     return compiled, partial(kept.compiled, *args)
@@ -169,7 +176,7 @@ def raw_graph(module: nn.Module, feed: Inputs) -> Thunk:
 def show(suite: report.Suite) -> None:
     """One table per model: a row for each backend, a column for each way to call it."""
     plain = {"eager": "eager", "launch": "CUDA graph launch", "filled": "inputs copied, launch"}
-    titles = plain | {name: row[0] for name, row in BACKENDS.items()}
+    titles = plain | {name: backend.title for name, backend in BACKENDS.items()}
     for model, figures in suite.figures.items():
         table = report.Table(title=f"{suite.name} on {suite.device}: host time per call of {model}")
         table.add_column("how")

@@ -102,6 +102,5 @@ def columns(name: str, options: Options) -> dict[str, Thunk]:
     calls: dict[str, Thunk] = {}
     for column in COLUMNS:
         if not options.backends or column in options.backends:
-            backend = BACKENDS[column][1]()
-            calls[column], calls[column + DIRECT] = compiled_and_direct(module, feed, args, backend, {})
+            calls[column], calls[column + DIRECT] = compiled_and_direct(module, feed, args, BACKENDS[column])
     return calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -81,10 +82,14 @@ def writing_layouts(x: torch.Tensor, y: torch.Tensor) -> Any:
     total = torch.zeros(())
     for _ in range(2):
         total = total + multiply(x, y).sum() + write(x[::2], y[::2]).sum()
+        for part in (x[1], x[:, 2], x[:3, 1:].diagonal()):
+            total = total + write(part, y[0, : part.shape[0]]).sum()
     return x + total
 
 
 LAYOUTS = {
+    "contiguous": lambda: torch.randn(4, 4),
+    "inside another": lambda: torch.randn(6, 4)[1:5],
     "transposed": lambda: torch.randn(4, 4).t(),
     "with gaps": lambda: torch.randn(4, 8)[:, ::2],
     "a part": lambda: torch.randn(6, 8)[1:5, :4],
@@ -207,3 +212,19 @@ def test_nothing_of_a_region_is_left(function: Callable[..., Any], count: int) -
     x, y = torch.randn(3, 4), torch.randn(3, 4)
     torch.testing.assert_close(gm(x.clone(), y)[0], function(x.clone(), y))
     assert inline_regions(gm) == 0
+
+
+def test_a_result_that_is_no_tensor() -> None:
+    """A backward region has None where an operand needs no gradient."""
+    inner = fx.Graph()
+    inner.output((inner.call_function(torch.ops.aten.sin.default, (inner.placeholder("x"),)), None, 3))
+    outer = fx.Graph()
+    x = outer.placeholder("x")
+    region = outer.get_attr("region")
+    call = outer.call_function(torch.ops.higher_order.invoke_subgraph, (region, "region", x))
+    outer.output(tuple(outer.call_function(getitem, (call, at)) for at in range(3)))
+    gm = fx.GraphModule({"region": fx.GraphModule({}, inner)}, outer)
+    assert inline_regions(gm) == 1
+    got, nothing, three = gm(torch.ones(2))
+    torch.testing.assert_close(got, torch.ones(2).sin())
+    assert (nothing, three) == (None, 3)

@@ -65,14 +65,13 @@ def _is_region(node: fx.Node) -> bool:
 
 
 def _is_odd(node: fx.Node) -> bool:
-    """Does it write a part, given by strides, of a tensor with gaps or inside another? There is no functional
-    op for that, so such a call stays, and runs on copies.
+    """Does it write a part of a tensor with gaps that no indices of that tensor make? Such a call stays, and
+    runs on copies.
     """
     given: Any = node.kwargs
     for prefix in (name.removesuffix("stride") for name in given if name.endswith("_stride")):
         base = given["_all_bases"][given[prefix + "base_index"]].meta["val"]
-        has_place = base.storage_offset() == 0 and aten.is_non_overlapping_and_dense(base)
-        if not has_place and _slices(given, prefix, base) is None:
+        if _where(given, prefix, base) is None:
             return True
     return False
 
@@ -99,55 +98,69 @@ def _part(
 ) -> tuple[Any, Callable[[Any, Any], Any] | None]:
     """The part of the base that an operand is, and how new content gets there; the base and None if all."""
     if given.get(prefix + "slice_dim") is not None:
-        return _sliced(graph, base, [tuple(given[prefix + part] for part in SLICE)])
+        where = tuple(given[prefix + part] for part in SLICE)
+        return (
+            graph.call_function(aten.slice.Tensor, (base, *where)),
+            lambda base, new: graph.call_function(aten.slice_scatter.default, (base, new, *where)),
+        )
     if given.get(prefix + "size") is None:
         return base, None
-    slices = _slices(given, prefix, base.meta["val"])
-    if slices is not None:
-        return _sliced(graph, base, slices)
-    where = tuple(given[prefix + part] for part in STRIDED)
-    return (
-        graph.call_function(aten.as_strided.default, (base, *where)),
-        lambda base, new: graph.call_function(aten.as_strided_scatter.default, (base, new, *where)),
-    )
-
-
-def _sliced(
-    graph: fx.Graph, base: Any, slices: list[tuple[Any, ...]]
-) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """One slice after the other, and the way back."""
+    known = base.meta["val"]
+    where = _where(given, prefix, known)
+    assert where is not None, "asked in `_is_odd`"
+    if _is_dense(known) and statically_known_true(known.storage_offset() == 0):
+        whole, put_back = (lambda base: base), (lambda base, made: made)
+    else:
+        layout: dict[str, Any] = {} if _is_dense(known) else {"memory_format": torch.contiguous_format}
+        whole = lambda base: graph.call_function(aten.clone.default, (base,), layout)  # noqa: E731
+        put_back = lambda base, made: graph.call_function(aten.copy.default, (base, made))  # noqa: E731
 
     def scatter(base: Any, new: Any) -> Any:
-        views = [base]
-        for where in slices[:-1]:
-            views.append(graph.call_function(aten.slice.Tensor, (views[-1], *where)))
-        for view, where in zip(reversed(views), reversed(slices), strict=True):
-            new = graph.call_function(aten.slice_scatter.default, (view, new, *where))
-        return new
+        made = graph.call_function(aten.as_strided_scatter.default, (whole(base), new, *where))
+        return put_back(base, made)
 
-    for where in slices:
-        base = graph.call_function(aten.slice.Tensor, (base, *where))
-    return base, scatter
+    return graph.call_function(aten.as_strided.default, (whole(base), *where)), scatter
 
 
-def _slices(given: dict[str, Any], prefix: str, base: torch.Tensor) -> list[tuple[int, ...]] | None:
-    """Dimension, start, end and step of the slices that make this part of the base; None if it is none."""
+def _is_dense(base: torch.Tensor) -> bool:
+    return aten.is_non_overlapping_and_dense(base)
+
+
+def _where(given: dict[str, Any], prefix: str, base: torch.Tensor) -> tuple[Any, Any, Any] | None:
+    """Sizes, strides and offset of this part in a base without gaps that begins its memory; None where that
+    cannot be said.
+    """
     sizes, strides, offset = (given[prefix + part] for part in STRIDED)
-    numbers = (*sizes, *strides, offset, *base.shape, *base.stride(), base.storage_offset())
-    if not all(isinstance(number, int) for number in numbers) or len(sizes) != base.dim():
+    first = base.storage_offset()
+    if _is_dense(base) and statically_known_true(first == 0):
+        return sizes, strides, offset
+    numbers = (*sizes, *strides, offset, *base.shape, *base.stride(), first)
+    if not all(isinstance(number, int) for number in numbers):
         return None
-    made, rest = [], offset - base.storage_offset()
-    for dim in sorted(range(base.dim()), key=base.stride, reverse=True):
-        own = base.stride(dim)
-        step, odd = divmod(strides[dim], own) if own and sizes[dim] > 1 else (1, 0)
-        start = rest // own if own else 0
-        end = start + (sizes[dim] - 1) * step + 1
-        if odd or step < 1 or not 0 <= start < end <= base.shape[dim]:
+    if _is_dense(base):
+        return sizes, strides, offset - first
+    start, *steps = (_indices(number, base) for number in (offset - first, *strides))
+    for dim, size in enumerate(base.shape):
+        last = start[dim] + sum(step[dim] * (n - 1) for step, n in zip(steps, sizes, strict=True))
+        if last >= size or _distance(start, base) != offset - first:
             return None
-        rest -= start * own
-        if (start, end, step) != (0, base.shape[dim], 1):
-            made.append((dim, start, end, step))
-    return made if rest == 0 and made else None
+    if [_distance(step, base) for step in steps] != list(strides):
+        return None
+    dense = torch.empty(base.shape, device="meta")
+    return sizes, [_distance(step, dense) for step in steps], _distance(start, dense)
+
+
+def _indices(distance: int, base: torch.Tensor) -> list[int]:
+    """How many steps along each dimension of the base lead so far."""
+    found = [0] * base.dim()
+    for dim in sorted(range(base.dim()), key=base.stride, reverse=True):
+        if base.stride(dim) > 0:
+            found[dim], distance = divmod(distance, base.stride(dim))
+    return found
+
+
+def _distance(indices: list[int], base: torch.Tensor) -> int:
+    return sum(index * stride for index, stride in zip(indices, base.stride(), strict=True))
 
 
 def _body(gm: fx.GraphModule, region: fx.Node) -> Any:
