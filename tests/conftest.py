@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 import torch
 
+from torchair.capture import promised
+
 SEED = 20240607
 # The same examples in every run, and no time limit on a machine that others use too.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
@@ -52,6 +54,12 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     """The same random numbers for the tensors a test file makes while it is imported."""
     if isinstance(collector, pytest.Module):
         _seed()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _layouts_are_checked() -> None:
+    """The results of every call are held to the promised layouts; a mismatch is a warning, so an error."""
+    promised.EVERY_CALL = True
 
 
 @pytest.fixture(autouse=True)

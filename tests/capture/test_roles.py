@@ -10,6 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchair.capture import Inputs, Role, inputs_of
+from torchair.capture.roles import KeyPart
 from torchair.core.torch_private import FakeTensorMode, ShapeEnv
 
 
@@ -70,12 +71,12 @@ def test_symbols_make_the_key() -> None:
     inputs = dynamic_graph(lambda x, y: x @ y, torch.ones(3, 5), torch.ones(5, 7))
     symbols = inputs.having(Role.SYMBOL)
     assert len(symbols) == 3
-    assert inputs.key == tuple(symbols)
+    assert inputs.key == tuple(map(KeyPart, symbols))
 
 
 def test_a_size_without_a_scalar_input_is_keyed_by_its_dimension() -> None:
     gm = make_fx(lambda t: t + 1, tracing_mode="symbolic")(torch.empty(3, 5))
-    assert inputs_of(gm).key == ((0, 0), (0, 1))
+    assert inputs_of(gm).key == (KeyPart(0, "size", 0), KeyPart(0, "size", 1))
 
 
 @pytest.mark.parametrize(

@@ -164,12 +164,14 @@ def _other_strides(got: Any, promised: Any) -> str:
     return "" if same else f"strides {got.stride()} for {tuple(wanted)} of {tuple(got.shape)}"
 
 
-def samples_of(op: Any, dtype: torch.dtype, limit: int | None = None) -> list[Any]:
+def samples_of(
+    op: Any, dtype: torch.dtype, limit: int | None = None, requires_grad: bool = False
+) -> list[Any]:
     """Sample inputs on the CPU; with a limit, that many spread evenly over all of them."""
-    _seeded()
+    seeded()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+        found = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
     if limit is None or len(found) <= limit:
         return found
     if limit == 1:
@@ -184,12 +186,12 @@ def check_op(
     """Every sample of one operator, by these code generators."""
     outcome = Outcome(name_of(op), str(dtype).removeprefix("torch."), dynamic)
     began = time.perf_counter()
-    with warnings.catch_warnings(), torch.no_grad(), mock.patch.object(table, "wrapper_set_seed", _unseeded):
+    with warnings.catch_warnings(), torch.no_grad(), mock.patch.object(table, "wrapper_set_seed", unseeded):
         warnings.simplefilter("ignore")
         try:
             samples = samples_of(op, dtype, limit)
         except Exception as error:
-            outcome.skipped.append(f"its samples cannot be made: {_first_line(error)}")
+            outcome.skipped.append(f"its samples cannot be made: {first_line(error)}")
             return outcome
         for sample in samples:
             _check_sample(op, sample, tolerance_of(op, dtype), outcome, ways)
@@ -209,7 +211,7 @@ def compiled_sample(
     return got, expected, tolerance_of(op, dtype)
 
 
-def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """In place of the table's own seeding: that happens while tracing, and so only once."""
     return function(*args, **kwargs)
 
@@ -247,9 +249,9 @@ def _check_sample(
     try:
         expected = _run(call, tensors)
     except Exception as error:
-        outcome.skipped.append(f"eager: {_first_line(error)}")
+        outcome.skipped.append(f"eager: {first_line(error)}")
         return
-    drew = not torch.equal(torch.get_rng_state(), _seeded())
+    drew = not torch.equal(torch.get_rng_state(), seeded())
     differs = functools.partial(
         _differs, expected=expected, tolerance=None if drew or op.name in UNDEFINED else tolerance
     )
@@ -260,7 +262,7 @@ def _check_sample(
     try:
         why = differs(_run(compiled, tensors))
     except Exception as error:
-        why = _first_line(error)
+        why = first_line(error)
     if why is not None:
         outcome.skipped.append(f"aot_eager: {why}")
         return
@@ -273,17 +275,17 @@ def _check_sample(
             why = differs(got)
         except Exception as error:
             outcome.fatal.append(
-                f"{traced.way}: {type(error).__name__}: {_first_line(error)}  [{_shown(sample)}]"
+                f"{traced.way}: {type(error).__name__}: {first_line(error)}  [{shown(sample)}]"
             )
             equal = False
             continue
         if why is not None and _no_further(got, expected, call, tensors, tolerance):
-            outcome.closer.append(f"{traced.way}: {why}  [{_shown(sample)}]")
+            outcome.closer.append(f"{traced.way}: {why}  [{shown(sample)}]")
         elif why is not None:
-            outcome.unequal.append(f"{traced.way}: {why}  [{_shown(sample)}]")
+            outcome.unequal.append(f"{traced.way}: {why}  [{shown(sample)}]")
             equal = False
     outcome.equal += equal
-    outcome.strides += [f"{why}  [{_shown(sample)}]" for why in traced.strides]
+    outcome.strides += [f"{why}  [{shown(sample)}]" for why in traced.strides]
 
 
 def _note(report: Report, outcome: Outcome) -> None:
@@ -297,11 +299,11 @@ def _run(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[Any]
     """Results on copies of the tensors, strides and shared storages included, from the same seed."""
     strided = all(tensor.layout == torch.strided for tensor in tensors)
     copies = copy.deepcopy(list(tensors)) if strided else [tensor.clone() for tensor in tensors]
-    _seeded()
+    seeded()
     return call(*copies)
 
 
-def _seeded() -> torch.Tensor:
+def seeded() -> torch.Tensor:
     """Seed everything; returns the state of torch's generator."""
     random.seed(SEED)
     np.random.seed(SEED)
@@ -314,7 +316,7 @@ def _differs(got: Sequence[Any], expected: Sequence[Any], tolerance: dict[str, f
     if len(got) != len(expected):
         return f"{len(got)} results, expected {len(expected)}"
     for number, (a, b) in enumerate(zip(got, expected, strict=True)):
-        why = _same_spec(a, b) if tolerance is None else _same(a, b, tolerance)
+        why = why_other_spec(a, b) if tolerance is None else why_unequal(a, b, tolerance)
         if why is not None:
             return f"result {number}: {why}"
     return None
@@ -341,21 +343,23 @@ def _no_further(
         if isinstance(b, torch.Tensor) and b.dtype in halves:
             error = (b.float() - truth).nan_to_num(0.0).abs().max().item()
             wide = {"atol": error + tolerance.get("atol", 1e-5), "rtol": tolerance.get("rtol", 1e-3)}
-            if _same_spec(a, b) or _same(a.float(), truth, wide):
+            if why_other_spec(a, b) or why_unequal(a.float(), truth, wide):
                 return False
-        elif _same(a, b, tolerance):
+        elif why_unequal(a, b, tolerance):
             return False
     return True
 
 
-def _same_spec(a: Any, b: Any) -> str | None:
+def why_other_spec(a: Any, b: Any) -> str | None:
+    """How dtype, shape or device of a result differ, or the type of what is no tensor."""
     if not isinstance(b, torch.Tensor):
         return None if type(a) is type(b) else f"{type(a).__name__} for {type(b).__name__}"
     same = isinstance(a, torch.Tensor) and (a.dtype, a.shape, a.device) == (b.dtype, b.shape, b.device)
     return None if same else f"{_spec(a)} for {_spec(b)}"
 
 
-def _same(a: Any, b: Any, tolerance: dict[str, float]) -> str | None:
+def why_unequal(a: Any, b: Any, tolerance: dict[str, float]) -> str | None:
+    """How a result differs; an empty tolerance is torch's default."""
     if not isinstance(b, torch.Tensor):
         return None if a == b or (a != a and b != b) else f"{a!r} for {b!r}"
     try:
@@ -366,7 +370,8 @@ def _same(a: Any, b: Any, tolerance: dict[str, float]) -> str | None:
     return None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
 
 
@@ -376,7 +381,8 @@ def _spec(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
-def _shown(sample: Any) -> str:
+def shown(sample: Any) -> str:
+    """The arguments of a sample: dtypes and shapes of tensors, and the rest as it is."""
     parts = [_spec(part) for part in tree_flatten((sample.input, sample.args))[0]]
     return ", ".join([*parts, *(f"{key}={_spec(value)}" for key, value in sample.kwargs.items())])[:300]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +16,17 @@ import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
+from torchair.backend.detours import Detours
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Runner, capture, device_row, inputs_of
 from torchair.codegen import Program, build
 from torchair.codegen.graph import copy_graph
+from torchair.codegen.program import Anchored
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
+from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.torch_private import (
     FakeTensorMode,
@@ -39,18 +41,21 @@ from torchair.debug.run_folder import PhaseFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
-from torchair.ge.graph import Graph
+from torchair.fxgraph.layout import Contract, Layout, absolute_inputs, layouts_of
+from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
+from torchair.passes.ge.prune import EFFECTS
 
 # Per device type and mode: what `codegen="auto"` starts with, else Inductor.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
 # A recording on the CPU of so many calls is worth a library: it took 4 to 7 s more to build, and saves the
 # Python between kernels, 2.7 us for each layer of an MLP, on every call.
 MANY_CALLS = 40
-# Who serves a graph that a code generator nobody asked for by name cannot serve.
-NEXT = {"native": "inductor", "inductor": "eager"}
+# Who serves a graph that a code generator cannot serve.
+NEXT = {"native": "inductor", "inductor": "eager", "reference": "eager", "eager": "fx"}
 
 
 @dataclass
@@ -69,6 +74,13 @@ class Stage:
     calls: int = 0  # in the graph as it was given
     report: Report = field(default_factory=Report)
     ge_graph: Graph | None = None
+    layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
+    detours: Detours = field(default_factory=Detours)
+
+    @property
+    def uses_ir(self) -> bool:
+        """Graph mode goes through the IR; run eagerly, or where no way through it was found, it does not."""
+        return not self.settings.captures and not self.detours.without_ir
 
 
 def compile_fx(
@@ -84,41 +96,60 @@ def compile_fx(
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
     it is. `files` keep what the passes and the code generator made of it.
+
+    What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
+    goes around it.
     """
+    detours = Detours(without_ir=settings.captures)
+    while True:
+        prepared, stage = prepare(gm, inputs, settings)
+        stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
+        stage.guarded, stage.detours = guarded, detours
+        try:
+            return compile_stage(prepared, stage, files)
+        except Exception as error:
+            if is_of_user(error) or not detours.add(error):
+                raise
+
+
+def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = None) -> Runner:
+    """One try: one stage, one line."""
     began = time.perf_counter()
-    gm, stage = prepare(gm, inputs, settings)
-    stage.static, stage.backward, stage.is_inference, stage.guarded = (
-        tuple(static),
-        backward,
-        is_inference,
-        guarded,
-    )
+    settings = stage.settings
     context = pass_context(stage)
     if files is not None:
         files.graph(gm)
         context.observe = files.after_pass
-    original = copy_graph(gm) if settings.captures and settings.dumps_original else None
+    original = copy_graph(gm)
+    stage.layouts = layouts_of(gm)
     run(FX_PASSES, gm, context)
+    if settings.has_user_passes:
+        stage.layouts = layouts_of(gm)
     stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
     specialist = static_kernels(gm, stage) if settings.captures else None
     if settings.captures:
         lowered = run(CAPTURE_PASSES, gm, context)
-    else:
+    elif stage.uses_ir:
         graph = to_ir(gm, stage, context)
         lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
+    else:
+        lowered = gm
     program = dumping(original, lowered, stage) or to_program(lowered, gm, stage)
+    program = anchored(program, original, stage)
     if files is not None:
         files.code(program, stage.inputs)
     runner = capture(
         program,
         input_facts(gm, stage),
-        settings.policy(backward),
+        settings.policy(stage.backward),
         stage.device,
         stage.name,
         specialist=specialist,
         recorded=trace_files(stage, files),
+        contract=Contract(stage.layouts, tuple(stage.inputs), lets_go=stage.backward),
     )
     runner.conversion = stage.report
+    stage.report.detours.extend(stage.detours.said)
     logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
     return runner
 
@@ -184,6 +215,7 @@ def pass_context(stage: Stage) -> PassContext:
         user_post_pass=settings.user_post_pass,
         config=settings.config,
         verify=_verifier if settings.verify else None,
+        without=stage.detours.passes,
     )
 
 
@@ -199,7 +231,13 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
     """FX -> GE graph, and the passes over it."""
     infer = inference(stage.fake_mode, stage.device)
     graph, stage.report = convert(
-        gm, infer, stage.fake_mode, name=stage.name, fold_views=stage.settings.fold_views
+        gm,
+        infer,
+        stage.fake_mode,
+        name=stage.name,
+        fold_views=stage.settings.fold_views,
+        layouts=stage.layouts,
+        opaque=stage.detours.nodes,
     )
     stage.ge_graph = run(GE_PASSES, graph, context)
     return graph
@@ -231,7 +269,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
     )
 
 
-def dumping(original: fx.GraphModule | None, lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
+def dumping(original: fx.GraphModule, lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
     """The program that writes what every node computes, if that was asked for."""
     settings = stage.settings
     if not settings.dumps:
@@ -240,9 +278,9 @@ def dumping(original: fx.GraphModule | None, lowered: fx.GraphModule | None, sta
         logger.warning_once("dump_config.enable_dump has no effect in graph mode: only capture mode dumps")
         return None
     logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
-    if original is not None and settings.run_eagerly:
+    if settings.run_eagerly:
         return ArrayFiles(original, settings.dump_folder, stage.name)
-    graph = original or lowered
+    graph = original if settings.dumps_original else lowered
     assert graph is not None, "capture mode has a lowered graph"
     return TensorFiles(graph, settings.dump_folder)
 
@@ -288,9 +326,8 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
     if settings.run_eagerly:
         logger.warning("%s runs eagerly, op by op: debug.run_eagerly is set", stage.name)
         return build("eager", gm, stage.inputs)
-    if settings.codegen == "reference":
-        return Reference(stage)
-    wanted, kind = settings.codegen, codegen_kind(stage)
+    if stage.ge_graph is not None and settings.codegen == "reference":
+        return Reference(stage.ge_graph, gm, stage)
     assert lowered is not None, "only the reference program needs no lowered graph"
 
     def make(kind: str) -> Program:
@@ -300,54 +337,86 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             stage.inputs,
             static=stage.static,
             frozen=settings.frozen_parameter,
-            guarded=stage.guarded,
-            decomposed=not settings.captures,
+            guarded=stage.guarded and not stage.backward,
+            decomposed=stage.uses_ir,
             backward=stage.backward,
             inference=stage.is_inference,
         )
 
-    return make(kind) if wanted != "auto" else _with_fall_back(make, kind, stage.name)
+    return _with_fall_back(make, codegen_kind(stage), stage)
 
 
-def _with_fall_back(make: Callable[[str], Program], kind: str, name: str) -> Program:
-    """Nobody asked for this code generator by name: when it cannot serve the graph, the next one does."""
+def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> Program:
+    """A code generator that cannot serve the graph is followed by the next one."""
     while kind in NEXT:
         try:
             return make(kind)
         except Exception as error:
-            first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-            # A native library is a bonus: that there is none is nothing to worry about.
-            level = logging.INFO if kind == "native" else logging.ERROR
-            logger.log(
-                level,
-                "%s: %s could not compile the graph (%s: %s); it runs with codegen=%r",
-                name, kind, type(error).__name__, first_line, NEXT[kind],
-            )  # fmt: skip
+            why = f"{type(error).__name__}: {first_line(error)}"
+            text = f"{kind} could not compile the graph ({why}); it runs with codegen={NEXT[kind]!r}"
+            # A library that nobody asked for is a bonus: that there is none is nothing to worry about.
+            if kind == "native" and stage.settings.codegen == "auto":
+                logger.info("%s: %s", stage.name, text)
+            else:
+                logger.error("%s: %s", stage.name, text)
+                stage.detours.say(f"codegen {kind}", text)
             kind = NEXT[kind]
     return make(kind)
+
+
+def anchored(program: Program, original: fx.GraphModule, stage: Stage) -> Program:
+    """A program that counts from the start of an input's storage is right for one offset in it; for others
+    the ops run one by one.
+    """
+    if program.kind == "eager" and stage.settings.captures:
+        return program
+    offsets = {
+        index: offset
+        for index in absolute_inputs(original)
+        if not is_symbol(offset := stage.inputs[index].storage_offset())
+    }
+    if not offsets:
+        return program
+    return Anchored(program, offsets, lambda: build("eager", original, stage.inputs))
 
 
 class Reference:
     """The program that interprets the GE graph, op by op."""
 
     kind = "reference"
+    _boxed_call = True
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, graph: Graph, gm: fx.GraphModule, stage: Stage) -> None:
+        self._graph = graph
+        self._gm = copy_graph(gm)
         self._stage = stage
 
     @property
     def source(self) -> str:
         """The op list; `ge.text` prints the whole graph."""
-        graph = self._stage.ge_graph
-        return "" if graph is None else "\n".join(f"{op.name}: {op.type}" for op in graph.ops)
+        return "\n".join(f"{op.name}: {op.type}" for op in self._graph.ops)
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        assert self._stage.ge_graph is not None, "graph mode has converted the graph"
-        return interpret(self._stage.ge_graph, args, self._stage.device)
+        written: list[Op] = []
+
+        def observe(op: Op, values: Sequence[Any]) -> None:
+            if op.type in EFFECTS:
+                written.append(op)
+
+        try:
+            return interpret(self._graph, args, self._stage.device, observe)
+        except Exception as error:
+            if written:
+                raise
+            why = f"{type(error).__name__}: {first_line(error)}"
+            text = f"the reference engine failed ({why}); ops run one by one"
+            logger.error("%s: %s", self._stage.name, text)
+            self._stage.detours.say("reference", text)
+            return build("eager", self._gm, self._stage.inputs)(args)
 
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:
     """Roles, key and aliases of the flat inputs."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     packs = tuple(node.meta[HOST_LIST] for node in placeholders if HOST_LIST in node.meta)
-    return inputs_of(gm, stage.inputs, stage.static, packs)
+    return inputs_of(gm, stage.inputs, stage.static, packs, stage.layouts, stage.guarded)

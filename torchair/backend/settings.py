@@ -101,6 +101,11 @@ class Settings:
         return self.mode in CAPTURE_MODES
 
     @property
+    def has_user_passes(self) -> bool:
+        """The user's own passes may change what the graph returns."""
+        return self.user_pre_pass is not None or self.user_post_pass is not None
+
+    @property
     def dumps_original(self) -> bool:
         """The graph as AOTAutograd left it is run and written, not what passes made of it."""
         return self.dumps and (self.dump_stage == "original" or self.run_eagerly)

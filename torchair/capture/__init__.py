@@ -12,14 +12,17 @@ from torchair.capture.call_log import (
     is_telling,
 )
 from torchair.capture.device import DEVICES, Device, device_row
+from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy, why_not
+from torchair.capture.promised import Promised
 from torchair.capture.replay import Recorded, ReplayRunner
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
+from torchair.fxgraph.layout import Contract
 
 __all__ = [
     "DEVICES",
@@ -51,11 +54,15 @@ def capture(
     row: Device | None = None,
     specialist: Specialist | None = None,
     recorded: Recorded | None = None,
+    contract: Contract | None = None,
 ) -> Runner:
     """Put a program behind a runner. `row` says what the device offers; by default its row of `DEVICES`.
-    `specialist` makes better programs for single keys while this one serves; `recorded` sees device graphs.
+    `specialist` makes better programs for single keys while this one serves; `recorded` sees device graphs;
+    `contract` is what the graph promised of its results.
     """
     row = row or device_row(device)
+    if contract is not None:
+        program = Promised(program, contract, key_function(inputs.key), name)
     telling = is_telling()
     if policy.statistics and not telling:
         logger.warning_once(

@@ -7,19 +7,26 @@ from operator import itemgetter
 from typing import Any
 
 from torchair.capture.roles import KeyPart
+from torchair.fxgraph.sameness import number_key
 
 NO_SYMBOLS = "no_updated_input"
+
+_READ: dict[str, Callable[[Any, int], Hashable]] = {
+    "int": lambda number, dim: number,
+    "number": lambda number, dim: number_key(number),
+    "size": lambda tensor, dim: tensor.size(dim),
+    "stride": lambda tensor, dim: tensor.stride(dim),
+}
 
 
 def key_function(parts: Sequence[KeyPart]) -> Callable[[Sequence[Any]], Hashable]:
     """A function from the arguments of a call to its key; the fastest one for this graph."""
     if not parts:
         return lambda args: NO_SYMBOLS
-    if all(isinstance(part, int) for part in parts):
-        return itemgetter(*parts)
-    scalars = [part for part in parts if isinstance(part, int)]
-    sizes = [part for part in parts if isinstance(part, tuple)]
-    return lambda args: (*[args[i] for i in scalars], *[args[i].shape[dim] for i, dim in sizes])
+    if all(part.what == "int" for part in parts):
+        return itemgetter(*(part.index for part in parts))
+    rows = [(part.index, _READ[part.what], part.dim) for part in parts]
+    return lambda args: tuple([read(args[index], dim) for index, read, dim in rows])
 
 
 def key_text(key: Hashable) -> str:

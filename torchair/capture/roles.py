@@ -15,9 +15,18 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 
 from torchair.core.torch_private import HigherOrderOperator, OpOverload, storage_id
+from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of
 
-# An index: the value of that scalar input. A pair: one dimension of one tensor input.
-KeyPart = int | tuple[int, int]
+
+@dataclass(frozen=True, order=True)
+class KeyPart:
+    """One number of a call: the value of a scalar input (an `int`, or any `number`), or the size or stride of
+    one dimension of a tensor input.
+    """
+
+    index: int
+    what: str = "int"
+    dim: int = 0
 
 
 # The elements of a tensor of numbers: each of them an input ("index", input) or a constant ("fixed", number).
@@ -66,13 +75,16 @@ def inputs_of(
     fake_inputs: Sequence[Any] | None = None,
     static: Sequence[int] = (),
     packs: tuple[Pack, ...] = (),
+    layouts: Sequence[Layout | None] | None = None,
+    guarded: bool = True,
 ) -> Inputs:
     """Analyse one ATen graph; `static` are the indices of parameters and marked inputs, `packs` are how the
-    last inputs are made.
+    last inputs are made, `layouts` what is promised of the outputs; `guarded`: sizes and strides of a call
+    have been checked before it comes here.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
-    aliases = _aliases(gm, values)
+    aliases = _aliases(layouts_of(gm) if layouts is None else layouts)
     mutated = _mutated(gm, values)
     on_device = any(_device(node.meta.get("val")) not in (None, "cpu") for node in gm.graph.nodes)
     roles = tuple(
@@ -82,10 +94,10 @@ def inputs_of(
     return Inputs(
         names=tuple(node.name for node in placeholders),
         roles=roles,
-        key=_key(placeholders, values),
+        key=_key(placeholders, values, roles, guarded),
         aliases=aliases,
         origins=tuple(_origin(node) for node in placeholders),
-        obstacles=tuple(_obstacles(gm, on_device)),
+        obstacles=tuple(_obstacles(gm, on_device, roles)),
         random=any(_has_tag(node, torch.Tag.nondeterministic_seeded) for node in gm.graph.nodes),
         packs=packs,
     )
@@ -113,23 +125,13 @@ def _is_strided(value: torch.Tensor) -> bool:
     return value.layout == torch.strided
 
 
-def _aliases(gm: fx.GraphModule, values: Sequence[Any]) -> dict[int, list[int]]:
-    """Input index -> the outputs that share its storage."""
-    # Outputs are views of the graph's own placeholders, which need not be the fake inputs we were given.
-    own = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    owners = _storages(values) | _storages(own)
+def _aliases(layouts: Sequence[Layout | None]) -> dict[int, list[int]]:
+    """Input index -> the outputs that are views of it."""
     found: dict[int, list[int]] = {}
-    for position, node in enumerate(_returned(gm)):
-        value = node.meta.get("val") if isinstance(node, fx.Node) else None
-        if isinstance(value, torch.Tensor) and _is_strided(value) and storage_id(value) in owners:
-            found.setdefault(owners[storage_id(value)], []).append(position)
+    for position, layout in enumerate(layouts):
+        if layout is not None and layout.base is not None:
+            found.setdefault(layout.base, []).append(position)
     return found
-
-
-def _returned(gm: fx.GraphModule) -> Sequence[Any]:
-    output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
-    returned = output.args[0]
-    return returned if isinstance(returned, list | tuple) else [returned]
 
 
 def _mutated(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
@@ -168,20 +170,38 @@ def _written(node: fx.Node) -> Iterator[fx.Node]:
         )
 
 
-def _key(placeholders: Sequence[fx.Node], values: Sequence[Any]) -> tuple[KeyPart, ...]:
-    """What picks the recording: used scalars, and used sizes whose symbol no scalar input carries."""
+def _key(
+    placeholders: Sequence[fx.Node], values: Sequence[Any], roles: Sequence[Role], guarded: bool
+) -> tuple[KeyPart, ...]:
+    """What picks the recording: the scalars that are used, and the sizes and strides whose symbol no scalar
+    input carries. Where nobody has checked the layout of a call (not `guarded`), also the strides of what a
+    recording uses in place. Offsets do not matter: addresses are compared where they do.
+    """
     scalars = {s: i for i, v in enumerate(values) if isinstance(v, torch.SymInt) for s in free_symbols(v)}
     parts: set[KeyPart] = set()
-    for index, (node, value) in enumerate(zip(placeholders, values, strict=True)):
+    for index, (node, value, role) in enumerate(zip(placeholders, values, roles, strict=True)):
         if not node.users:
             continue
-        if not isinstance(value, torch.Tensor):
-            if _role(value, False, False, False, False) is Role.SYMBOL:
-                parts.add(index)
+        if role is Role.SYMBOL:
+            is_int = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+            parts.add(KeyPart(index, "int" if is_int else "number"))
+        if not isinstance(value, torch.Tensor) or not _is_strided(value):
             continue
-        for dim, size in enumerate(value.shape):
-            parts.update(scalars.get(symbol, (index, dim)) for symbol in free_symbols(size))
-    return tuple(sorted(parts, key=lambda part: part if isinstance(part, tuple) else (part, -1)))
+        for part, number in _numbers(index, value):
+            parts.update(
+                KeyPart(scalars[symbol]) if symbol in scalars else part for symbol in free_symbols(number)
+            )
+            if not guarded and part.what == "stride" and role in (Role.MUTATED, Role.ALIAS):
+                parts.add(part)
+    return tuple(sorted(parts))
+
+
+def _numbers(index: int, value: torch.Tensor) -> Iterator[tuple[KeyPart, Any]]:
+    """Each size and stride of an input."""
+    for dim, size in enumerate(value.shape):
+        yield KeyPart(index, "size", dim), size
+    for dim, step in enumerate(value.stride()):
+        yield KeyPart(index, "stride", dim), step
 
 
 def _origin(node: fx.Node) -> str:
@@ -189,8 +209,11 @@ def _origin(node: fx.Node) -> str:
     return str(getattr(node.meta.get("desc"), "target", ""))
 
 
-def _obstacles(gm: fx.GraphModule, on_device: bool) -> Iterator[str]:
+def _obstacles(gm: fx.GraphModule, on_device: bool, roles: Sequence[Role]) -> Iterator[str]:
     """Why a recording of this graph would be wrong or impossible; each with its node and source line."""
+    for index, node in absolute_inputs(gm).items():
+        if roles[index] in (Role.PLAIN, Role.ALIAS):
+            yield f"{_say(node)} may look at memory beside its input, which a copy of the input has not"
     if not on_device:
         return
     fixed: set[fx.Node] = set()  # values that depend on no input

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 
 from torchair.codegen import eager, inductor, native
-from torchair.codegen.program import Program
+from torchair.codegen.program import Boxed, Program
 from torchair.core.errors import BadOption
 
 __all__ = ["Program", "build"]
@@ -41,6 +41,8 @@ def build(
     match kind:
         case "eager":
             return eager.build(gm, inputs)
+        case "fx":
+            return as_it_is(gm)
         case "inductor":
             # Inductor's options are the process's: one build at a time.
             with BUILDING:
@@ -51,3 +53,8 @@ def build(
             with BUILDING:
                 return native.build(gm, inputs, static=static, frozen=frozen, **stage)
     raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")
+
+
+def as_it_is(gm: fx.GraphModule) -> Program:
+    """The last resort: the graph runs as FX runs it."""
+    return Boxed("fx", gm.code, lambda args: gm(*args))

@@ -12,6 +12,7 @@ import keyword
 import linecache
 import math
 import operator
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -98,14 +99,29 @@ def standalone(source: str, names: dict[str, Any], spelled: dict[str, str]) -> s
 
 
 def _literal(value: Any) -> str | None:
-    """Python text of a constant: numbers, torch's own kinds, small tensors."""
-    if isinstance(value, float):
-        return f"float({str(value)!r})"
+    """Python text of a constant: numbers, torch's own kinds, small tensors. What has no digits (infinity, a
+    NaN with its sign) is written as bytes.
+    """
+    if isinstance(value, float) and math.isnan(value):
+        return f"__import__('struct').unpack('<d', bytes.fromhex({struct.pack('<d', value).hex()!r}))[0]"
+    if isinstance(value, float | complex):
+        return f"{type(value).__name__}({str(value)!r})"
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
     if isinstance(value, torch.Tensor) and value.numel() <= LITERAL_LIMIT and not value.is_quantized:
-        return f"torch.tensor({value.tolist()!r}, dtype={value.dtype}, device={str(value.device)!r})"
+        return _tensor_literal(value)
     return None
+
+
+def _tensor_literal(value: torch.Tensor) -> str:
+    where = f"dtype={value.dtype}, device={str(value.device)!r}"
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if not value.numel() or (not plain.is_floating_point() and not plain.is_complex()):
+        digits = f"torch.tensor({plain.tolist()!r}, {where})"
+        return digits if value.numel() else f"torch.empty({tuple(value.shape)}, {where})"
+    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes().hex()
+    text = f"torch.frombuffer(bytearray.fromhex({data!r}), dtype={value.dtype})"
+    return f"{text}.reshape({tuple(value.shape)}).to({str(value.device)!r})"
 
 
 def load(source: str, names: dict[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:

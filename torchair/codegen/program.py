@@ -51,3 +51,29 @@ class Boxed:
             with torch.no_grad():
                 return list(self.run(args))
         return list(self.run(args))
+
+
+class Anchored:
+    """A program that is right while some inputs begin at one place of their storage; another serves where
+    they do not, made when it is needed.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, program: Program, offsets: dict[int, int], other: Callable[[], Program]) -> None:
+        self.program = program
+        self.kind = program.kind
+        self._offsets = tuple(offsets.items())
+        self._make = other
+        self._other: Program | None = None
+
+    @property
+    def source(self) -> str:
+        return self.program.source
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        for index, offset in self._offsets:
+            if args[index].storage_offset() != offset:
+                self._other = self._other or self._make()
+                return self._other(args)
+        return self.program(args)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
 from torchair.convert.registry import Converter, candidates, has_converter, own_parts, why_opaque
 from torchair.convert.report import Reason, Report
-from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp
+from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.source import source_of
 from torchair.core.torch_private import (
@@ -31,14 +32,14 @@ from torchair.core.torch_private import (
     disable_modes,
     faking,
     find_overload,
-    is_alias,
     is_unbacked,
     make_fx,
     tree_flatten,
     tree_unflatten,
     with_shape_env,
 )
-from torchair.ge.attr import Str
+from torchair.fxgraph.layout import Layout, layouts_of
+from torchair.ge.attr import Attr, Str
 from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import Symbol, torch_op
@@ -60,11 +61,48 @@ class Walk:
     report: Report = field(default_factory=Report)
     placeholders: list[fx.Node] = field(default_factory=list)
     views: dict[Any, Tensor] = field(default_factory=dict)
-    decomposed: dict[Hashable, fx.GraphModule] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
     # The sub-graphs of the main graph, shared by all walks; and whether this walk makes one of them.
     parts: dict[str, Graph] = field(default_factory=dict)
     is_part: bool = False
+    # Nodes that are carried through as they are, by name, and why: what was made of them failed later.
+    opaque: Mapping[str, str] = field(default_factory=dict)
+    # The node of the graph itself that is being converted, also while it is taken apart.
+    top: str = ""
+
+    def mark(self) -> Mark:
+        """The state of the walk, to come back to."""
+        graph, report = self.graph, self.report
+        return Mark(
+            len(graph.ops),
+            len(self.views),
+            set(self.parts),
+            list(graph.scopes),
+            Counter(report.converted),
+            (len(report.decomposed), len(report.fallbacks)),
+        )
+
+    def take_back(self, mark: Mark) -> None:
+        """Forget all that was built since: ops, views of them, sub-graphs, what the report says."""
+        self.graph.rollback(mark.ops)
+        while len(self.views) > mark.views:
+            self.views.popitem()
+        self.graph.scopes[:] = mark.scopes
+        for name in self.parts.keys() - mark.parts:
+            del self.parts[name]
+        self.report.converted = mark.converted
+        del self.report.decomposed[mark.reported[0] :], self.report.fallbacks[mark.reported[1] :]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A walk as it was."""
+
+    ops: int
+    views: int
+    parts: set[str]
+    scopes: list[dict[str, Attr]]
+    converted: Counter[str]
+    reported: tuple[int, int]
 
 
 def convert(
@@ -74,25 +112,29 @@ def convert(
     *,
     name: str = "",
     fold_views: bool = True,
+    layouts: Sequence[Layout | None] | None = None,
+    opaque: Mapping[str, str] | None = None,
 ) -> tuple[Graph, Report]:
     """The GE graph of a functional ATen graph, and the report of how it came about.
 
-    `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`.
+    `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`. `layouts` are promised for
+    the outputs, if not those of the graph itself; nodes named in `opaque` are carried through as they are.
     """
-    walk = Walk(Graph(name, infer), fake_mode, fold_views)
+    walk = Walk(Graph(name, infer), fake_mode, fold_views, opaque=opaque or {})
     walk.graph.subgraphs = walk.parts
-    return _walk(walk, gm), walk.report
+    return _walk(walk, gm, layouts_of(gm) if layouts is None else layouts), walk.report
 
 
-def _walk(walk: Walk, gm: fx.GraphModule) -> Graph:
+def _walk(walk: Walk, gm: fx.GraphModule, layouts: Sequence[Layout | None]) -> Graph:
     env: dict[fx.Node, Any] = {}
     # Constants are real tensors, whatever mode the caller traces under.
     with disable_modes(), walk.graph:
         for node in gm.graph.nodes:
+            walk.top = node.name
             if node.op == "placeholder":
                 env[node] = _placeholder(walk, node)
             elif node.op == "output":
-                _output(walk, node, env)
+                _output(walk, node, layouts, env)
             else:
                 env[node] = _node(walk, gm, node, env)
     return walk.graph
@@ -105,8 +147,8 @@ def _part(walk: Walk, gm: fx.GraphModule, role: str) -> Graph:
     while name in walk.parts:
         name += "_"
     graph = walk.parts[name] = Graph(name, walk.graph.infer)
-    part = Walk(graph, walk.fake_mode, walk.fold_views, walk.report, parts=walk.parts, is_part=True)
-    return _walk(part, gm)
+    part = replace(walk, graph=graph, placeholders=[], views={}, is_part=True)
+    return _walk(part, gm, layouts_of(gm))
 
 
 def _placeholder(walk: Walk, node: fx.Node) -> Any:
@@ -145,7 +187,7 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
         return number
     if node.target is operator.getitem:
         return _argument(walk, node.args[0], env, read_views=False)[node.args[1]]
-    walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node)
+    walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node, walk.top)
     if walk.fold_views and node.target in views.TARGETS and not walk.graph.scopes:
         x = _argument(walk, node.args[0], env, read_views=False)
         if isinstance(x, Tensor | views.View) and isinstance(meta, torch.Tensor) and not _is_empty(meta):
@@ -170,6 +212,8 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
     if _is_empty(meta) and not name.startswith(_NEVER_EMPTY) and not _mutates(node.target):
         return _empty(meta)
     reasons: list[str] = []
+    if walk.top in walk.opaque:
+        return _fall_back(walk, node, args, kwargs, walk.opaque[walk.top])
     for row in candidates(node.target):
         done, result = _try(walk, row, node, args, kwargs, reasons)
         if done:
@@ -188,8 +232,7 @@ def _try(
     walk: Walk, row: Converter, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
 ) -> tuple[bool, Any]:
     """Run one converter; when it declines or fails, what it built is taken back and the reason kept."""
-    graph, meta = walk.graph, node.meta.get("val")
-    mark, parts = len(graph.ops), list(walk.parts)
+    meta, mark = node.meta.get("val"), walk.mark()
     who = "the user's converter" if row.from_user else "the converter"
     try:
         args = [_plain(argument) for argument in args]
@@ -205,25 +248,23 @@ def _try(
             _check(node, result, meta)
             return True, result
         reasons.append(f"{who} declined: {why_not}")
-    except BadConverter as error:
-        if row.from_user:
-            raise
-        reasons.append(f"{who} is wrong here: {error.what}")
-        logger.warning("converter of %s at %s: %s", node.target, source_of(node), error)
     except (UnknownOp, UnsupportedOp, NotImplementedError) as error:
-        reasons.append(f"{who} declined: {getattr(error, 'what', None) or error or type(error).__name__}")
-    except AirError:
-        raise
+        if is_of_user(error):
+            raise
+        reasons.append(f"{who} declined: {first_line(error)}")
     except Exception as error:
+        if is_of_user(error):
+            raise
+        if row.from_user and isinstance(error, AirError):
+            error.of_user()
+            raise
         if row.from_user:
             raise BadConverter(
                 f"the converter of {node.target} raised {type(error).__name__}: {error}", at=source_of(node)
-            ) from error
-        reasons.append(f"{who} failed: {_said(error)}")
+            ).of_user() from error
+        reasons.append(f"{who} failed: {first_line(error)}")
         logger.warning("converter of %s at %s: %r", node.target, source_of(node), error)
-    graph.rollback(mark)
-    for name in walk.parts.keys() - parts:
-        del walk.parts[name]
+    walk.take_back(mark)
     return False, None
 
 
@@ -311,7 +352,7 @@ def _decompose(
         # A named tuple would be traced as a call.
         return tuple(result) if isinstance(result, tuple) else result
 
-    mark = len(walk.graph.ops)
+    mark = walk.mark()
     try:
         gm = _trace(walk, run, [flat[i] for i in varying])
         ends = [name for inner in gm.graph.nodes if (name := _dead_end(inner, node))]
@@ -322,8 +363,10 @@ def _decompose(
         _check(node, result, node.meta.get("val"))
         return (result,)
     except Exception as error:
-        walk.graph.rollback(mark)
-        reasons.append(f"its decomposition failed: {_said(error)}")
+        if is_of_user(error):
+            raise
+        walk.take_back(mark)
+        reasons.append(f"its decomposition failed: {first_line(error)}")
         return None
 
 
@@ -399,11 +442,11 @@ def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any
     return _unflatten(meta, iter(filled))
 
 
-def _output(walk: Walk, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
+def _output(walk: Walk, node: fx.Node, layouts: Sequence[Layout | None], env: Mapping[fx.Node, Any]) -> None:
     """NetOutput of the distinct tensors, and what every FX output is."""
     returned = node.args[0]
     listed: Sequence[Any] = returned if isinstance(returned, list | tuple) else [returned]
-    results = [_result(walk, item, env) for item in listed]
+    results = [_result(walk, item, layout, env) for item, layout in zip(listed, layouts, strict=True)]
     if walk.is_part and any(result.tensor is None for result in results):
         raise NotImplementedError("a sub-graph returns something that is no tensor")
     # Who calls a sub-graph counts on all of its results, in order.
@@ -420,7 +463,7 @@ def _output(walk: Walk, node: fx.Node, env: Mapping[fx.Node, Any]) -> None:
     output.after = keep
 
 
-def _result(walk: Walk, item: Any, env: Mapping[fx.Node, Any]) -> Result:
+def _result(walk: Walk, item: Any, layout: Layout | None, env: Mapping[fx.Node, Any]) -> Result:
     if not isinstance(item, fx.Node):
         return Result("constant", value=item)
     value = _read(walk, env[item])
@@ -431,16 +474,8 @@ def _result(walk: Walk, item: Any, env: Mapping[fx.Node, Any]) -> Result:
         return Result("number", value)
     if not isinstance(meta, torch.Tensor):
         return Result("constant", value=meta)
-    for index, placeholder in enumerate(walk.placeholders):
-        base = placeholder.meta.get("val")
-        if isinstance(base, torch.Tensor) and is_alias(base, meta) and _is_plain_view(base, meta):
-            return Result("alias", value, arg=index, meta=meta)
-    return Result("tensor", value, meta=meta)
-
-
-def _is_plain_view(base: torch.Tensor, view: torch.Tensor) -> bool:
-    """The same bits at other places: no other dtype, no lazy conjugate or negation."""
-    return (base.dtype, base.is_conj(), base.is_neg()) == (view.dtype, view.is_conj(), view.is_neg())
+    is_alias = layout is not None and layout.base is not None
+    return Result("alias" if is_alias else "tensor", value, layout=layout)
 
 
 def _argument(walk: Walk, argument: Any, env: Mapping[fx.Node, Any], read_views: bool = True) -> Any:
@@ -565,12 +600,6 @@ def _target_name(target: Any) -> str:
     if isinstance(target, OpOverload):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
-
-
-def _said(error: Exception) -> str:
-    """The first line of an error: torch adds pages of advice."""
-    text = str(getattr(error, "what", None) or error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _at(node: fx.Node) -> str:

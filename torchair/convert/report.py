@@ -24,9 +24,12 @@ class Report:
     converted: Counter[str] = field(default_factory=Counter)
     decomposed: list[Reason] = field(default_factory=list)
     fallbacks: list[Reason] = field(default_factory=list)
+    # Stages that failed and were gone around.
+    detours: list[Reason] = field(default_factory=list)
 
     def merge(self, other: Report) -> None:
         """Add what another graph reported."""
         self.converted.update(other.converted)
         self.decomposed.extend(other.decomposed)
         self.fallbacks.extend(other.fallbacks)
+        self.detours.extend(other.detours)

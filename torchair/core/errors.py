@@ -6,12 +6,30 @@ next.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound="AirError")
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Does the fault lie in code of the user's that we called?"""
+    return isinstance(error, AirError) and error.by_user
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in one line: torch adds pages of advice."""
+    text = str(getattr(error, "what", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
 
 class AirError(Exception):
     """Base of all errors torchair raises on purpose.
 
     `what` is the first line; `at`, `got`, `near` and `next` are the lines below it and may be left out.
     """
+
+    by_user = False
+    """Raised by code of the user's (a converter, a pass): it is told as it is, and no other way is taken."""
 
     def __init__(self, what: str, *, at: str = "", got: str = "", near: str = "", next: str = "") -> None:
         self.what = what
@@ -20,6 +38,11 @@ class AirError(Exception):
         lines += [f"  {key:<6} {_indent(text)}" for key, text in self.details.items() if text]
         super().__init__("\n".join(lines))
 
+    def of_user(self: E) -> E:
+        """The same error, of code that is the user's own."""
+        self.by_user = True
+        return self
+
     def __str__(self) -> str:
         """Also for KeyError-like bases, whose own __str__ would quote the text."""
         return str(self.args[0])
@@ -27,6 +50,10 @@ class AirError(Exception):
 
 def _indent(text: str) -> str:
     return text.strip().replace("\n", "\n" + " " * 9)
+
+
+class DegradedWarning(UserWarning):
+    """A run is less than promised: right, but with a copy, a fall-back or a detour."""
 
 
 class BadOption(AirError, ValueError):

@@ -232,9 +232,23 @@ def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepd
     return variance, torch.ops.aten.mean.dim(x, dim, keepdim)
 
 
+def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+    """Of an empty source Inductor's code for a GPU reads the first element all the same."""
+    if any(isinstance(size, int) and size == 0 for size in source.shape):
+        return torch.ops.aten.clone.default(x.expand(torch.broadcast_shapes(x.shape, mask.shape)))
+    return _INDUCTOR_MASKED_SCATTER(x, mask, source)
+
+
+_INDUCTOR_MASKED_SCATTER = select_decomp_table().get(torch.ops.aten.masked_scatter.default)
+
+
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
     """Inductor's table, without what it computes wrongly."""
-    return {**select_decomp_table(), torch.ops.aten.var_mean.correction: _var_mean}
+    return {
+        **select_decomp_table(),
+        torch.ops.aten.var_mean.correction: _var_mean,
+        torch.ops.aten.masked_scatter.default: _masked_scatter,
+    }
 
 
 def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchair.core.errors import UnsupportedOp
 from torchair.core.torch_private import disable_modes
-from torchair.engine.layout import restride
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
-from torchair.ge.graph import Op, Tensor
-from torchair.ge.host import Host, host_dtype, is_symbol
+from torchair.fxgraph.layout import arrange, layout_of
+from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.graph import INPUT_TYPES, Op, Tensor
+from torchair.ge.host import Host, host_dtype
 from torchair.ge.torch_op import torch_call
 
 Value = torch.Tensor | Host
@@ -107,10 +109,17 @@ def flat_values(result: Any) -> list[Value]:
 
 
 def _as_promised(tensor: Tensor, value: Value) -> Value:
-    """An ATen call may depend on strides (`as_strided`, custom kernels): it gets those FX promised."""
-    if isinstance(value, Host) or not isinstance(tensor.meta, torch.Tensor):
+    """An ATen call may depend on strides (`as_strided`, custom kernels): it gets those FX promised. An
+    argument of the graph has those of the call.
+    """
+    if isinstance(value, Host) or not isinstance(tensor.meta, torch.Tensor) or tensor.op.type in INPUT_TYPES:
         return value
-    return restride(value, tensor.meta)
+    if tensor.meta.layout is not torch.strided:
+        return value
+    layout = layout_of(tensor.meta)
+    # Symbols here are not those that a tracer around us knows.
+    symbolic = any(map(is_symbol, layout.numbers))
+    return arrange([value], [replace(layout, is_example=symbolic)])[0]
 
 
 def _lookup(argument: Any, values: Mapping[Tensor, Value]) -> Any:

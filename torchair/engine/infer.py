@@ -11,8 +11,10 @@ import torch
 
 from torchair.core.torch_private import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate
+from torchair.fxgraph.sameness import number_key, tensor_key, value_key
+from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
-from torchair.ge.host import Host, is_symbol
+from torchair.ge.host import Host
 
 _NOT_INFERRED = (*INPUT_TYPES, OUTPUT_TYPE)
 
@@ -56,7 +58,8 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
     """
     if op.objects:
         return None
-    attrs = tuple(sorted((name, repr(attr)) for name, attr in op.attrs.items() if not name.startswith("_")))
+    named = [(name, attr) for name, attr in sorted(op.attrs.items()) if not name.startswith("_")]
+    attrs = tuple((name, type(attr).__name__, value_key(attr.value)) for name, attr in named)
     inputs = tuple((slot.name, spec_key(value_of(slot.tensor), strides)) for slot in op.slots if slot.tensor)
     # An ATen call gets the strides FX promised, whatever the tensor has here.
     promised = tuple(spec_key(tensor.meta, strides) for tensor in op.inputs) if op.type == "TorchOp" else ()
@@ -68,20 +71,12 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
 
 
 def spec_key(value: Any, strides: bool = False) -> Hashable:
-    """A hashable description of a value: dtype, sizes, device, and strides where they matter; the numbers of
-    a host value.
+    """What decides the result of an op that reads this value: the spec of a tensor, the numbers of a host
+    value.
     """
     if isinstance(value, Host):
         return ("host", value.dtype, value.ndim, tuple(number_key(item) for item in value.items))
-    key = (value.dtype, tuple(number_key(size) for size in value.shape), value.device)
-    if not strides:
-        return key
-    return (*key, tuple(number_key(step) for step in value.stride()), number_key(value.storage_offset()))
-
-
-def number_key(number: Any) -> Hashable:
-    """Symbols by their expression: SymInts themselves cannot be hashed."""
-    return (type(number).__name__, number.node.expr) if is_symbol(number) else (type(number).__name__, number)
+    return tensor_key(value, strides=strides)
 
 
 def makes_symbols(op: Op, values: list[Value]) -> bool:

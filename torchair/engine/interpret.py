@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import torch
 
 from torchair.engine.evaluate import Value, evaluate, flat_values
 from torchair.engine.kernels.control import run_control, takes_number
-from torchair.engine.layout import is_static, memory_of, restride
 from torchair.engine.registry import as_host
+from torchair.fxgraph.layout import Layout, arrange, memory_of
+from torchair.fxgraph.symbols import Binding, Reader, Unreadable
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Feed, Graph, Op, Result, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.random_state import FROM_GENERATOR
@@ -66,8 +68,9 @@ def interpret(
             )
             if observe is not None:
                 observe(op, made)
-        made = [read(result, values | kept, args, device) for result in graph.results]
-        return _apart(graph.results, made)
+        reader = Binding(_fakes(graph, len(args))).reader(args)
+        made = [read(result, values | kept, args, device, reader) for result in graph.results]
+        return _laid_out(graph.results, made, reader)
 
 
 def _argument(value: Value, is_number: bool, device: torch.device) -> Any:
@@ -77,33 +80,70 @@ def _argument(value: Value, is_number: bool, device: torch.device) -> Any:
     return value.value if is_number else value.to_tensor(device)
 
 
-def _apart(results: Sequence[Result], made: Sequence[Any]) -> list[Any]:
-    """Results that share memory with each other, though in FX they do not, get memory of their own."""
+def _fakes(graph: Graph, count: int) -> list[Any]:
+    """What FX knows of each argument: its sizes are symbols, and so on."""
+    fakes: list[Any] = [None] * count
+    for op in graph.inputs:
+        feed, meta = graph.feeds[op.name], op.outputs[0].meta
+        if feed.kind == "value":
+            fakes[feed.args[0]] = meta.value if isinstance(meta, Host) else meta
+        elif feed.kind == "pack" and isinstance(meta, Host):
+            for index, number in zip(feed.args, meta.items, strict=True):
+                fakes[index] = number
+    return fakes
+
+
+def _laid_out(results: Sequence[Result], made: Sequence[Any], reader: Reader) -> list[Any]:
+    """Results as promised: what shares memory only here gets memory of its own, strides and what shares
+    memory in FX are restored.
+    """
     owners: dict[int, int] = {}
-    apart = list(made)
+    groups: dict[int, list[tuple[int, Layout]]] = {}
+    laid_out = list(made)
     for place, (result, value) in enumerate(zip(results, made, strict=True)):
-        if result.kind == "tensor" and result.meta is not None:
-            promised = memory_of(result.meta)
-            if owners.setdefault(memory_of(value), promised) != promised:
-                apart[place] = value.clone()
-    return apart
+        layout = result.layout
+        if result.kind != "tensor" or layout is None or not isinstance(value, torch.Tensor):
+            continue
+        if owners.setdefault(memory_of(value) or 0, layout.storage) != layout.storage:
+            laid_out[place] = value.clone()
+        groups.setdefault(layout.storage, []).append((place, layout))
+    for group in groups.values():
+        layouts = [_readable(layout, laid_out[place], reader) for place, layout in group]
+        values = arrange([laid_out[place] for place, _ in group], layouts)
+        for (place, _), value in zip(group, values, strict=True):
+            laid_out[place] = value
+    return laid_out
 
 
-def read(result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], device: torch.device) -> Any:
+def _readable(layout: Layout, value: torch.Tensor, reader: Reader) -> Layout:
+    """The layout in numbers; where the data decides them, the traced ones as examples."""
+    read = reader.knowing(layout.sizes, value.shape)
+    try:
+        sizes, strides = tuple(map(read, layout.sizes)), tuple(map(read, layout.strides))
+        return replace(layout, sizes=sizes, strides=strides, offset=read(layout.offset))
+    except Unreadable:
+        return replace(layout, is_example=True)
+
+
+def read(
+    result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], device: torch.device, reader: Reader
+) -> Any:
     """One FX output from the values of a run."""
     if result.kind == "constant":
         return result.value
-    if result.kind == "alias" and is_static(result.meta):
-        meta = result.meta
-        return args[result.arg].as_strided(meta.shape, meta.stride(), meta.storage_offset())
+    layout = result.layout
+    if result.kind == "alias" and layout is not None and layout.base is not None:
+        try:
+            return layout.view(args[layout.base], reader)
+        except Unreadable:
+            pass
     assert result.tensor is not None, "only constants have no tensor"
     value = values[result.tensor]
     if result.kind == "number":
         return as_host(value).value
     if isinstance(value, Host):
-        return value.to_tensor(device if result.meta is None else result.meta.device)
-    # A graph read from a file may not say how its results were laid out.
-    return value if result.meta is None else restride(value, result.meta)
+        return value.to_tensor(device if layout is None else layout.device)
+    return value
 
 
 def feed_value(feed: Feed, args: Sequence[Any]) -> Value:

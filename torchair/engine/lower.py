@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch import fx
 
-from torchair.core.errors import AirError, BadGraph
+from torchair.core.errors import BadGraph, first_line
 from torchair.core.torch_private import (
     DATA_ERRORS,
     FakeTensorMode,
@@ -31,14 +31,25 @@ from torchair.core.torch_private import (
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
-from torchair.engine.layout import memory_of, restride
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import separate, take_over
+from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
+from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
-from torchair.ge.host import Host, host_dtype, is_symbol
+from torchair.ge.host import Host, host_dtype
 from torchair.ge.random_state import FROM_GENERATOR
 
 Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+class KernelFailed(BadGraph):
+    """The kernel of an op failed where the op was to be lowered."""
+
+    def __init__(self, op: Op, error: Exception, inputs: str) -> None:
+        super().__init__(
+            f"the kernel of {op.type} failed on {op.name}: {first_line(error)}", at=_source(op), got=inputs
+        )
+        self.op = op
 
 
 @dataclass
@@ -66,8 +77,8 @@ class Lowering:
     values: dict[Tensor, fx.Node | Host] = field(default_factory=dict)
     traced: dict[Hashable, Traced] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
-    # The storage that FX says an argument or result has, by the storage it has here.
-    owners: dict[int, int] = field(default_factory=dict)
+    # The storage that FX says a result has (an argument: None), by the storage it has here.
+    owners: dict[int | None, int | None] = field(default_factory=dict)
     # The memory of values that repeats have taken over.
     shared: set[int] = field(default_factory=set)
 
@@ -108,9 +119,9 @@ def lower(
         returned = [state.values[result.tensor] for result in graph.results if result.tensor]
         nodes = [node for node in returned if isinstance(node, fx.Node)]
         separate(state.graph, nodes, state.shared, fake_mode)
-        stored = [memory_of(value) for value in arguments if isinstance(value, torch.Tensor)]
-        state.owners = dict(zip(stored, stored, strict=True))
+        state.owners = {memory_of(value): None for value in arguments if isinstance(value, torch.Tensor)}
         outputs = [_output(state, result) for result in graph.results]
+        _lay_out(state, graph.results, outputs)
     state.graph.output(tuple(outputs))
     gm = fx.GraphModule(state.root, state.graph, "Lowered")
     gm.graph.eliminate_dead_code()
@@ -162,15 +173,11 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
             if key is not None and not makes_symbols(op, [_fake(result) for result in traced.results]):
                 state.traced[key] = traced
         made = _inline(state, traced, op, first_time)
-    except AirError:
-        raise
     except Exception as error:
         inputs = ", ".join(
             f"{slot.name} {describe(state.value(slot.tensor))}" for slot in op.slots if slot.tensor
         )
-        raise BadGraph(
-            f"the kernel of {op.type} failed on {op.name}: {error}", at=_source(op), got=inputs
-        ) from error
+        raise KernelFailed(op, error, inputs) from error
     state.values.update(zip(op.outputs, made, strict=True))
 
 
@@ -208,10 +215,9 @@ def _fx_argument(state: Lowering, tensor: Tensor, is_number: bool) -> Any:
         return number_node(state, found.value)
     if isinstance(found, Host):
         return _as_data(state, found, state.device)
-    meta = tensor.meta
-    if not isinstance(meta, torch.Tensor) or restride(found.meta["val"], meta) is found.meta["val"]:
+    if not isinstance(tensor.meta, torch.Tensor) or tensor.meta.layout is not torch.strided:
         return found
-    return _call(state, lambda x: restride(x, meta), found, [])
+    return _arranged(state, [found], [layout_of(tensor.meta)])[0]
 
 
 def _trace(state: Lowering, op: Op) -> Traced:
@@ -249,9 +255,14 @@ def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.Gra
     ]
     with faking(state.fake_mode):
         try:
-            return tracers[0](*flat)
+            gm = tracers[0](*flat)
         except DATA_ERRORS:
-            return tracers[1](*flat)
+            gm = tracers[1](*flat)
+    # Of a tuple every element is picked, also what nobody reads and what is no tensor and has no value.
+    for node in gm.graph.find_nodes(op="call_function", target=operator.getitem):
+        if not node.users:
+            gm.graph.erase_node(node)
+    return gm
 
 
 def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[fx.Node | Host]:
@@ -314,55 +325,82 @@ def _attribute(state: Lowering, value: Any) -> fx.Node:
 
 
 def _output(state: Lowering, result: Result) -> Any:
-    """One FX output: with the promised strides, or re-tied to the argument it is a view of."""
+    """One FX output: a view of the argument it is an alias of, or a value in memory of its own."""
+    layout = result.layout
     if result.kind == "constant":
         return result.value
-    if result.kind == "alias" and _is_readable(state, result.meta):
-        return _view(state, state.placeholders[result.arg], result.meta)
+    if result.kind == "alias" and layout is not None and _is_readable(state, layout):
+        return _view(state, layout)
     assert result.tensor is not None, "only constants have no tensor"
     found = state.values[result.tensor]
     if result.kind == "number":
         return number_node(state, as_host(state.value(result.tensor)).value)
     if isinstance(found, Host):
-        return _as_data(state, found, result.meta.device)
-    found = _own(state, found, result.meta)
-    if restride(found.meta["val"], result.meta) is found.meta["val"]:
-        return found
-    return _call(state, lambda x: restride(x, result.meta), found, [])
+        return _as_data(state, found, state.device if layout is None else layout.device)
+    return _own(state, found, layout)
 
 
-def _is_readable(state: Lowering, meta: torch.Tensor) -> bool:
-    """Can all sizes, strides and the offset be computed here? What only the data decides has another name in
-    FX.
-    """
-    numbers = _symbols_in((tuple(meta.shape), meta.stride(), meta.storage_offset()))
+def _lay_out(state: Lowering, results: Sequence[Result], outputs: list[Any]) -> None:
+    """Give the owned outputs their promised strides; those of one storage in FX get one storage."""
+    groups: dict[int, list[tuple[int, Layout]]] = {}
+    for place, (result, output) in enumerate(zip(results, outputs, strict=True)):
+        if result.kind == "tensor" and result.layout is not None and isinstance(output, fx.Node):
+            groups.setdefault(result.layout.storage, []).append((place, result.layout))
+    for group in groups.values():
+        nodes = [outputs[place] for place, _ in group]
+        made = _arranged(state, nodes, [layout for _, layout in group])
+        for (place, _), node in zip(group, made, strict=True):
+            outputs[place] = node
+
+
+def _arranged(state: Lowering, nodes: list[fx.Node], layouts: Sequence[Layout]) -> list[fx.Node]:
+    """The values of nodes with layouts of one storage; nodes that lie as promised stay as they are."""
+    if not all(_is_readable(state, layout) for layout in layouts):
+        layouts = [replace(layout, is_example=True) for layout in layouts]
+    if len(nodes) == 1 and lies(nodes[0].meta["val"], layouts[0], lambda number: number):
+        return nodes
+    numbers = [] if layouts[0].is_example else _symbols_in([layout.numbers for layout in layouts])
+
+    def run(*given: Any) -> list[Any]:
+        known = dict(zip(map(_key, numbers), given[len(nodes) :], strict=True))
+        return arrange(given[: len(nodes)], layouts, lambda n: known.get(_key(n), n) if is_symbol(n) else n)
+
+    return _call(state, run, nodes, numbers)
+
+
+def _is_readable(state: Lowering, layout: Layout) -> bool:
+    """Can all its numbers be computed here? What only the data decides has another name in FX."""
+    numbers = _symbols_in(layout.numbers)
     return all(symbol in state.symbols for number in numbers for symbol in number.node.expr.free_symbols)
 
 
-def _view(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
-    """The memory of an argument as `meta` looks at it."""
-    numbers = (list(meta.shape), list(meta.stride()), meta.storage_offset())
-    sizes, steps = ([number_node(state, number) for number in part] for part in numbers[:2])
-    made = state.graph.call_function(
-        torch.ops.aten.as_strided.default, (node, sizes, steps, number_node(state, numbers[2]))
-    )
-    with faking(state.fake_mode):
-        made.meta["val"] = torch.as_strided(node.meta["val"], *numbers)
-    return made
+def _view(state: Lowering, layout: Layout) -> fx.Node:
+    """The memory of an argument as an alias looks at it."""
+    assert layout.base is not None, "an alias has a base"
+    base = state.placeholders[layout.base]
+    if not layout.steps:
+        return base
+    numbers = _symbols_in(layout.numbers)
+
+    def run(x: torch.Tensor, *given: Any) -> list[torch.Tensor]:
+        known = dict(zip(map(_key, numbers), given, strict=True))
+        return [layout.view(x, lambda number: known[_key(number)])]
+
+    return _call(state, run, [base], numbers)[0]
 
 
 def _as_data(state: Lowering, value: Host, device: torch.device) -> fx.Node:
     """A host value as a tensor."""
     numbers = _symbols_of([value])
-    return _call(state, lambda *given: _given(value, numbers, given).to_tensor(device), None, numbers)
+    return _call(state, lambda *given: [_given(value, numbers, given).to_tensor(device)], [], numbers)[0]
 
 
-def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
+def _own(state: Lowering, node: fx.Node, layout: Layout | None) -> fx.Node:
     """The node, or a copy when it shares memory with an argument or another result, and in FX it does not.
 
     Identity ops and no-op reductions are views here. The copy is made at once: the argument may change.
     """
-    promised = memory_of(meta)
+    promised = id(node) if layout is None else layout.storage
     if state.owners.setdefault(memory_of(node.meta["val"]), promised) == promised:
         return node
     after = state.placeholders[-1] if node.op == "placeholder" else node
@@ -373,12 +411,15 @@ def _own(state: Lowering, node: fx.Node, meta: torch.Tensor) -> fx.Node:
     return made
 
 
-def _call(state: Lowering, fn: Callable[..., Any], x: fx.Node | None, numbers: list[Any]) -> fx.Node:
-    """Trace a small function of a node and of numbers, and inline it."""
-    inputs = [] if x is None else [x.meta["val"]]
+def _call(
+    state: Lowering, fn: Callable[..., list[Any]], nodes: list[fx.Node], numbers: list[Any]
+) -> list[fx.Node]:
+    """Trace a small function of nodes and of numbers, and inline it: the nodes of its results."""
     with faking(state.fake_mode):
-        gm = make_fx(fn, tracing_mode="real", _allow_non_fake_inputs=True)(*inputs, *numbers)
-    feeds = iter([*([] if x is None else [x]), *(number_node(state, number) for number in numbers)])
+        gm = make_fx(fn, tracing_mode="real", _allow_non_fake_inputs=True)(
+            *(node.meta["val"] for node in nodes), *numbers
+        )
+    feeds = iter([*nodes, *(number_node(state, number) for number in numbers)])
     mapped: dict[fx.Node, Any] = {}
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -386,7 +427,7 @@ def _call(state: Lowering, fn: Callable[..., Any], x: fx.Node | None, numbers: l
         elif node.op == "get_attr":
             mapped[node] = _constant(state, gm, node)
         elif node.op == "output":
-            return mapped[node.args[0]]
+            return [mapped[result] for result in cast(Any, node.args[0])]
         else:
             mapped[node] = state.graph.node_copy(node, lambda old: mapped[old])
             mapped[node].meta = {"val": node.meta.get("val")}

@@ -26,14 +26,15 @@ from torchair.core.torch_private import (
     unclaimed_symbols,
     writes_in_place,
 )
-from torchair.engine.layout import memory_of
+from torchair.fxgraph.layout import memory_of
 
 _BASES = "bases"
 
 
 def memories(node: fx.Node) -> set[int]:
     """The memory that the value of a node looks at; a list of tensors looks at several."""
-    return {memory_of(value) for value in _leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)}
+    found = (memory_of(value) for value in _leaves(node.meta.get("val")))
+    return {memory for memory in found if memory is not None}
 
 
 def _leaves(value: Any) -> list[Any]:

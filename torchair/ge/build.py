@@ -8,7 +8,7 @@ tensors become `Const` ops.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
 from torchair.core.torch_private import without_modes
+from torchair.fxgraph.sameness import constant_key, number_key
 from torchair.ge import attr as attrs_of
 from torchair.ge.attr import Attr
 from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Slot, Tensor, current_graph
@@ -239,7 +240,7 @@ def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readab
     value = stored.value
     graph = current_graph()
     shared = node_name is None and readable and value.numel() <= SHARED_LIMIT and not graph.scopes
-    key = const_key(v, stored) if shared else ("", 0)
+    key = const_key(v, stored) if shared else None
     if shared and key in graph.constants:
         return graph.constants[key]
     attrs: dict[str, Attr] = {"value": stored}
@@ -256,11 +257,12 @@ def Const(v: Any, dtype: int | None = None, node_name: str | None = None, readab
 SHARED_LIMIT = 64
 
 
-@without_modes
-def const_key(v: Any, stored: attrs_of.Tensor) -> tuple[str, int]:
-    """By what equal constants are recognised: text, sizes and data type."""
-    text = repr(stored.value.tolist()) if isinstance(v, torch.Tensor) and not v.is_quantized else repr(v)
-    return f"{text}{stored.shape}", stored.dtype
+def const_key(v: Any, stored: attrs_of.Tensor) -> Hashable:
+    """By what equal constants are recognised. A Python float has more bits than the FLOAT stored for it, and
+    size arithmetic reads them all.
+    """
+    exact = number_key(v) if isinstance(v, float) else None
+    return constant_key(stored.value), stored.dtype, stored.shape, exact
 
 
 def const_attr(v: Any, dtype: int | None = None) -> attrs_of.Tensor:

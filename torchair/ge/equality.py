@@ -119,7 +119,7 @@ def _fact(result: Result) -> tuple[Any, ...]:
         kind,
         "" if result.tensor is None else result.tensor.tensor,
         result.value,
-        result.arg if kind == "alias" else -1,
+        result.layout.base if kind == "alias" and result.layout is not None else None,
     )
 
 

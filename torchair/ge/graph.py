@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter
+from torchair.fxgraph.layout import Layout
 from torchair.ge.attr import Attr
 from torchair.ge.host import Host
 from torchair.ge.prototype import Prototype, catalogue
@@ -52,6 +53,8 @@ class Origin:
     target: str
     source: str = ""
     node: Any = None
+    # The node of the graph itself, where this one was made by taking that apart.
+    top: str = ""
 
     @property
     def code(self) -> str:
@@ -205,8 +208,8 @@ class Graph:
         self.origin: Origin | None = None
         # Attributes that open scopes give to every new op, outer first.
         self.scopes: list[dict[str, Attr]] = []
-        # Small constants made so far, by text and dtype: equal ones are one op.
-        self.constants: dict[tuple[str, int], Tensor] = {}
+        # Small constants made so far: equal ones are one op.
+        self.constants: dict[Hashable, Tensor] = {}
         # How each graph input is obtained from the flat FX arguments, by Data name.
         self.feeds: dict[str, Feed] = {}
         # What each FX output is.
@@ -323,15 +326,14 @@ class Feed:
 class Result:
     """What one FX output is.
 
-    `tensor`: the IR tensor, with the strides of `meta`; `alias`: a view of argument `arg` with sizes, strides
-    and offset of `meta`; `number`: a host value; `constant`: `value` itself.
+    `tensor`: the IR tensor, laid out as `layout` says; `alias`: the view of an argument that `layout` is;
+    `number`: a host value; `constant`: `value` itself.
     """
 
     kind: str
     tensor: Tensor | None = None
     value: Any = None
-    arg: int = -1
-    meta: Any = None
+    layout: Layout | None = None
 
 
 _graph_ids = itertools.count(1)

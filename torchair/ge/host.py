@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
+
+from torchair.fxgraph.symbols import is_symbol
+
+__all__ = ["Host", "Number", "host", "host_dtype", "is_symbol"]
 
 # A rank-0 value is a number, a rank-1 value a tuple of numbers; numbers may be symbols.
 Number = Any
@@ -45,11 +49,6 @@ class Host:
             return torch.full((), self.value, dtype=self.dtype, device=device)
         scalars = [torch.scalar_tensor(item, dtype=self.dtype, device=device) for item in self.items]
         return torch.stack(scalars) if isinstance(self.value, tuple) else scalars[0]
-
-
-def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
-    """A SymInt, SymFloat or SymBool (which may still turn out to be a constant)."""
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def host_dtype(value: object) -> torch.dtype:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from torchair.core.errors import BadGraph, NotPossible
-from torchair.core.torch_private import FakeTensorMode
+from torchair.core.torch_private import find_overload
+from torchair.fxgraph.layout import Layout, Step
+from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Attr, Str
 from torchair.ge.descriptor import input_desc
 from torchair.ge.graph import Feed, Graph, Result, Tensor
-from torchair.ge.host import is_symbol
 
 FEEDS, RESULTS = "_torchair_feeds", "_torchair_results"
 
@@ -51,13 +52,18 @@ def _obvious_results(graph: Graph) -> list[Result]:
         if slot.tensor is None:
             continue
         desc = input_desc(output, slot) if output is not None else slot.desc
-        sizes = (
-            None
-            if desc.shape is None or -2 in desc.shape
-            else [2 if size < 0 else size for size in desc.shape]
-        )
-        made.append(Result("tensor", slot.tensor, meta=None if sizes is None else _stand_in(sizes)))
+        known = desc.shape is not None and -2 not in desc.shape
+        sizes = [2 if size < 0 else size for size in desc.shape or ()]
+        made.append(Result("tensor", slot.tensor, layout=_in_order(sizes, len(made)) if known else None))
     return made
+
+
+def _in_order(sizes: Sequence[int], storage: int) -> Layout:
+    """Dims in their own order, whatever their sizes turn out to be."""
+    strides = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+    return Layout(
+        tuple(sizes), tuple(strides), 0, torch.float32, torch.device("cpu"), storage, is_example=True
+    )
 
 
 def _write(graph: Graph, number: int, result: Result) -> dict[str, Any]:
@@ -71,26 +77,22 @@ def _write(graph: Graph, number: int, result: Result) -> dict[str, Any]:
         return row | {"value": result.value}
     if result.tensor is not None:
         row["tensor"] = result.tensor.tensor
-    if isinstance(result.meta, torch.Tensor):
-        row["meta"] = _layout(result.meta)
-    if row["kind"] == "alias":
-        row["arg"] = result.arg
+    if result.layout is not None:
+        row["layout"] = _layout(result.layout, row["kind"])
     return row
 
 
 def result_kind(result: Result) -> str:
     """A view whose sizes vary is read from its tensor, like any other result."""
-    if result.kind != "alias":
+    if result.kind != "alias" or result.layout is None:
         return result.kind
-    meta = result.meta
-    parts = (*meta.shape, *meta.stride(), meta.storage_offset())
-    return "tensor" if any(is_symbol(part) for part in parts) else "alias"
+    return "tensor" if any(map(is_symbol, result.layout.numbers)) else "alias"
 
 
 def _read(graph: Graph, row: dict[str, Any]) -> Result:
     tensor = _find(graph, row["tensor"]) if "tensor" in row else None
-    meta = None if "meta" not in row else _stand_in(**row["meta"])
-    return Result(row["kind"], tensor, row.get("value"), row.get("arg", -1), meta)
+    layout = _as_layout(**row["layout"]) if "layout" in row else None
+    return Result(row["kind"], tensor, row.get("value"), layout)
 
 
 def _find(graph: Graph, edge: str) -> Tensor:
@@ -101,35 +103,54 @@ def _find(graph: Graph, edge: str) -> Tensor:
     return op.outputs[int(index)]
 
 
-def _layout(meta: torch.Tensor) -> dict[str, Any]:
-    """Sizes, strides, offset. For a symbol its example value: then only the order of the strides counts."""
-    return {
-        "size": [_number(size) for size in meta.shape],
-        "stride": [_number(step) for step in meta.stride()],
-        "offset": _number(meta.storage_offset()),
-        "dtype": str(meta.dtype).removeprefix("torch."),
-        "device": str(meta.device),
+def _layout(layout: Layout, kind: str) -> dict[str, Any]:
+    """Sizes and strides, an example of them where they are symbols; the views that an alias is."""
+    row: dict[str, Any] = {
+        "sizes": [hint(size) for size in layout.sizes],
+        "strides": [hint(step) for step in layout.strides],
+        "offset": hint(layout.offset),
+        "dtype": str(layout.dtype).removeprefix("torch."),
+        "device": str(layout.device),
+        "storage": layout.storage,
+        "is_example": layout.is_example or any(map(is_symbol, (*layout.sizes, *layout.strides))),
     }
+    if kind == "alias":
+        row["base"], row["steps"] = layout.base, [_step(step) for step in layout.steps]
+    return row
 
 
-def _number(value: Any) -> int:
-    if not is_symbol(value):
-        return int(value)
-    return int(value.node.hint) if value.node.has_hint() else 2
+def _as_layout(
+    sizes: list[int], strides: list[int], dtype: str, device: str, steps: Sequence[Any] = (), **rest: Any
+) -> Layout:
+    made = tuple(_as_step(*step) for step in steps)
+    where = torch.device(device)
+    return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=made, **rest)
 
 
-def _stand_in(
-    size: Sequence[int],
-    stride: Sequence[int] | None = None,
-    offset: int = 0,
-    dtype: str = "float32",
-    device: str = "cpu",
-) -> torch.Tensor:
-    """A fake tensor with this layout."""
-    if stride is None:
-        stride = [math.prod(size[dim + 1 :]) for dim in range(len(size))]
-    length = offset + 1 + sum(max(extent - 1, 0) * step for extent, step in zip(size, stride, strict=True))
-    with FakeTensorMode():
-        return torch.empty(length, dtype=getattr(torch, dtype), device=device).as_strided(
-            size, stride, offset
-        )
+def _step(step: Step) -> list[Any]:
+    return [str(step.target), _plain(step.args), _plain(step.kwargs), step.place, step.item]
+
+
+def _as_step(target: str, args: list[Any], kwargs: dict[str, Any], place: int, item: int | None) -> Step:
+    found = find_overload(target)
+    if found is None:
+        raise BadGraph(f"a result is viewed by {target!r}, which is no operator here")
+    named = {key: _value(value) for key, value in kwargs.items()}
+    return Step(found, tuple(_value(value) for value in args), named, place, item)
+
+
+def _plain(value: Any) -> Any:
+    """An argument of a view as JSON: numbers, lists of them, a dtype by name."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return {"dtype": str(value).removeprefix("torch.")} if isinstance(value, torch.dtype) else value
+
+
+def _value(value: Any) -> Any:
+    return _named(value["dtype"]) if isinstance(value, dict) else value
+
+
+def _named(dtype: str) -> torch.dtype:
+    return getattr(torch, dtype)

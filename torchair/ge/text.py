@@ -14,7 +14,7 @@ import json
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +111,7 @@ class _Printer:
         self.inlined = {op for op in self.calls if self._can_inline(op)}
         # Constants written without a name, by what `ge.Const` recognises equal ones: writing it again gives
         # the same op.
-        self.shared: dict[tuple[str, int], Op] = {}
+        self.shared: dict[Hashable, Op] = {}
         # Lines that must stand before the one being made.
         self.before: list[str] = []
         self.source = ""
@@ -290,7 +290,7 @@ class _ConstCall:
     """The arguments of `ge.Const`; `key` is what equal constants share, None when each call makes an op."""
 
     text: str
-    key: tuple[str, int] | None
+    key: Hashable | None
 
 
 def _const_call(op: Op, limit: int | None) -> _ConstCall | None:

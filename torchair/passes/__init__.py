@@ -16,6 +16,7 @@ from torchair.passes.fx.reinplace import reinplace_inplaceable_ops_pass
 from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
 from torchair.passes.fx.remove_cat_ops import remove_cat_ops
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
+from torchair.passes.fx.root_as_strided import root_as_strided
 from torchair.passes.fx.self_copy import eliminate_self_copy
 from torchair.passes.fx.stream_markers import resolve_default_stream_markers
 from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
@@ -32,7 +33,8 @@ __all__ = ["CAPTURE_PASSES", "FX_PASSES", "GE_PASSES", "PassContext", "Step", "r
 FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
     Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass"),
-    # One spelling of each idea for everything below.
+    # One spelling of each idea for everything below; memory first, while views still say whose it is.
+    Step(root_as_strided, quiet=True),
     Step(remove_noop_ops, on="remove_noop_ops", name="optimize_noop_ops"),
     Step(recover_view_inplace, name="recover_view_inplace_pattern"),
     # A size that a tensor input has anyway need not be fed; capture keys are made from the inputs, so not

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchair.core.errors import AirError, BadPass
+from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
 from torchair.passes.census import Census, Member, census, comparison
 
@@ -53,6 +53,7 @@ class PassContext:
     """
 
     switches: dict[str, bool] = field(default_factory=dict[str, bool])
+    without: Collection[str] = ()  # titles of passes that have failed on this graph
     inputs: Sequence[Any] = ()
     user_pre_pass: Callable[..., Any] | None = None
     user_post_pass: Callable[..., Any] | None = None
@@ -69,6 +70,19 @@ class PassContext:
     def skip(self, node: object, reason: str) -> None:
         """Say that the current pass left `node` alone, and why."""
         self.skips.append(Skip(self.current, str(node), reason))
+
+
+class PassFailed(BadPass):
+    """One of our own passes raised, or left a graph that is not valid: the graph is spoilt, and can be made
+    again without that pass.
+    """
+
+    def __init__(self, title: str, error: Exception) -> None:
+        super().__init__(
+            f"the pass {title} failed: {type(error).__name__}: {first_line(error)}",
+            next="switch the pass off, or mend it: a pass must leave a valid graph",
+        )
+        self.title = title
 
 
 def steps(*listed: Step) -> tuple[Step, ...]:
@@ -89,19 +103,18 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
             continue
         if step.unless and context.switches.get(step.unless, False):
             continue
+        if step.title in context.without:
+            continue
         context.current = step.title
         began = time.perf_counter()
         try:
             changed = step.fn(graph, context)
             if context.verify is not None:
                 context.verify(graph)
-        except AirError:
-            raise
         except Exception as error:
-            raise BadPass(
-                f"the pass {step.title} failed: {type(error).__name__}: {error}",
-                next="switch the pass off, or mend it: a pass must leave a valid graph",
-            ) from error
+            if is_of_user(error):
+                raise
+            raise PassFailed(step.title, error) from error
         context.changes[step.title] = context.changes.get(step.title, 0) + changed
         log.passed(step.title, changed, time.perf_counter() - began)
         if context.observe is not None and (changed or not step.quiet):

@@ -46,4 +46,4 @@ def _name(node: fx.Node) -> str:
 
 
 def _bad(what: str, node: fx.Node) -> BadPass:
-    return BadPass(what, at=source_of(node), got=node.format_node() or node.name, next=CAUSES)
+    return BadPass(what, at=source_of(node), got=node.format_node() or node.name, next=CAUSES).of_user()

@@ -30,7 +30,7 @@ def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) 
     if output.op != "output":
         raise BadPass(
             f"the output node is not the last node, {output.name} is", next="mend the custom passes"
-        )
+        ).of_user()
     for node in gm.graph.nodes:
         if node.target in streams.SCOPES:
             node.args, node.kwargs = (*node.args[: 2 if node.target in streams.ENTER else 0], True), {}

@@ -33,7 +33,9 @@ def _call(option: str, function: Callable[..., Any] | None, gm: fx.GraphModule, 
     try:
         function(gm, list(ctx.inputs), ctx.config)
     except Exception as error:
-        raise BadPass(f"the user's pass {name} ({option}) raised {type(error).__name__}: {error}") from error
+        raise BadPass(
+            f"the user's pass {name} ({option}) raised {type(error).__name__}: {error}"
+        ).of_user() from error
     changed = sum(before.get(node) != (node.target, node.args, node.kwargs) for node in gm.graph.nodes)
     changed += len(before.keys() - set(gm.graph.nodes))
     if not changed:
@@ -46,5 +48,5 @@ def _call(option: str, function: Callable[..., Any] | None, gm: fx.GraphModule, 
         raise BadPass(
             f"the user's pass {name} ({option}) left a graph that is not valid: {error}",
             next="print gm.graph at the end of the pass; every node must come after the nodes it reads",
-        ) from error
+        ).of_user() from error
     return changed

@@ -66,7 +66,7 @@ def _results(node: fx.Node, row: Workspace) -> Sequence[torch.Tensor]:
             f"{node.target} returns {len(values)} tensors, {len(row.outputs)} are registered",
             got=str(values),
             near=", ".join(row.outputs),
-        )
+        ).of_user()
     return values
 
 

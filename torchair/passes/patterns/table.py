@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import fx
 
+from torchair.core.errors import BadPass
 from torchair.core.torch_private import PatternMatcherPass, disable_modes, fwd_only
 from torchair.core.torch_private import register_replacement as register_pattern
 from torchair.passes.fx.scopes import PLACES, annotate
@@ -53,17 +54,36 @@ def register_replacement(
     `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
     match.
     """
-    register_pattern(
+    _register(
         search_fn,
-        replace_fn,
+        _of_user(replace_fn),
         list(example_inputs),
         _undecomposed if trace_fn is fwd_only else trace_fn,
-        _rules,  # type: ignore[arg-type]
-        extra_check=_in_one_place(extra_check),
+        _of_user(extra_check),
         search_fn_pattern=search_fn_pattern,
         scalar_workaround=dict(scalar_workaround) if scalar_workaround else None,
         skip_duplicates=skip_duplicates,
     )
+
+
+def _register(find: Any, put: Any, inputs: list[Any], trace: Any, check: Any, **options: Any) -> None:
+    rules: Any = _rules
+    register_pattern(find, put, inputs, trace, rules, extra_check=_in_one_place(check), **options)
+
+
+def _of_user(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's function, whose errors are the user's to see."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            name = getattr(function, "__qualname__", repr(function))
+            what = f"the function {name} of a replacement raised {type(error).__name__}: {error}"
+            raise BadPass(what).of_user() from error
+
+    return run
 
 
 def _in_one_place(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -87,10 +107,10 @@ def register_builtin_rules(anchor: Any) -> int:
     with disable_modes():
         for rule in defined:
             find, put = rule.functions()
-            register_replacement(
+            _register(
                 find,
                 put,
-                rule.inputs(),
+                list(rule.inputs()),
                 _as_written,
                 lambda match, why_not=rule.why_not: why_not(match) is None,
                 scalar_workaround=rule.scalars,

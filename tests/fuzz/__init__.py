@@ -1,0 +1,1 @@
+"""Random programs over views, writes and gradients, compared with eager torch."""

@@ -1,0 +1,235 @@
+"""Runs a program and says where what the caller can see differs from eager torch.
+
+Looked at for every call:
+
+* outputs: values with the signs of zeros, dtype, sizes, strides, whether they have gradients. Strides are
+  compared where they say something: of dims of more than one element, of tensors with elements.
+* aliases: each output shares its storage with the same outputs and inputs as in eager, and starts as many
+  bytes behind them; an output that the function returns under an input's name, or twice, is that very object.
+* the whole storage behind each input, so a write beside the view shows.
+* gradients of the leaves, strides included. None and zeros are the same: a compiled function is one node of
+  autograd, and each of its inputs gets some gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._dynamo
+
+import torchair
+from tests.capture.simulated import SimulatedDevice
+from tests.fuzz.programs import Feed, Names, Program, loss
+from torchair.capture import DEVICES
+
+TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.float64: (1e-8, 1e-9)}
+Function = Callable[..., list[torch.Tensor]]
+
+
+@dataclass
+class Facts:
+    """What is compared of one tensor."""
+
+    value: torch.Tensor
+    stride: list[int]
+    grad: bool = False
+
+
+@dataclass
+class Seen:
+    """What the caller sees of one call."""
+
+    tensors: dict[str, Facts] = field(default_factory=dict)  # outputs, storages, gradients
+    aliases: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A difference from eager: the kind is the same for all that look alike."""
+
+    kind: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+def facts(tensor: torch.Tensor) -> Facts:
+    stride = [step for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+    value = tensor.detach().resolve_conj().cpu().clone(memory_format=torch.contiguous_format)
+    return Facts(value, stride if tensor.numel() else [], tensor.requires_grad)
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Bytes from one tensor to another, None where they do not share a storage."""
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return None
+    return a.data_ptr() - b.data_ptr() if a.numel() and b.numel() else "shared"
+
+
+def look(program: Program, outputs: list[torch.Tensor], names: Names) -> Seen:
+    """Note what the caller sees after a call and its backward pass."""
+    seen = Seen()
+    tensors = {name: value for name, value in names.items() if isinstance(value, torch.Tensor)}
+    for name, tensor in tensors.items():
+        if name[0] == "b":
+            seen.tensors[f"storage {name}"] = facts(tensor)
+        elif tensor.is_leaf and tensor.grad is not None:
+            seen.tensors[f"gradient {name}"] = facts(tensor.grad)
+    for i, output in enumerate(outputs):
+        seen.tensors[f"output {i}"] = facts(output)
+    named = list(enumerate(zip(program.returns, outputs, strict=True)))
+    for i, (name, output) in named:
+        for x in program.inputs:
+            seen.aliases[f"output {i} and {x}"] = distance(output, names[x]), name == x and output is names[x]
+        for j, (other, earlier) in named[:i]:
+            seen.aliases[f"output {i} and output {j}"] = (
+                distance(output, earlier), name == other and output is earlier,
+            )  # fmt: skip
+    return seen
+
+
+def observe(run: Function, program: Program, device: str = "cpu") -> list[Seen]:
+    """Make the calls of a program."""
+    seen: list[Seen] = []
+    held: list[tuple[list[torch.Tensor], Names]] = []
+    for feed in program.feeds:
+        held.append(call(run, program, feed, device))
+        if not program.keep:
+            seen.append(finish(program, *held.pop()))
+    return seen + [finish(program, *each) for each in held]
+
+
+def call(run: Function, program: Program, feed: Feed, device: str) -> tuple[list[torch.Tensor], Names]:
+    names = feed.build(device)
+    return list(run(*(names[name] for name in program.inputs))), names
+
+
+def finish(program: Program, outputs: list[torch.Tensor], names: Names) -> Seen:
+    total = loss(outputs)
+    if total is not None:
+        total.backward()
+    return look(program, outputs, names)
+
+
+def differences(want: Seen, got: Seen) -> Iterator[Failure]:
+    """Where two runs of one call differ."""
+    for name in want.tensors.keys() ^ got.tensors.keys():
+        if (want.tensors | got.tensors)[name].value.any():
+            yield Failure(f"{name.split()[0]} {'missing' if name in want.tensors else 'added'}", name)
+    for name in want.tensors.keys() & got.tensors.keys():
+        a, b = want.tensors[name], got.tensors[name]
+        what = difference(a, b)
+        if what:
+            detail = f"{name}: want {a.value.tolist()} {a.stride}, got {b.value.tolist()} {b.stride}"
+            yield Failure(f"{name.split()[0]} {what}", detail)
+    for name in want.aliases:
+        if want.aliases[name] != got.aliases[name]:
+            yield Failure("alias", f"{name}: want {want.aliases[name]}, got {got.aliases[name]}")
+
+
+def difference(want: Facts, got: Facts) -> str:
+    """In what two tensors differ."""
+    a, b = want.value, got.value
+    if a.dtype != b.dtype:
+        return "dtype"
+    if a.shape != b.shape:
+        return "size"
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    rtol, atol = TOLERANCE.get(a.dtype, (0.0, 0.0))
+    if not torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True):
+        return "values"
+    if ((a == 0) & (b == 0) & (a.signbit() != b.signbit())).any():
+        return "sign of zero"
+    if want.stride != got.stride:
+        return "strides"
+    return "requires_grad" if want.grad != got.grad else ""
+
+
+def compare(want: list[Seen], got: list[Seen]) -> Failure | None:
+    """The first difference, by call and then by how much it says."""
+    for number, (a, b) in enumerate(zip(want, got, strict=True)):
+        found = sorted(differences(a, b), key=lambda failure: ("strides" in failure.kind, failure.kind))
+        if found:
+            return Failure(found[0].kind, f"call {number}, {found[0].detail}")
+    return None
+
+
+@dataclass
+class Count:
+    """What happened in a run of many programs."""
+
+    programs: int = 0
+    calls: int = 0
+    simulated: int = 0
+    recorded: int = 0  # programs, of the simulated ones
+    replayed: int = 0
+    own: Counter[str] = field(default_factory=Counter)  # torch's own, by kind
+    failures: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.programs} programs, {self.calls} calls; {self.simulated} simulated: {self.recorded} recorded, "
+            f"{self.replayed} replayed; torch's own {self.own.total() / max(1, self.programs):.1%} "
+            f"{dict(self.own)}; {self.failures} failures"
+        )
+
+
+def backend_of(program: Program, engine: str) -> Callable[..., Any]:
+    """Our backend; what runs without codegen exists in graph mode only."""
+    config = torchair.CompilerConfig()
+    config.mode = program.mode
+    interprets = engine == "reference" and program.mode == "npugraph_ex"
+    config.engine_config.codegen = "eager" if interprets else engine
+    return torchair.get_npu_backend(compiler_config=config)
+
+
+def attempt(program: Program, backend: Any, want: list[Seen], device: str) -> Failure | None:
+    """Compile and compare; what is raised is a difference, too."""
+    torch.compiler.reset()
+    limits = {"recompile_limit": 64, "accumulated_recompile_limit": 256, "fail_on_recompile_limit_hit": True}
+    try:
+        with torch._dynamo.config.patch(**limits):
+            run = torch.compile(program.function(), backend=backend, dynamic=program.dynamic)
+            return compare(want, observe(run, program, device))
+    except Exception as error:
+        # Dynamo wraps what a backend raises.
+        cause = getattr(error, "inner_exception", None) or error.__cause__ or error
+        return Failure(f"raised {type(cause).__name__}", " ".join(str(cause).split())[:300])
+
+
+def check(program: Program, engine: str, count: Count, device: str = "cpu") -> Failure | None:
+    """Compare a program with eager. None also where stock `aot_eager` is not eager's equal either."""
+    count.programs += 1
+    count.calls += len(program.feeds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = observe(program.function(), program, device)
+        failure = ours(program, engine, want, count, device)
+        own = attempt(program, "aot_eager", want, device) if failure is not None else None
+    if own is not None:
+        count.own[own.kind] += 1
+        return None
+    count.failures += failure is not None
+    return failure
+
+
+def ours(program: Program, engine: str, want: list[Seen], count: Count, device: str) -> Failure | None:
+    """Compare our backend with eager, on a simulated device where the program says so."""
+    backend = backend_of(program, engine)
+    if not program.simulated or device != "cpu":
+        return attempt(program, backend, want, device)
+    row = SimulatedDevice()
+    with mock.patch.dict(DEVICES, {"cpu": row}):
+        failure = attempt(program, backend, want, device)
+    count.simulated += 1
+    count.recorded += row.records > 0
+    count.replayed += row.replays > 0
+    return failure

@@ -1,0 +1,50 @@
+"""What one compile goes around, because it failed: passes, nodes, the IR as a whole. Nothing is fatal.
+
+A stage that fails has left a graph that nobody can trust. So a compile begins again from the graph as it was
+given, without what failed; each try leaves out more, so there is an end.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+from torchair.convert.report import Reason
+from torchair.core.errors import BadOption, BadOptionType, BadPath, DegradedWarning, first_line
+from torchair.core.log import logger
+from torchair.engine.lower import KernelFailed
+from torchair.passes.run import PassFailed
+
+
+@dataclass
+class Detours:
+    """What is left out of one compile, and what was said about it."""
+
+    passes: set[str] = field(default_factory=set)
+    nodes: dict[str, str] = field(default_factory=dict)  # carried through as they are, and why
+    without_ir: bool = False
+    said: list[Reason] = field(default_factory=list)
+
+    def add(self, error: Exception) -> bool:
+        """Go around what raised this; False where there is no way around, or the user can mend it."""
+        if isinstance(error, BadOption | BadOptionType | BadPath):
+            return False
+        if isinstance(error, PassFailed) and error.title not in self.passes:
+            self.passes.add(error.title)
+            return self.say(f"pass {error.title}", f"{error.what}; the graph is compiled without it")
+        origin = error.op.origin if isinstance(error, KernelFailed) else None
+        if origin is not None and origin.top and origin.top not in self.nodes:
+            self.nodes[origin.top] = first_line(error)
+            return self.say(origin.target, f"{first_line(error)}; the call is carried through as it is")
+        if not self.without_ir:
+            self.without_ir = True
+            what = f"{type(error).__name__}: {first_line(error)}"
+            return self.say("graph", f"{what}; the graph runs without the passes of the IR")
+        return False
+
+    def say(self, what: str, why: str) -> bool:
+        """Tell the user, and keep it for the report."""
+        self.said.append(Reason(what, why))
+        logger.warning("%s: %s", what, why)
+        warnings.warn(f"{what}: {why}", DegradedWarning, stacklevel=2)
+        return True

@@ -1,0 +1,476 @@
+"""Layouts of what leaves a graph: outputs, tensors saved for backward, aliases of inputs.
+
+Inside the IR tensors are logical. At an edge that leaves the graph a tensor is exactly what eager gives. The
+promise is a value, a `Layout`, read once from the FX graph (`layouts_of`):
+
+* an *alias* is a view of an input: the input's index and the calls that view it. Where the input lies in a
+  call (its offset, its storage) is nobody's business but the call's, so a view is made from the input of each
+  call, never from numbers of the call that was traced.
+* everything else is *owned*: sizes, strides, and the number of its storage. Owned edges with one number look
+  at one piece of memory, at the distance of their offsets; edges with different numbers share nothing.
+
+`arrange` gives values these layouts, in a traced graph and on real tensors alike. A `Contract` holds the
+results of a program to all layouts of its graph: `faults` says what is not as promised, `mend` puts it right.
+Strides of dims of size 1 and of tensors without elements are part of the promise, but never cost a copy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from torchair.core.torch_private import OpOverload, storage_id
+from torchair.fxgraph.symbols import Binding, Reader, Unreadable, equal, hint, is_symbol
+
+Read = Callable[[Any], Any]
+"""From a number of the graph to its value in a call, or to the node that computes it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call that views a tensor: all of it but the tensor; `item` picks one of several results."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    place: int  # of the tensor among the arguments
+    item: int | None = None
+
+    def apply(self, x: torch.Tensor, read: Read) -> torch.Tensor:
+        args, kwargs = _numbers((self.args, self.kwargs), read)
+        made = self.target(*args[: self.place], x, *args[self.place :], **kwargs)
+        return made if self.item is None else made[self.item]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one edge lies in memory. Numbers may be symbols; `offset` counts elements in its storage."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
+    dtype: torch.dtype
+    device: torch.device
+    storage: int
+    base: int | None = None  # the input it is a view of
+    steps: tuple[Step, ...] = ()  # how to view the input
+    is_example: bool = False  # numbers are examples: only the order of the strides counts
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """All that may be symbolic."""
+        if self.base is None:
+            return (*self.sizes, *self.strides, self.offset)
+        return tuple(_leaves([(step.args, tuple(step.kwargs.values())) for step in self.steps]))
+
+    def view(self, base: torch.Tensor, read: Read) -> torch.Tensor:
+        """The alias that this is of `base`, the input of a call."""
+        for step in self.steps:
+            base = step.apply(base, read)
+        return base
+
+
+def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
+    """The promise of each output of a functional graph; None for what is no strided tensor."""
+    inputs = list(gm.graph.find_nodes(op="placeholder"))
+    index = {node: place for place, node in enumerate(inputs)}
+    storages: dict[int, int] = {}
+    returned: Any = gm.graph.output_node().args[0]
+    listed = returned if isinstance(returned, list | tuple) else [returned]
+    return tuple(_layout(node, index, storages) for node in listed)
+
+
+def layout_of(value: torch.Tensor, storage: int = 0) -> Layout:
+    """The layout of a tensor that aliases no input."""
+    return Layout(
+        tuple(value.shape),
+        tuple(value.stride()),
+        value.storage_offset(),
+        value.dtype,
+        value.device,
+        storage,
+    )
+
+
+def _layout(node: Any, index: dict[fx.Node, int], storages: dict[int, int]) -> Layout | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    promised = layout_of(value, storages.setdefault(storage_id(value), len(storages)))
+    root, steps = root_of(node)
+    if root in index:
+        return Layout(**{**vars(promised), "base": index[root], "steps": steps})
+    return promised
+
+
+def root_of(node: fx.Node) -> tuple[fx.Node, tuple[Step, ...]]:
+    """The node that made the memory a node looks at (an input, or an op's result), and the views in
+    between.
+    """
+    steps: list[Step] = []
+    while (viewed := viewed_by(node)) is not None:
+        node, step = viewed
+        if step is not None:
+            steps.append(step)
+    return node, tuple(reversed(steps))
+
+
+def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
+    """The node whose memory this one looks at, and the call between them: None where the result is that
+    tensor itself. None for a node that makes memory of its own.
+    """
+    if node.op != "call_function":
+        return None
+    call, item = node, None
+    if node.target is operator.getitem:
+        call, item = node.args  # type: ignore[assignment]
+        if not isinstance(call.target, OpOverload):
+            return None
+    elif not isinstance(node.target, OpOverload):
+        return None
+    memory = memory_of(node.meta.get("val"))
+    if memory is None:
+        return None
+    for place, argument in enumerate(call.args):
+        if isinstance(argument, fx.Node) and memory_of(argument.meta.get("val")) == memory:
+            if call.target._schema.is_mutable:  # type: ignore[union-attr]
+                # What writes into a tensor returns that tensor.
+                return argument, None
+            rest = (*call.args[:place], *call.args[place + 1 :])
+            plain_args, plain_kwargs = map_arg((rest, dict(call.kwargs)), lambda n: n.meta.get("val", n))
+            return argument, Step(call.target, tuple(plain_args), dict(plain_kwargs), place, item)
+    return None
+
+
+ABSOLUTE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+"""Calls that count from the start of a storage, whatever part of it their tensor is."""
+
+
+def absolute_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
+    """The inputs whose place in their storage decides what the graph reads, and a node that asks for it."""
+    found: dict[int, fx.Node] = {}
+    inputs = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    for target in ABSOLUTE:
+        for node in gm.graph.find_nodes(op="call_function", target=target):
+            root, _ = root_of(node.args[0])
+            if root in inputs:
+                found.setdefault(inputs[root], node)
+    return found
+
+
+def memory_of(value: Any) -> int | None:
+    """Identity of the memory a tensor looks at; a sparse one has parts of its own."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return storage_id(value) if value.layout is torch.strided else id(value)
+
+
+# Giving values a layout
+
+
+def arrange(
+    values: Sequence[torch.Tensor], layouts: Sequence[Layout], read: Read = lambda number: number
+) -> list[torch.Tensor]:
+    """`values`, which share memory with nobody else, with their owned layouts of one storage. Values that lie
+    as promised stay where they are.
+    """
+    if len(values) == 1 or not _alike(layouts):
+        return [_arranged(value, layout, read) for value, layout in zip(values, layouts, strict=True)]
+    cover = _cover(layouts)
+    if cover is None:
+        first = min(layouts, key=lambda layout: hint(layout.offset))
+        whole = values[0].new_empty(_extent(layouts, first, read))
+        for value, layout in zip(values, layouts, strict=True):
+            whole = _written(whole, value, layout, read, read(layout.offset) - read(first.offset))
+    else:
+        first = layouts[cover]
+        whole = _arranged(values[cover], first, read)
+        if not equal(whole.storage_offset(), 0):
+            whole = _written(whole.new_empty(_length(first, read)), whole, first, read, 0)
+    return [_strided(whole, layout, read, read(layout.offset) - read(first.offset)) for layout in layouts]
+
+
+def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
+    """One value in memory of its own."""
+    if value.layout is not torch.strided or value.ndim != len(layout.sizes) or lies(value, layout, read):
+        return value
+    if not lies(value, layout, read, loosely=True):
+        order = stride_order(layout.sizes, layout.strides) if layout.is_example else dense_order(layout)
+        if order is None:
+            whole = _written(value.new_empty(_length(layout, read)), value, layout, read, 0)
+            return _strided(whole, layout, read, 0)
+        back = tuple(order.index(dim) for dim in range(len(order)))
+        value = value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    if lies(value, layout, read):
+        return value
+    if not equal(value.storage_offset(), 0):
+        value = value.clone()
+    return _strided(value, layout, read, 0)
+
+
+def _strided(whole: torch.Tensor, layout: Layout, read: Read, offset: Any) -> torch.Tensor:
+    return whole.as_strided([read(n) for n in layout.sizes], [read(n) for n in layout.strides], offset)
+
+
+def _written(
+    whole: torch.Tensor, value: torch.Tensor, layout: Layout, read: Read, offset: Any
+) -> torch.Tensor:
+    """`whole` with `value` at its place. Of elements that share a place (stride 0) one is written."""
+    sizes, strides = [read(n) for n in layout.sizes], [read(n) for n in layout.strides]
+    for dim in range(value.ndim):
+        if equal(layout.strides[dim], 0) and not equal(layout.sizes[dim], 0):
+            value, sizes[dim] = value.narrow(dim, 0, 1), 1
+    return torch.as_strided_scatter(whole, value, sizes, strides, offset)
+
+
+def lies(value: torch.Tensor, layout: Layout, read: Read, *, loosely: bool = False) -> bool:
+    """Has the value these strides? `loosely`: where they matter, that is between elements."""
+    if layout.is_example:
+        return stride_order(value.shape, value.stride()) == stride_order(layout.sizes, layout.strides)
+    if loosely and any(equal(read(size), 0) for size in layout.sizes):
+        return True
+    return all(
+        equal(have, read(want)) or (loosely and equal(read(size), 1))
+        for have, want, size in zip(value.stride(), layout.strides, layout.sizes, strict=True)
+    )
+
+
+def dense_order(layout: Layout) -> tuple[int, ...] | None:
+    """The dims from the slowest to the fastest, where the elements fill one piece of memory; else None."""
+    order = stride_order(layout.sizes, layout.strides)
+    expected = 1
+    for dim in reversed(order):
+        size = hint(layout.sizes[dim])
+        if size == 0:
+            return order
+        if size != 1 and hint(layout.strides[dim]) != expected:
+            return None
+        expected *= size
+    return order
+
+
+def stride_order(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, ...]:
+    """The dims from the slowest to the fastest. Dims of size 1 and ties keep their place."""
+    steps = [hint(step) for step in strides]
+    # A unit dim may have any stride: it follows its left neighbour, so it never forces a copy.
+    for dim in range(len(steps)):
+        if hint(sizes[dim]) == 1:
+            steps[dim] = steps[dim - 1] if dim else max(steps, default=1)
+    return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
+
+
+def _length(layout: Layout, read: Read) -> Any:
+    """Elements from the first to the last."""
+    if any(hint(size) == 0 for size in layout.sizes):
+        return 0
+    pairs = zip(layout.sizes, layout.strides, strict=True)
+    return sum((read(size) - 1) * read(step) for size, step in pairs) + 1
+
+
+def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
+    ends = [(hint(layout.offset) + hint(_length(layout, lambda n: n)), layout) for layout in layouts]
+    last = max(ends, key=lambda end: end[0])[1]
+    return read(last.offset) - read(first.offset) + _length(last, read)
+
+
+def _alike(layouts: Sequence[Layout]) -> bool:
+    return len({layout.dtype for layout in layouts}) == 1
+
+
+def _cover(layouts: Sequence[Layout]) -> int | None:
+    """The dense one among layouts of one storage that reaches over all others."""
+    spans = [
+        (hint(layout.offset), hint(layout.offset) + hint(_length(layout, lambda n: n))) for layout in layouts
+    ]
+    low, high = min(start for start, _ in spans), max(end for _, end in spans)
+    for place, (span, layout) in enumerate(zip(spans, layouts, strict=True)):
+        if span == (low, high) and dense_order(layout) is not None:
+            return place
+    return None
+
+
+# Holding a program to its promises
+
+
+@dataclass(frozen=True)
+class Before:
+    """What must be remembered of the arguments of a call, which the program may drop."""
+
+    read: Reader
+    bases: dict[int, torch.Tensor]
+    memories: dict[int, torch.Tensor]  # of arguments that are kept for the call
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The layouts of the outputs of one graph, and the fake inputs its symbols are read from."""
+
+    layouts: tuple[Layout | None, ...]
+    fakes: tuple[Any, ...]
+    lets_go: bool = False  # arguments are dropped while the program runs, as those of a backward graph
+    names: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def _binding(self) -> Binding:
+        return Binding(self.fakes)
+
+    @cached_property
+    def _bases(self) -> tuple[int, ...]:
+        return tuple(
+            {layout.base for layout in self.layouts if layout is not None and layout.base is not None}
+        )
+
+    def before(self, args: Sequence[Any]) -> Before:
+        """To be asked before the program runs."""
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided]
+        memories = {} if self.lets_go else {storage_id(tensor): tensor for tensor in tensors}
+        return Before(self._binding.reader(args), {index: args[index] for index in self._bases}, memories)
+
+    def faults(self, before: Before, outputs: Sequence[Any]) -> dict[int, str]:
+        """The outputs that are not as promised, by their place, and what is wrong."""
+        found: dict[int, str] = {}
+        owners: dict[int, int] = {}
+        starts: dict[int, int] = {}
+        for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
+            if layout is None or not isinstance(output, torch.Tensor) or output.layout is not torch.strided:
+                continue
+            try:
+                if layout.base is not None:
+                    why = _alias_fault(layout, output, before)
+                else:
+                    read = before.read.knowing(layout.sizes, output.shape)
+                    why = _stride_fault(layout, output, read) or _memory_fault(
+                        layout, output, read, before, owners, starts
+                    )
+            except Unreadable:
+                continue
+            if why:
+                found[place] = why
+        return found
+
+    def mend(self, before: Before, outputs: Sequence[Any], wrong: Sequence[int]) -> list[Any]:
+        """The outputs as promised: an alias is a view of its input, the others are copied. Outputs of one
+        storage are mended together.
+        """
+        mended = list(outputs)
+        groups: dict[int, list[int]] = {}
+        for place in wrong:
+            layout = self.layouts[place]
+            assert layout is not None, "only promises can be broken"
+            if layout.base is not None:
+                mended[place] = layout.view(before.bases[layout.base], before.read)
+            else:
+                groups[layout.storage] = [
+                    other
+                    for other, known in enumerate(self.layouts)
+                    if known is not None and known.base is None and known.storage == layout.storage
+                ]
+        for group in groups.values():
+            layouts = [layout for place in group if (layout := self.layouts[place]) is not None]
+            for place, value in zip(
+                group, _placed([mended[place] for place in group], layouts, before.read), strict=True
+            ):
+                mended[place] = value
+        return mended
+
+
+def _alias_fault(layout: Layout, output: torch.Tensor, before: Before) -> str:
+    assert layout.base is not None, "an alias has a base"
+    expected = layout.view(before.bases[layout.base], before.read)
+    is_same = output is expected or (
+        storage_id(output) == storage_id(expected)
+        and output.data_ptr() == expected.data_ptr()
+        and _look(output) == _look(expected)
+    )
+    return "" if is_same else f"is not the view of input {layout.base} that it should be"
+
+
+def _look(x: torch.Tensor) -> tuple[Any, ...]:
+    return x.dtype, x.shape, x.stride(), x.is_conj(), x.is_neg()
+
+
+def _stride_fault(layout: Layout, output: torch.Tensor, read: Read) -> str:
+    if lies(output, layout, read):
+        return ""
+    return f"has strides {tuple(output.stride())} instead of {tuple(map(read, layout.strides))}"
+
+
+def _memory_fault(
+    layout: Layout,
+    output: torch.Tensor,
+    read: Read,
+    before: Before,
+    owners: dict[int, int],
+    starts: dict[int, int],
+) -> str:
+    """Does it share memory with whom it should, and with nobody else? `owners` has the promised storage of
+    each storage, `starts` where each promised storage begins.
+    """
+    if not output.numel():
+        return ""
+    mine = storage_id(output)
+    if mine in before.memories:
+        return "shares memory with an input, and should not"
+    if owners.setdefault(mine, layout.storage) != layout.storage:
+        return "shares memory with another output, and should not"
+    start = output.data_ptr() - read(layout.offset) * output.element_size()
+    if starts.setdefault(layout.storage, start) != start:
+        return "shares no memory with another output, and should"
+    return ""
+
+
+def _placed(values: Sequence[torch.Tensor], layouts: Sequence[Layout], reader: Reader) -> list[torch.Tensor]:
+    """Copies of real tensors in one new piece of memory, each where its layout says; dtypes may differ."""
+    reads = [reader.knowing(layout.sizes, value.shape) for layout, value in zip(layouts, values, strict=True)]
+    starts = [
+        read(layout.offset) * layout.dtype.itemsize for layout, read in zip(layouts, reads, strict=True)
+    ]
+    # Whole 16 bytes before the first element: every dtype can start there.
+    first = min(starts) // 16 * 16
+    ends = [
+        start + _bytes(value, [read(step) for step in layout.strides])
+        for value, layout, read, start in zip(values, layouts, reads, starts, strict=True)
+    ]
+    device = values[0].device
+    memory = torch.empty(max(ends) - first, dtype=torch.uint8, device=device).untyped_storage()
+    made: list[torch.Tensor] = []
+    for value, layout, read, start in zip(values, layouts, reads, starts, strict=True):
+        strides = [read(step) for step in layout.strides]
+        view = torch.empty(0, dtype=layout.dtype, device=device)
+        view = view.set_(memory, (start - first) // layout.dtype.itemsize, value.size(), strides)
+        target = view
+        for dim, step in enumerate(strides):
+            if step == 0 and value.size(dim) > 1:
+                target, value = target.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+        target.copy_(value)
+        made.append(view)
+    return made
+
+
+def _bytes(value: torch.Tensor, strides: Sequence[int]) -> int:
+    """From the first to the last element, with these strides."""
+    if not value.numel():
+        return 0
+    last = sum((size - 1) * step for size, step in zip(value.size(), strides, strict=True))
+    return (last + 1) * value.element_size()
+
+
+def _numbers(nested: Any, read: Read) -> Any:
+    if isinstance(nested, list | tuple) and not isinstance(nested, torch.Size):
+        return type(nested)(_numbers(item, read) for item in nested)
+    if isinstance(nested, dict):
+        return {key: _numbers(item, read) for key, item in nested.items()}
+    return read(nested) if is_symbol(nested) else nested
+
+
+def _leaves(nested: Any) -> list[Any]:
+    if isinstance(nested, list | tuple):
+        return [leaf for item in nested for leaf in _leaves(item)]
+    return [nested]

@@ -1,0 +1,75 @@
+"""When are two things the same? Every memo, merged constant and capture key is derived from here.
+
+Python's own equality is no answer: `True == 1 == 1.0` and `0.0 == -0.0`, though `1 / x` tells the zeros
+apart; a NaN differs from itself; and the text of an array is rounded. Keys here are equal exactly where no
+program can tell the difference.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+from torchair.core.torch_private import without_modes
+from torchair.fxgraph.symbols import is_symbol
+
+
+def number_key(number: Any) -> Hashable:
+    """Type and bits of a number; a symbol by its expression (SymInts themselves cannot be hashed)."""
+    if is_symbol(number):
+        return type(number).__name__, number.node.expr
+    if isinstance(number, float):
+        return "float", struct.pack("<d", number)
+    if isinstance(number, complex):
+        return "complex", struct.pack("<dd", number.real, number.imag)
+    return type(number).__name__, number
+
+
+@without_modes
+def constant_key(tensor: torch.Tensor) -> Hashable:
+    """Dtype, sizes and bytes of a tensor whose values are known."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if plain.is_quantized:
+        return "quantized", tensor.dtype, _scheme_key(plain), constant_key(plain.int_repr())
+    data = plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return tensor.dtype, tuple(tensor.shape), data
+
+
+def _scheme_key(tensor: torch.Tensor) -> Hashable:
+    if tensor.qscheme() == torch.per_tensor_affine:
+        return number_key(tensor.q_scale()), tensor.q_zero_point()
+    scales, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+    return tensor.q_per_channel_axis(), constant_key(scales), constant_key(zeros)
+
+
+def value_key(value: Any) -> Hashable:
+    """An attribute or argument: numbers, constants, and lists and dictionaries of them."""
+    if isinstance(value, torch.Tensor):
+        return constant_key(value)
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(value_key(item) for item in value)
+    if isinstance(value, Mapping):
+        return "dict", tuple((key, value_key(item)) for key, item in value.items())
+    if isinstance(value, bool | int | float | complex) or is_symbol(value):
+        return number_key(value)
+    return type(value).__name__, value if isinstance(value, Hashable) else repr(value)
+
+
+def tensor_key(value: torch.Tensor, *, strides: bool) -> Hashable:
+    """The spec of a tensor that flows: what decides the code made for it. Where code may depend on how the
+    elements lie, `strides` and offset are part of it.
+    """
+    key = (
+        value.dtype,
+        tuple(number_key(size) for size in value.shape),
+        value.device,
+        value.requires_grad,
+        value.layout,
+    )
+    if not strides or value.layout is not torch.strided:
+        return key
+    steps = tuple(number_key(step) for step in value.stride())
+    return (*key, steps, number_key(value.storage_offset()), value.is_conj(), value.is_neg())

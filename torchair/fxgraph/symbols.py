@@ -1,0 +1,87 @@
+"""Symbolic numbers: what they are, an example, and their values in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
+
+import torch
+
+
+def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
+    """A SymInt, SymFloat or SymBool (which may still turn out to be a constant)."""
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def hint(number: Any) -> int:
+    """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent
+    one.
+    """
+    if not is_symbol(number):
+        return int(number)
+    return int(number.node.hint) if number.node.has_hint() else 2
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Are two numbers known to be the same, whatever the symbols stand for? Asks no guard."""
+    if not is_symbol(a) and not is_symbol(b):
+        return a == b
+    return _expression(a) == _expression(b)
+
+
+def _expression(number: Any) -> Any:
+    return number.node.expr if is_symbol(number) else number
+
+
+class Binding:
+    """Where the values of the symbols can be read from the arguments of a call: a number, or a size, stride
+    or offset of a tensor that is just this symbol.
+    """
+
+    def __init__(self, fakes: Sequence[Any]) -> None:
+        self._places: dict[Any, Callable[[Sequence[Any]], int]] = {}
+        for index, fake in enumerate(fakes):
+            if is_symbol(fake):
+                self._add(fake, lambda args, index=index: args[index])
+        for index, fake in enumerate(fakes):
+            if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+                for dim, size in enumerate(fake.shape):
+                    self._add(size, lambda args, index=index, dim=dim: args[index].size(dim))
+                for dim, step in enumerate(fake.stride()):
+                    self._add(step, lambda args, index=index, dim=dim: args[index].stride(dim))
+                self._add(fake.storage_offset(), lambda args, index=index: args[index].storage_offset())
+
+    def _add(self, number: Any, place: Callable[[Sequence[Any]], int]) -> None:
+        if is_symbol(number) and number.node.expr.is_symbol:
+            self._places.setdefault(number.node.expr, place)
+
+    def reader(self, args: Sequence[Any]) -> Reader:
+        """What numbers of the graph are in this call."""
+        return Reader({symbol: place(args) for symbol, place in self._places.items()})
+
+
+class Reader:
+    """From a number of the graph to its value in one call; `Unreadable` where that is not known."""
+
+    def __init__(self, values: dict[Any, int]) -> None:
+        self._values = values
+
+    def __call__(self, number: Any) -> Any:
+        if not is_symbol(number):
+            return number
+        found = number.node.expr.xreplace(self._values)
+        if isinstance(found, int | float):
+            return found
+        if not found.is_number:
+            raise Unreadable(f"{number} depends on data")
+        return float(found) if isinstance(number, torch.SymFloat) else int(found)
+
+    def knowing(self, sizes: Sequence[Any], values: Sequence[int]) -> Reader:
+        """The same, and the sizes that only the data decided, now that they are known."""
+        pairs = [(size, value) for size, value in zip(sizes, values, strict=True) if is_symbol(size)]
+        known = {size.node.expr: value for size, value in pairs if size.node.expr.is_symbol}
+        return Reader(known | self._values) if known else self
+
+
+class Unreadable(ValueError):
+    """A number that only the data decides."""
