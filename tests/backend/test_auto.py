@@ -10,6 +10,7 @@ import torch
 from torchair.backend import compile as backend
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private import make_fx
 
 
@@ -51,14 +52,18 @@ def test_the_next_one_serves(mode: str, length: int, kinds: list[str], tried: li
     config.mode = mode
     x = torch.randn(3)
     gm = chain(length)
-    runner = backend.compile_fx(gm, [x], settle(config))
+    with pytest.warns(DegradedWarning, match=r"no inductor here.*codegen='eager'"):
+        runner = backend.compile_fx(gm, [x], settle(config))
     assert tried == kinds
     torch.testing.assert_close(runner.run(x), gm(x))
 
 
-def test_one_that_was_asked_for_has_no_next(tried: list[str]) -> None:
+def test_one_that_was_asked_for_has_a_next_too_and_that_is_said(tried: list[str]) -> None:
     config = CompilerConfig()
-    config.engine_config.codegen = "inductor"
-    with pytest.raises(RuntimeError, match="no inductor here"):
-        backend.compile_fx(chain(2), [torch.randn(3)], settle(config))
-    assert tried == ["inductor"]
+    config.engine_config.codegen = "native"
+    x = torch.randn(3)
+    with pytest.warns(DegradedWarning, match=r"no (native|inductor) here"):
+        runner = backend.compile_fx(chain(2), [x], settle(config))
+    assert tried == ["native", "inductor", "eager"]
+    assert [reason.op for reason in runner.conversion.detours] == ["codegen native", "codegen inductor"]
+    torch.testing.assert_close(runner.run(x), chain(2)(x))

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
 from torchair.capture.head import FORGET, SETTER, Head
+from torchair.capture.roles import KeyPart
 from torchair.core.torch_private import borrow_tensor
 
 CPU = torch.device("cpu")
@@ -259,12 +260,16 @@ def make(
     aliases: dict[int, list[int]] | None = None,
     **policy: Any,
 ) -> tuple[Runner, Any]:
-    """A runner on a simulated device (or a real one); one letter per input: p m a s o, w for a weight."""
+    """A runner on a simulated device (or a real one); one letter per input: p m a s o, w for a weight. The
+    key is numbers of scalar inputs, and pairs of a tensor input and a dim.
+    """
     row = row or (SimulatedDevice() if device == CPU else DEVICES[device.type])
     inputs = Inputs(
         names=tuple(f"arg{i}" for i in range(len(roles))),
         roles=tuple(ROLES[letter] for letter in roles),
-        key=key,
+        key=tuple(
+            KeyPart(part) if isinstance(part, int) else KeyPart(part[0], "size", part[1]) for part in key
+        ),
         aliases=aliases or {},
         random=random,
     )

@@ -62,6 +62,7 @@ DTYPES = (torch.float64, torch.complex128)
 # Tangents as a loss leaves them: dense; of a transposed result; of a result that was reduced along a dim.
 LAYOUTS = ("contiguous", "transposed", "expanded")
 AOT_EAGER = "aot_eager"
+COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
 def dtype_of(op: Any) -> torch.dtype | None:
@@ -93,8 +94,8 @@ class Verdict:
     why: str = ""
     backwards: int = 0
     drawn: bool = False
-    # What torchair warned of: a fallback.
-    warned: tuple[str, ...] = ()
+    # The first warning of ours: a fallback.
+    warned: str = ""
 
 
 @dataclass
@@ -111,8 +112,8 @@ class Outcome:
     views: int = 0
     # Samples with random numbers: of values only that they fit each other was compared.
     drawn: int = 0
-    # What torchair warned of, and for how many samples.
-    warned: dict[str, int] = field(default_factory=dict)
+    # Samples that torchair warned of.
+    warned: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -136,25 +137,42 @@ class Step:
     # <tangent, result> over all results, and <gradient, input> for each input: equal where results are
     # linear in that input, whatever random numbers they depend on.
     loss: torch.Tensor
-    slopes: dict[str, torch.Tensor]
+    slopes: dict[int, torch.Tensor]
 
 
 class AsTraced:
-    """In place of a runner: the graph as AOTAutograd left it."""
+    """In place of a runner: the graph as AOTAutograd left it, results laid out as it says. Some kernels of
+    torch leave other strides than their fake functions promise.
+    """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self._gm = gm
+        returned = gm.graph.output_node().args[0]
+        self._promised = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in returned]
 
-    def boxed(self, args: list[Any]) -> Any:
+    def boxed(self, args: list[Any]) -> list[Any]:
         """Run it, and let go of the arguments."""
         given = list(args)
         args.clear()
-        return self._gm(*given)
+        return [_laid_out(*pair) for pair in zip(self._gm(*given), self._promised, strict=True)]
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
 
     def repeater(self, packed: Any) -> None:
         """No fast path."""
+
+
+def _laid_out(value: Any, promised: Any) -> Any:
+    """The tensor, with the strides of this fake one; as it is, where elements would lie on one another."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.ndim != promised.ndim:
+        return value
+    strides = [step if isinstance(step, int) else step.node.hint for step in promised.stride()]
+    if None in strides:
+        return value
+    made = value.new_empty_strided(value.shape, strides)
+    if why_other_strides(value, made) is None or torch._debug_has_internal_overlap(made) == 1:
+        return value
+    return made.copy_(value)
 
 
 class Compiler:
@@ -224,6 +242,8 @@ class Sample:
 
     def compiled(self, compiler: Compiler, dynamic: bool) -> Callable[..., list[Any]]:
         """The function, compiled for training as Dynamo has it compiled."""
+        if any(tensor.layout in COMPRESSED and tensor.requires_grad for tensor in self.tensors()):
+            raise NotImplementedError("AOTAutograd ends the process; Dynamo does not hand it such tensors")
         fake_mode = FakeTensorMode(shape_env=ShapeEnv())
         fakes = [fake_mode.from_tensor(tensor, static_shapes=not dynamic) for tensor in self.tensors()]
         with tracing(TracingContext(fake_mode)):
@@ -238,37 +258,27 @@ class Sample:
         seeded()
         results = call(*tensors)
         ends = [value for value in results if has_gradient(value)]
-        seen = {f"result {n}": _detached(value) for n, value in enumerate(results)}
         tangents = [tangent(value, layout) for value in ends]
-        gradients = _gradients(ends, tensors, tangents)
-        seen |= gradients
-        seen |= {f"input {n}": tensor.detach() for n, tensor in enumerate(tensors)}
-        originals = {f"gradient {n}": tensor.detach() for n, tensor in enumerate(self.tensors())}
+        leaves = {n: tensor for n, tensor in enumerate(tensors) if tensor.requires_grad}
+        found = torch.autograd.grad(ends, list(leaves.values()), tangents, allow_unused=True) if ends else ()
+        gradients = dict(zip(leaves, found, strict=bool(ends)))
+        before = self.tensors()
         return Step(
-            seen,
-            [has_gradient(value) for value in results],
-            _product(tangents, [value.detach() for value in ends]),
             {
-                what: _product([value], [originals[what]])
-                for what, value in gradients.items()
-                if value is not None
+                **{f"result {n}": _detached(value) for n, value in enumerate(results)},
+                **{f"gradient {n}": gradient for n, gradient in gradients.items()},
+                **{f"input {n}": _detached(tensor) for n, tensor in enumerate(tensors)},
             },
+            [has_gradient(value) for value in results],
+            _product(tangents, ends),
+            {n: _product([made], [before[n]]) for n, made in gradients.items() if made is not None},
         )
-
-
-def _gradients(
-    ends: list[torch.Tensor], tensors: list[torch.Tensor], tangents: list[torch.Tensor]
-) -> dict[str, Any]:
-    leaves = {f"gradient {n}": tensor for n, tensor in enumerate(tensors) if tensor.requires_grad}
-    if not ends:
-        return {}
-    gradients = torch.autograd.grad(ends, list(leaves.values()), tangents, allow_unused=True)
-    return dict(zip(leaves, gradients, strict=True))
 
 
 def _product(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
     """<a, b>, as gradients count it."""
-    return sum((torch.real(x.conj() * y).sum() for x, y in zip(a, b, strict=True)), torch.tensor(0.0))
+    parts = [torch.real(x.conj() * y.detach()).sum() for x, y in zip(a, b, strict=True)]
+    return sum(parts, torch.zeros((), dtype=torch.float64))
 
 
 def has_gradient(value: Any) -> bool:
@@ -324,9 +334,10 @@ def why_inconsistent(got: Step, wanted: Step) -> str | None:
     """Forward and backward must count on the same random numbers, whatever they are: where eager's results
     are linear in an input (dropout), ours must be.
     """
-    for what, slope in wanted.slopes.items():
-        if torch.allclose(slope, wanted.loss) and not torch.allclose(got.slopes[what], got.loss):
-            return f"{what} has others than the results: {got.slopes[what]:.4g} for {got.loss:.4g}"
+    for number, slope in wanted.slopes.items():
+        ours = got.slopes.get(number)
+        if torch.allclose(slope, wanted.loss) and (ours is None or not torch.allclose(ours, got.loss)):
+            return f"gradient {number} has others than the results: {ours} for {got.loss}"
     return None
 
 
@@ -338,7 +349,13 @@ def check_op(op: Any, codegen: str = "eager", dynamic: bool = False, limit: int 
     began = time.perf_counter()
     with warnings.catch_warnings(), mock.patch.object(table, "wrapper_set_seed", unseeded):
         warnings.simplefilter("ignore")
-        for number, sample in enumerate(samples_of(op, dtype, limit, requires_grad=True)):
+        try:
+            samples = samples_of(op, dtype, limit, requires_grad=True)
+        except Exception as error:
+            outcome.counts["own"] += 1
+            outcome.notes.append(("own", f"its samples cannot be made: {_said(error)}"))
+            return outcome
+        for number, sample in enumerate(samples):
             # Which of the other layouts: always the same for the same sample.
             other = LAYOUTS[1 + zlib.crc32(f"{outcome.name} {number}".encode()) % 2]
             _check_sample(Sample(op, sample, (LAYOUTS[0], other)), tolerance_of(op, dtype), outcome)
@@ -358,8 +375,8 @@ def _check_sample(sample: Sample, tolerance: dict[str, float], outcome: Outcome)
         verdict = max(verdict, again, key=lambda verdict: list(KINDS).index(verdict.kind))
     outcome.counts[verdict.kind] += 1
     outcome.drawn += verdict.drawn
-    for text in verdict.warned:
-        outcome.warned[text] = outcome.warned.get(text, 0) + 1
+    if verdict.warned:
+        outcome.warned.append(f"{verdict.warned}  [{sample}]")
     if verdict.why:
         outcome.notes.append((verdict.kind, verdict.why))
 
@@ -384,7 +401,7 @@ def judge(sample: Sample, tolerance: dict[str, float], codegen: str, dynamic: bo
         theirs = _aot_eager(sample, dynamic)
         said = f"{_said(error)}  [{sample}]"
         return Verdict("own", f"aot_eager, too: {said}") if theirs is None else Verdict("fatal", said)
-    ours = tuple(dict.fromkeys(str(warning.message) for warning in warned if _is_ours(warning)))
+    ours = next((str(warning.message) for warning in warned if _is_ours(warning)), "")
     compared = None if drawn else tolerance
     found = [differences(*pair, compared) for pair in zip(got, wanted, strict=True)]
     if not any(found):
@@ -452,6 +469,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first, step = chosen.shard
     wanted = set(chosen.names)
     ops = [op for op in table.op_db if not wanted or {op.name, name_of(op)} & wanted]
+    if unknown := wanted - {op.name for op in ops} - {name_of(op) for op in ops}:
+        parser.error(f"no such operators: {', '.join(sorted(unknown))}")
     outcomes: list[Outcome] = []
     for op in ops[first::step]:
         if dtype_of(op) is None:
@@ -485,7 +504,7 @@ def is_perfect(outcome: Outcome) -> bool:
 def line(outcome: Outcome) -> str:
     """One outcome in one line, and one for each kind of thing that went wrong."""
     texts = [f"{kind:8s} {why}" for kind, why in outcome.notes if kind != "strides"]
-    texts += [f"warned   {text}" for text in outcome.warned]
+    texts += [f"warned   {text}" for text in outcome.warned[:3]]
     return "\n    ".join(
         [f"{outcome.name:48s} {outcome.dtype}, {_numbers([outcome])}", *dict.fromkeys(texts)]
     )
@@ -499,11 +518,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 def _numbers(outcomes: Sequence[Outcome]) -> str:
     total = Counter[str]()
     for outcome in outcomes:
-        total.update(outcome.counts, warned=sum(outcome.warned.values()))
+        total.update(outcome.counts, samples=outcome.samples, warned=len(outcome.warned))
+    seconds = sum(outcome.seconds for outcome in outcomes)
     return (
-        f"{sum(outcome.samples for outcome in outcomes)} samples: {total['equal']} equal, {total['strides']} with torch's own strides, "
+        f"{total['samples']} samples: {total['equal']} equal, {total['strides']} with torch's own strides, "
         f"{total['constant']} without gradients, {total['own']} torch's own, {total['wrong']} wrong, "
-        f"{total['fatal']} fatal, {total['warned']} warned; {sum(outcome.seconds for outcome in outcomes):.0f} s"
+        f"{total['fatal']} fatal, {total['warned']} warned; {seconds:.0f} s"
     )
 
 

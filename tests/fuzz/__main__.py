@@ -1,6 +1,6 @@
 """Hunt for programs that our backend gets wrong: `python -m tests.fuzz --count 5000 --shard 1/16`.
 
-Each failure is printed with its seed and, the first ones of a kind, as a script; `--only SEED` runs one again.
+Each failure is printed with its seed, and the first ones of a kind as a script; `--only SEED` runs one again.
 """
 
 from __future__ import annotations

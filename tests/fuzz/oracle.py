@@ -13,6 +13,7 @@ Looked at for every call:
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ import torch
 import torch._dynamo
 
 import torchair
-from tests.capture.simulated import SimulatedDevice
 from tests.fuzz.programs import Feed, Names, Program, loss
+from tests.fuzz.simulated import AnyLayout
 from torchair.capture import DEVICES
 
 TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.float64: (1e-8, 1e-9)}
@@ -176,8 +177,8 @@ class Count:
 
     def __str__(self) -> str:
         return (
-            f"{self.programs} programs, {self.calls} calls; {self.simulated} simulated: {self.recorded} recorded, "
-            f"{self.replayed} replayed; torch's own {self.own.total() / max(1, self.programs):.1%} "
+            f"{self.programs} programs, {self.calls} calls; {self.simulated} simulated: "
+            f"{self.recorded} recorded, {self.replayed} replayed; torch's own {self.own.total() / max(1, self.programs):.1%} "
             f"{dict(self.own)}; {self.failures} failures"
         )
 
@@ -200,9 +201,15 @@ def attempt(program: Program, backend: Any, want: list[Seen], device: str) -> Fa
             run = torch.compile(program.function(), backend=backend, dynamic=program.dynamic)
             return compare(want, observe(run, program, device))
     except Exception as error:
-        # Dynamo wraps what a backend raises.
-        cause = getattr(error, "inner_exception", None) or error.__cause__ or error
-        return Failure(f"raised {type(cause).__name__}", " ".join(str(cause).split())[:300])
+        return raised(error)
+
+
+def raised(error: Exception) -> Failure:
+    """An exception, told by its type and by where it comes from; Dynamo wraps what a backend raises."""
+    cause = getattr(error, "inner_exception", None) or error.__cause__ or error
+    frame = traceback.extract_tb(cause.__traceback__)[-1]
+    where = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.name}"
+    return Failure(f"raised {type(cause).__name__} in {where}", " ".join(str(cause).split())[:300])
 
 
 def check(program: Program, engine: str, count: Count, device: str = "cpu") -> Failure | None:
@@ -226,7 +233,7 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
     backend = backend_of(program, engine)
     if not program.simulated or device != "cpu":
         return attempt(program, backend, want, device)
-    row = SimulatedDevice()
+    row = AnyLayout()
     with mock.patch.dict(DEVICES, {"cpu": row}):
         failure = attempt(program, backend, want, device)
     count.simulated += 1

@@ -138,8 +138,8 @@ class Program:
 
 
 SIMULATED = """
-from tests.capture.simulated import SimulatedDevice
-torchair.capture.DEVICES["cpu"] = SimulatedDevice()
+from tests.fuzz.simulated import AnyLayout
+torchair.capture.DEVICES["cpu"] = AnyLayout()
 """
 SCRIPT = """\
 from __future__ import annotations
@@ -454,8 +454,8 @@ def simple_view(random: Random, x: str, t: torch.Tensor) -> str:
     return f"{x}." + random.choice(
         (
             f"transpose({a}, {b})", f"movedim({a}, {b})", "mT", f"select({a}, {i})", f"diagonal({i})",
-            f"diagonal(0, {a}, {b})", "squeeze()", f"squeeze({a})", f"unsqueeze({a})", "flatten()", "detach()",
-            f"view_as({x})", "contiguous()", "T",
+            f"diagonal(0, {a}, {b})", "squeeze()", f"squeeze({a})", f"unsqueeze({a})", "flatten()",
+            f"view_as({x})", "contiguous()", "detach()", "T",
         )
     )  # fmt: skip
 
@@ -469,8 +469,8 @@ def as_dtype(random: Random, x: str, t: torch.Tensor) -> str:
 VIEWS = 4 * [simple_view] + 3 * [subscript, as_strided] + 2 * [unfold, view, permute] + [expand, cut, narrow]
 UNARY = (
     "{x}.cos()", "{x}.sin()", "{x}.exp()", "{x}.sigmoid()", "{x}.tanh()", "{x}.relu()", "-{x}", "{x}.abs()",
-    "{x}.pow(2)", "{x}.pow(3)", "{x} ** 0.5", "{x} * {c}", "{x} + {c}", "{c} - {x}", "{x} / {c}", "{x} == {c}",
-    "1 / ({x} * {c})", "1 / ({x} + {c})", "{x} * {x}", "{x} * 2", "{x}.clone()", "{x}.flip({d})",
+    "{x}.pow(2)", "{x}.pow(3)", "{x} ** 0.5", "{x} * {c}", "{x} + {c}", "{c} - {x}", "{x} / {c}",
+    "{x} == {c}", "1 / ({x} * {c})", "1 / ({x} + {c})", "{x} * {x}", "{x} * 2", "{x}.clone()", "{x}.flip({d})",
     "{x}.roll(1, {d})", "{x}.clamp(-1, {c})", "{x}.to({t})", "torch.where({x} > 0, {x}, {c})",
     "torch.full_like({x}, {c})", "{x}.new_zeros({x}.shape)", "{x}.cumsum({d})",
 )  # fmt: skip

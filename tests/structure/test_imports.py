@@ -20,6 +20,7 @@ DOORS = {"inference", "npugraph_ex", "llm_datadist", "tools", "_ge_concrete_grap
 LEVELS: tuple[set[str], ...] = (
     {"core"},
     {"configs"},
+    {"fxgraph"},
     {"ops", "scope"},
     {"ge"},
     SIBLINGS,

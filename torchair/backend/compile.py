@@ -121,7 +121,6 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
         files.graph(gm)
         context.observe = files.after_pass
     original = copy_graph(gm)
-    stage.layouts = layouts_of(gm)
     run(FX_PASSES, gm, context)
     if settings.has_user_passes:
         stage.layouts = layouts_of(gm)
@@ -171,7 +170,8 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
         fake_tensor_prop(gm, fake_mode, fakes)
     graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
-    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls)
+    layouts = layouts_of(gm)
+    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls, layouts=layouts)
 
 
 def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torchair.capture.pending import Program
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
-from torchair.fxgraph.layout import Contract
+from torchair.fxgraph.layout import Contract, Reshaped, reshaped
 
 REMEMBERED = 4096  # keys of which it is known whether results are as promised
 EVERY_CALL = False
 """Look at the results of every call, not only of the first of a key: for tests."""
+
+
+@dataclass(frozen=True)
+class Mends:
+    """What is done to the results of each call of one key."""
+
+    unit_strides: tuple[Reshaped, ...] = ()
+    wrong: tuple[int, ...] = ()
+
+
+NOTHING = Mends()
 
 
 class Promised:
@@ -33,7 +45,7 @@ class Promised:
         self._contract = contract
         self._key_of = key_of
         self._name = name
-        self._wrong: dict[Hashable, tuple[int, ...]] = {}
+        self._known: dict[Hashable, Mends] = {}
 
     @property
     def source(self) -> str:
@@ -46,29 +58,32 @@ class Promised:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = self._key_of(args)
-        wrong = self._wrong.get(key)
-        if wrong is None or EVERY_CALL:
+        mends = self._known.get(key)
+        if mends is None or EVERY_CALL:
             return self._look(key, args)
-        return self.program(args) if not wrong else self._mend(wrong, args)
+        if mends is NOTHING:
+            return self.program(args)
+        before = self._contract.before(args) if mends.wrong else None
+        outputs = reshaped(self.program(args), mends.unit_strides)
+        return outputs if before is None else self._contract.mend(before, outputs, mends.wrong)
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
         before = self._contract.before(args)
         outputs = self.program(args)
+        unit_strides = self._contract.unit_strides(before, outputs)
+        outputs = reshaped(outputs, unit_strides) if unit_strides else outputs
         faults = self._contract.faults(before, outputs)
-        if len(self._wrong) >= REMEMBERED:
-            self._wrong.clear()
-        self._wrong[key] = tuple(faults)
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[key] = Mends(unit_strides, tuple(faults)) if unit_strides or faults else NOTHING
         if not faults:
             return outputs
-        place, what = next(iter(faults.items()))
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        text = (
-            f"{self._name}: output {place} {what}{more}; it is put right on every call, by a copy or a view"
-        )
-        logger.warning(text)
-        warnings.warn(text, DegradedWarning, stacklevel=2)
+        self._report(faults)
         return self._contract.mend(before, outputs, tuple(faults))
 
-    def _mend(self, wrong: tuple[int, ...], args: list[Any]) -> list[Any]:
-        before = self._contract.before(args)
-        return self._contract.mend(before, self.program(args), wrong)
+    def _report(self, faults: dict[int, str]) -> None:
+        place, what = next(iter(faults.items()))
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        text = f"{self._name}: output {place} {what}{more}; a copy or a view puts it right on every call"
+        logger.warning(text)
+        warnings.warn(text, DegradedWarning, stacklevel=2)

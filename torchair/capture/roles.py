@@ -179,6 +179,8 @@ def _key(
     """
     scalars = {s: i for i, v in enumerate(values) if isinstance(v, torch.SymInt) for s in free_symbols(v)}
     parts: set[KeyPart] = set()
+    known = set(scalars)
+    used: set[Any] = set()
     for index, (node, value, role) in enumerate(zip(placeholders, values, roles, strict=True)):
         if not node.users:
             continue
@@ -188,11 +190,13 @@ def _key(
         if not isinstance(value, torch.Tensor) or not _is_strided(value):
             continue
         for part, number in _numbers(index, value):
-            parts.update(
-                KeyPart(scalars[symbol]) if symbol in scalars else part for symbol in free_symbols(number)
-            )
-            if not guarded and part.what == "stride" and role in (Role.MUTATED, Role.ALIAS):
+            symbols = free_symbols(number)
+            used |= symbols
+            is_unchecked = not guarded and part.what == "stride" and role in (Role.MUTATED, Role.ALIAS)
+            if symbols - known or is_unchecked:
                 parts.add(part)
+            known |= symbols
+    parts.update(KeyPart(scalars[symbol]) for symbol in used & scalars.keys())
     return tuple(sorted(parts))
 
 

@@ -20,6 +20,7 @@ from torch import fx
 from torchair.codegen import graph
 from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
+from torchair.core.expressions import expression_nodes
 
 aten = torch.ops.aten
 NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
@@ -116,7 +117,7 @@ def _host_value(
     if not symbols:
         _find_symbols(host, symbols)
     try:
-        return private.expression_nodes(host, symbols, value.meta["val"])
+        return expression_nodes(host, symbols, value.meta["val"])
     except KeyError as error:
         raise NotPossible(
             f"output {value.name} is a number that depends on data, and a library returns tensors only",

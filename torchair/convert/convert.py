@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
 from torchair.convert.registry import Converter, candidates, has_converter, own_parts, why_opaque
 from torchair.convert.report import Reason, Report
+from torchair.convert.walk import Walk
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.source import source_of
@@ -39,7 +39,7 @@ from torchair.core.torch_private import (
     with_shape_env,
 )
 from torchair.fxgraph.layout import Layout, layouts_of
-from torchair.ge.attr import Attr, Str
+from torchair.ge.attr import Str
 from torchair.ge.graph import Feed, Graph, Op, Origin, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import Symbol, torch_op
@@ -49,60 +49,6 @@ aten = torch.ops.aten
 
 # These run on every rank or have an effect beyond their result: never replaced by an empty constant.
 _NEVER_EMPTY = ("npu_define",)
-
-
-@dataclass
-class Walk:
-    """One conversion under way."""
-
-    graph: Graph
-    fake_mode: Any
-    fold_views: bool
-    report: Report = field(default_factory=Report)
-    placeholders: list[fx.Node] = field(default_factory=list)
-    views: dict[Any, Tensor] = field(default_factory=dict)
-    # The sub-graphs of the main graph, shared by all walks; and whether this walk makes one of them.
-    parts: dict[str, Graph] = field(default_factory=dict)
-    is_part: bool = False
-    # Nodes that are carried through as they are, by name, and why: what was made of them failed later.
-    opaque: Mapping[str, str] = field(default_factory=dict)
-    # The node of the graph itself that is being converted, also while it is taken apart.
-    top: str = ""
-
-    def mark(self) -> Mark:
-        """The state of the walk, to come back to."""
-        graph, report = self.graph, self.report
-        return Mark(
-            len(graph.ops),
-            len(self.views),
-            set(self.parts),
-            list(graph.scopes),
-            Counter(report.converted),
-            (len(report.decomposed), len(report.fallbacks)),
-        )
-
-    def take_back(self, mark: Mark) -> None:
-        """Forget all that was built since: ops, views of them, sub-graphs, what the report says."""
-        self.graph.rollback(mark.ops)
-        while len(self.views) > mark.views:
-            self.views.popitem()
-        self.graph.scopes[:] = mark.scopes
-        for name in self.parts.keys() - mark.parts:
-            del self.parts[name]
-        self.report.converted = mark.converted
-        del self.report.decomposed[mark.reported[0] :], self.report.fallbacks[mark.reported[1] :]
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A walk as it was."""
-
-    ops: int
-    views: int
-    parts: set[str]
-    scopes: list[dict[str, Attr]]
-    converted: Counter[str]
-    reported: tuple[int, int]
 
 
 def convert(

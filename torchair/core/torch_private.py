@@ -12,8 +12,6 @@ import contextlib
 import copyreg
 import functools
 import inspect
-import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,9 +73,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_symbols,
     statically_known_true,
 )
-from torch.fx.node import map_arg
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
-from torch.fx.proxy import GraphAppendingTracer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -85,14 +81,14 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
-    "DATA_ERRORS", "STORAGE_WRAPPER_USES", "SYM_MATH", "BoxedBool", "BoxedDeviceIndex",
+    "DATA_ERRORS", "STORAGE_WRAPPER_USES", "BoxedBool", "BoxedDeviceIndex",
     "ExplainWithBackend", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
     "PatternMatcherPass", "PythonReferenceAnalysis", "ReInplaceTrigger", "ReinplaceCounters", "ShapeEnv",
     "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation", "auto_functionalized",
     "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter", "clear_blas_workspaces",
     "compile_fx_inner", "compiled_callable", "decomposition_of", "decomposition_table", "default_partition",
     "detect_fake_mode", "disable_modes", "dump_graph", "dynamo_counters", "dynamo_utils",
-    "enable_python_dispatcher", "end_pool_allocation", "expression_nodes", "fake_tensor_prop",
+    "enable_python_dispatcher", "end_pool_allocation", "fake_tensor_prop",
     "fake_tracing", "faking", "find_overload", "forget_data_sizes", "free_symbols", "fwd_only",
     "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir",
     "inductor_config", "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked",
@@ -370,82 +366,6 @@ def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
 
 DATA_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 """What fake tensors raise where only real data could answer."""
-
-
-# Functions of symbolic floats, by the name of the function of numbers
-SYM_MATH: dict[str, Callable[[Any], Any]] = {
-    name: getattr(torch, f"_sym_{name}")
-    for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")
-    if hasattr(torch, f"_sym_{name}")
-}
-
-
-def _applied(fn: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of numbers that is recorded when it meets a proxy; sympy's dtype is not needed."""
-
-    def run(x: Any, dtype: Any = None) -> Any:
-        return x.tracer.create_proxy("call_function", fn, (x,), {}) if isinstance(x, fx.Proxy) else fn(x)
-
-    return run
-
-
-_floor, _ceil = _applied(math.floor), _applied(math.ceil)
-
-
-class _Recorded(PythonReferenceAnalysis):
-    """Torch's reading of size expressions, with Python's own functions recorded where it would call them."""
-
-    floor_to_int = staticmethod(_floor)
-    ceil_to_int = staticmethod(_ceil)
-    trunc_to_int = staticmethod(_applied(math.trunc))
-    round_to_int = staticmethod(_applied(round))
-    abs = staticmethod(_applied(operator.abs))
-
-    @staticmethod
-    def floor(x: Any) -> Any:
-        return torch.sym_float(_floor(x))
-
-    @staticmethod
-    def ceil(x: Any) -> Any:
-        return torch.sym_float(_ceil(x))
-
-    # torch 2.11 has no reading of choices.
-    @staticmethod
-    def expr_cond_pair(expr: Any, cond: Any) -> tuple[Any, Any]:
-        return expr, cond
-
-    @staticmethod
-    def piecewise(*pairs: tuple[Any, Any]) -> Any:
-        chosen = pairs[-1][0]
-        for expr, cond in reversed(pairs[:-1]):
-            chosen = torch.sym_ite(cond, expr, chosen)
-        return chosen
-
-
-for _name, _function in SYM_MATH.items():
-    setattr(_Recorded, _name, staticmethod(_applied(_function)))
-
-
-def expression_nodes(graph: fx.Graph, symbols: dict[Any, fx.Node], number: Any) -> Any:
-    """The node that computes a symbolic number, put where `graph` inserts; `symbols` has a node for each bare
-    symbol.
-
-    Expressions that were built before are found in `symbols` too.
-    """
-    expr = number.node.expr
-    if expr in symbols:
-        return symbols[expr]
-    if expr.is_number:
-        return type(number.node.hint)(expr) if number.node.has_hint() else int(expr)
-    before = set(graph.nodes)
-    tracer = GraphAppendingTracer(graph)
-    env = {symbol: fx.Proxy(symbols[symbol], tracer) for symbol in expr.free_symbols}
-    made = sympy_interp(_Recorded, env, expr).node
-    for node in [node for node in graph.nodes if node not in before]:
-        args, kwargs = map_arg((node.args, node.kwargs), lambda inner: inner.meta["val"])
-        node.meta["val"] = node.target(*args, **kwargs)
-    symbols[expr] = made
-    return made
 
 
 # Its decomposition returns attention weights in place of the log-sum-exp, and loses the fused kernel.

@@ -19,10 +19,10 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadGraph, first_line
+from torchair.core.expressions import expression_nodes
 from torchair.core.torch_private import (
     DATA_ERRORS,
     FakeTensorMode,
-    expression_nodes,
     faking,
     forget_data_sizes,
     is_unbacked,

@@ -298,6 +298,17 @@ def _cover(layouts: Sequence[Layout]) -> int | None:
 
 # Holding a program to its promises
 
+Reshaped = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""The place of an output, its sizes, and the strides to look at it with."""
+
+
+def reshaped(outputs: Sequence[Any], changes: Sequence[Reshaped]) -> list[Any]:
+    """The outputs, some seen with other strides."""
+    made = list(outputs)
+    for place, sizes, strides in changes:
+        made[place] = made[place].as_strided(sizes, strides)
+    return made
+
 
 @dataclass(frozen=True)
 class Before:
@@ -354,6 +365,24 @@ class Contract:
             if why:
                 found[place] = why
         return found
+
+    def unit_strides(self, before: Before, outputs: Sequence[Any]) -> tuple[Reshaped, ...]:
+        """Outputs that differ from the promise only where no element tells: in strides of dims of size 1, or
+        without elements at all. Looking at them with other strides costs no copy.
+        """
+        found: list[Reshaped] = []
+        for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
+            if layout is None or layout.base is not None or not isinstance(output, torch.Tensor):
+                continue
+            if output.layout is not torch.strided or output.ndim != len(layout.sizes):
+                continue
+            read = before.read.knowing(layout.sizes, output.shape)
+            try:
+                if not lies(output, layout, read) and lies(output, layout, read, loosely=True):
+                    found.append((place, tuple(output.shape), tuple(map(read, layout.strides))))
+            except Unreadable:
+                continue
+        return tuple(found)
 
     def mend(self, before: Before, outputs: Sequence[Any], wrong: Sequence[int]) -> list[Any]:
         """The outputs as promised: an alias is a view of its input, the others are copied. Outputs of one

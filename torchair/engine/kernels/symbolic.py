@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchair.core import dtypes
-from torchair.core.torch_private import SYM_MATH
+from torchair.core.expressions import SYM_MATH
 from torchair.engine.registry import host_kernels
 from torchair.ge.host import Host, is_symbol
 

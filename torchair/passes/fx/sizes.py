@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import expression_nodes
+from torchair.core.expressions import expression_nodes
 
 
 class Sizes:

@@ -1,0 +1,68 @@
+"""One conversion under way: what was built so far, and how to take back what was built for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from torchair.convert.report import Report
+from torchair.ge.attr import Attr
+from torchair.ge.graph import Graph, Tensor
+
+
+@dataclass
+class Walk:
+    """One conversion under way."""
+
+    graph: Graph
+    fake_mode: Any
+    fold_views: bool
+    report: Report = field(default_factory=Report)
+    placeholders: list[fx.Node] = field(default_factory=list)
+    views: dict[Any, Tensor] = field(default_factory=dict)
+    # The sub-graphs of the main graph, shared by all walks; and whether this walk makes one of them.
+    parts: dict[str, Graph] = field(default_factory=dict)
+    is_part: bool = False
+    # Nodes that are carried through as they are, by name, and why: what was made of them failed later.
+    opaque: Mapping[str, str] = field(default_factory=dict)
+    # The node of the graph itself that is being converted, also while it is taken apart.
+    top: str = ""
+
+    def mark(self) -> Mark:
+        """The state of the walk, to come back to."""
+        graph, report = self.graph, self.report
+        return Mark(
+            len(graph.ops),
+            len(self.views),
+            set(self.parts),
+            list(graph.scopes),
+            Counter(report.converted),
+            (len(report.decomposed), len(report.fallbacks)),
+        )
+
+    def take_back(self, mark: Mark) -> None:
+        """Forget all that was built since: ops, views of them, sub-graphs, what the report says."""
+        self.graph.rollback(mark.ops)
+        while len(self.views) > mark.views:
+            self.views.popitem()
+        self.graph.scopes[:] = mark.scopes
+        for name in self.parts.keys() - mark.parts:
+            del self.parts[name]
+        self.report.converted = mark.converted
+        del self.report.decomposed[mark.reported[0] :], self.report.fallbacks[mark.reported[1] :]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A walk as it was."""
+
+    ops: int
+    views: int
+    parts: set[str]
+    scopes: list[dict[str, Attr]]
+    converted: Counter[str]
+    reported: tuple[int, int]
