@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tests.codegen.tracing import trace
 from torchair.codegen import build
 from torchair.codegen.eager import TORCH_FUNCTIONS
+from torchair.fxgraph.sameness import constant_key
 
 aten = torch.ops.aten
 X = torch.rand(3, 3) + 0.5
@@ -134,3 +136,28 @@ def test_subgraphs_run() -> None:
     program = build("eager", *_unpacked(trace(fn, flag, X)))
     torch.testing.assert_close(program([flag, X])[0], X.sin())
     torch.testing.assert_close(program([~flag, X])[0], X.cos())
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        torch.tensor([math.inf, -math.inf, math.nan, -0.0, 1 / 3]),
+        torch.tensor([[math.inf, 2.5], [-0.0, math.nan]], dtype=torch.bfloat16),
+        torch.tensor([complex(math.inf, -0.0), complex(0.0, math.nan)]),
+        torch.tensor([True, False]),
+        torch.empty(0, 3),
+    ],
+    ids=["float32", "bfloat16", "complex64", "bool", "empty"],
+)
+def test_a_module_of_its_own_has_every_constant(constant: torch.Tensor) -> None:
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum() * 0 + constant, constant.clone()]
+
+    traced = trace(fn, torch.ones(2))
+    written = build("eager", traced.gm, traced.inputs).standalone()  # type: ignore[attr-defined]
+    assert written is not None
+    names: dict[str, Any] = {}
+    exec(written, names)
+    made = names["kernel"](torch.ones(2))[-1]
+    assert (made.dtype, made.shape) == (constant.dtype, constant.shape)
+    assert constant_key(made) == constant_key(constant)

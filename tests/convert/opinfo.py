@@ -172,6 +172,11 @@ def samples_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
+    return spread(found, limit)
+
+
+def spread(found: list[Any], limit: int | None) -> list[Any]:
+    """So many of them, from all over the list."""
     if limit is None or len(found) <= limit:
         return found
     if limit == 1:

@@ -37,6 +37,7 @@ from tests.convert.opinfo import (
     samples_of,
     seeded,
     shown,
+    spread,
     table,
     tolerance_of,
     unseeded,
@@ -75,7 +76,8 @@ def dtype_of(op: Any) -> torch.dtype | None:
 
 
 DIFFERENTIABLE = [name for name, op in BY_NAME.items() if dtype_of(op) is not None]
-
+# Operators with samples that are wrong or fatal, and why.
+FAILURES: dict[str, str] = {}
 
 # What may become of a sample, the worst last.
 KINDS = {
@@ -231,7 +233,8 @@ class Sample:
             filled[place] = tensor
         first, args, kwargs = tree_unflatten(filled, self._structure)
         wrapper = unseeded if self.op.gradcheck_wrapper is SEEDING else self.op.gradcheck_wrapper
-        results = wrapper(self.op.get_op(), first, *args, **kwargs)
+        with mock.patch.object(table, "wrapper_set_seed", unseeded):
+            results = wrapper(self.op.get_op(), first, *args, **kwargs)
         flat = tree_flatten(self.sample.output_process_fn_grad(results))[0]
         return [value.sin() if self.used and has_gradient(value) else value for value in flat]
 
@@ -350,10 +353,10 @@ def check_op(op: Any, codegen: str = "eager", dynamic: bool = False, limit: int 
     assert dtype is not None, f"{op.name} is not differentiable on the CPU"
     outcome = Outcome(name_of(op), str(dtype).removeprefix("torch."), codegen, dynamic)
     began = time.perf_counter()
-    with warnings.catch_warnings(), mock.patch.object(table, "wrapper_set_seed", unseeded):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            samples = samples_of(op, dtype, limit, requires_grad=True)
+            samples = _samples(op, dtype, limit)
         except Exception as error:
             outcome.counts["own"] += 1
             outcome.notes.append(("own", f"its samples cannot be made: {_said(error)}"))
@@ -364,6 +367,15 @@ def check_op(op: Any, codegen: str = "eager", dynamic: bool = False, limit: int 
             _check_sample(Sample(op, sample, (LAYOUTS[0], other)), tolerance_of(op, dtype), outcome)
     outcome.seconds = round(time.perf_counter() - began, 2)
     return outcome
+
+
+def _samples(op: Any, dtype: torch.dtype, limit: int | None) -> list[Any]:
+    """With a limit, of those that have elements, if there are any."""
+    found = samples_of(op, dtype, requires_grad=True)
+    if limit is None:
+        return found
+    filled = [sample for sample in found if all(part.numel() for part in Sample(op, sample, ()).tensors())]
+    return spread(filled or found, limit)
 
 
 def _check_sample(sample: Sample, tolerance: dict[str, float], outcome: Outcome) -> None:
@@ -506,8 +518,10 @@ def is_perfect(outcome: Outcome) -> bool:
 
 def line(outcome: Outcome) -> str:
     """One outcome in one line, and one for each kind of thing that went wrong."""
-    texts = [f"{kind:8s} {why}" for kind, why in outcome.notes if kind != "strides"]
-    texts += [f"warned   {text}" for text in outcome.warned[:3]]
+    own = Counter(why.partition("  [")[0] for kind, why in outcome.notes if kind == "own")
+    texts = [f"{kind:8s} {why}" for kind, why in outcome.failures]
+    texts += [f"own      {why}, {count} samples" for why, count in own.items()]
+    texts += [f"warned   {why}" for why in outcome.warned[:3]]
     return "\n    ".join(
         [f"{outcome.name:48s} {outcome.dtype}, {_numbers([outcome])}", *dict.fromkeys(texts)]
     )

@@ -227,7 +227,9 @@ def _source_of(
 
 
 def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> Tied:
-    shift = output.data_ptr() - owner.data_ptr()
+    shift = _start(output) - _start(owner)
+    if storage_id(output) != storage_id(owner):
+        shift = output.data_ptr() - owner.data_ptr()
     stride = tuple(owner.stride())
     same = (
         shift == 0
@@ -237,6 +239,11 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> T
     )
     like = torch.empty_strided(output.size(), output.stride(), dtype=output.dtype, device="meta")
     return Tied(source, name, like, stride, shift, same)
+
+
+def _start(tensor: torch.Tensor) -> int:
+    """Where its first element lies in its storage, or would: a tensor without elements has no address."""
+    return int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,69 @@
+"""Recordings and the layout of what they use in place, through `torch.compile` on a simulated device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.capture.simulated import SimulatedDevice
+from torchair.capture import DEVICES
+from torchair.core.torch_private import make_fx
+from torchair.npugraph_ex import CompilerConfig, get_compiler
+
+
+@pytest.fixture
+def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
+    """Graphs on the CPU."""
+    made = SimulatedDevice()
+    monkeypatch.setitem(DEVICES, "cpu", made)
+    return made
+
+
+def compiled(fn: Any) -> Any:
+    return torch.compile(fn, backend="npugraph_ex", dynamic=True, options={"codegen": "eager"})
+
+
+def test_other_strides_at_the_same_address(row: SimulatedDevice) -> None:
+    """The same address and shape, stride (8, 1) then (16, 1): other memory is written."""
+    run = compiled(lambda x: x.add_(1))
+    memory, wanted = torch.zeros(64), torch.zeros(64)
+    with torch.no_grad():
+        for stride in (8, 8, 16, 16, 8, 12, 16):
+            run(memory.as_strided((4, 8), (stride, 1)))
+            wanted.as_strided((4, 8), (stride, 1)).add_(1)
+            assert memory.tolist() == wanted.tolist()
+    assert row.replays > 0
+
+
+def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
+    """An engine calls what `get_compiler` returned: no guard has looked at the strides."""
+
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.copy_(x + 1), x[1:]]
+
+    memory, wanted = torch.zeros(64), torch.zeros(64)
+    example = memory.as_strided((4, 8), (8, 1))
+    config = CompilerConfig()
+    config.codegen = "eager"
+    run = get_compiler(config)(make_fx(step)(example), [example])
+    memory.zero_()
+    for stride in (8, 8, 16, 16, 8, 16):
+        _, part = run(memory.as_strided((4, 8), (stride, 1)))
+        step(wanted.as_strided((4, 8), (stride, 1)))
+        assert memory.tolist() == wanted.tolist()
+        assert (part.stride(), part.storage_offset()) == ((stride, 1), stride)
+    assert row.replays > 0
+
+
+def test_an_empty_view_of_an_input(row: SimulatedDevice) -> None:
+    """A tensor without elements has no address."""
+    run = compiled(lambda x: (x[2:2], x + 1))
+    for _ in range(3):
+        x = torch.arange(6.0)[1:]
+        with torch.no_grad():
+            view, made = run(x)
+        assert (view.shape, view.storage_offset()) == (x[2:2].shape, x[2:2].storage_offset())
+        assert made.tolist() == (x + 1).tolist()
+    assert row.replays > 0

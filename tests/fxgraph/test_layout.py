@@ -1,0 +1,288 @@
+"""Layouts: what a graph promises of its results, values that are given a layout, and programs held to it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchair
+from tests.models.sweep import backend
+from torchair.capture.promised import Promised
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.errors import DegradedWarning
+from torchair.core.torch_private import make_fx
+from torchair.fxgraph.layout import Contract, arrange, layout_of, layouts_of
+
+BASE = torch.arange(60.0)
+# Views of memory that begins at 0: dense, permuted, with gaps, overlapping, expanded, empty, unit dims.
+VIEWS: dict[str, torch.Tensor] = {
+    "dense": BASE.as_strided((3, 4), (4, 1)),
+    "permuted": BASE.as_strided((3, 4), (1, 3)),
+    "gaps": BASE.as_strided((3, 4), (10, 2)),
+    "overlapping": BASE.as_strided((3, 4), (2, 1)),
+    "windows": BASE.unfold(0, 3, 1)[:5],
+    "expanded": BASE[:3].unsqueeze(1).expand(3, 4),
+    "empty": BASE.as_strided((0, 4), (7, 1)),
+    "unit": BASE.as_strided((1, 4), (9, 1)),
+    "scalar": BASE[0],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_value_gets_any_layout(name: str) -> None:
+    promised = VIEWS[name]
+    value = promised.clone(memory_format=torch.contiguous_format)
+    (made,) = arrange([value], [layout_of(promised)])
+    assert made.stride() == promised.stride()
+    assert made.tolist() == promised.tolist()
+
+
+def test_what_lies_right_stays_where_it_is() -> None:
+    x = torch.randn(3, 4).t()
+    assert arrange([x], [layout_of(torch.empty(3, 4).t())])[0] is x
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        [BASE[:12].view(3, 4), BASE[4:8], BASE[:12].view(3, 4).t()],
+        [BASE[2:8], BASE[:4]],
+        [BASE[::3], BASE[1::3]],
+        [BASE[:10].unfold(0, 4, 2), BASE[3:5]],
+    ],
+    ids=["one covers all", "none covers all", "woven", "windows"],
+)
+def test_values_of_one_storage_share_it_again(views: list[torch.Tensor]) -> None:
+    values = [view.clone(memory_format=torch.contiguous_format) for view in views]
+    made = arrange(values, [layout_of(view) for view in views])
+    assert [t.tolist() for t in made] == [t.tolist() for t in views]
+    assert [t.stride() for t in made] == [t.stride() for t in views]
+    assert len({t.untyped_storage().data_ptr() for t in made}) == 1
+    starts = {got.data_ptr() - want.data_ptr() for got, want in zip(made, views, strict=True)}
+    assert len(starts) == 1
+
+
+def promises(fn: Callable[..., Any], *args: Any) -> Any:
+    return layouts_of(make_fx(fn, tracing_mode="fake")(*args))
+
+
+def test_an_alias_is_a_view_of_the_input_it_is_made_from() -> None:
+    buffer = torch.arange(12.0)
+
+    def fn(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
+        return [b[1:], a, a.split(2)[1], (a + b)[1:], 3, b.view(torch.int32)]
+
+    first, same, part, owned, number, bits = promises(fn, buffer[:4], buffer[4:8])
+    assert (first.base, same.base, part.base, owned.base, bits.base) == (1, 0, 0, None, 1)
+    assert number is None
+    assert same.steps == ()
+    x = torch.randn(9)[3:7]
+    assert first.view(x, int).data_ptr() == x[1:].data_ptr()
+    assert part.view(x, int).data_ptr() == x[2:].data_ptr()
+    assert bits.view(x, int).dtype == torch.int32
+
+
+def test_outputs_that_share_memory_have_one_storage() -> None:
+    def fn(x: torch.Tensor) -> list[Any]:
+        y, z = x + 1, x + 2
+        return [y, y[1:], z, y]
+
+    layouts = promises(fn, torch.randn(4))
+    assert [layout.storage for layout in layouts] == [0, 0, 1, 0]
+
+
+class Body:
+    """A program that is a function."""
+
+    kind, source = "body", ""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        results = self.fn(*args)
+        args.clear()
+        return results
+
+
+def wrongly(promised: Callable[..., Any], done: Callable[..., Any], *args: torch.Tensor) -> list[Any]:
+    """The results of a program that does something else than its graph promised, three calls alike."""
+    gm = make_fx(promised, tracing_mode="fake")(*args)
+    fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
+    held = Promised(Body(done), Contract(layouts_of(gm), fakes), lambda args: "one key", "graph")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        results = [held(list(args)) for _ in range(3)]
+    assert {warning.category for warning in said} == {DegradedWarning}
+    for result in results:
+        want = promised(*args)
+        for got, wanted in zip(result, want, strict=True):
+            assert got.tolist() == wanted.tolist()
+            assert got.stride() == wanted.stride()
+    return results
+
+
+def storages(tensors: list[torch.Tensor]) -> list[int]:
+    return [t.untyped_storage().data_ptr() for t in tensors]
+
+
+@pytest.mark.parametrize("every_call", [True, False])
+def test_faults_are_found_and_mended(every_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchair.capture.promised.EVERY_CALL", every_call)
+    x = torch.arange(12.0).view(3, 4)
+    # Strides.
+    wrongly(lambda x: [(x * 2).t()], lambda x: [(x * 2).t().contiguous()], x)
+    wrongly(lambda x: [(x * 2).unfold(1, 2, 1)], lambda x: [(x * 2).unfold(1, 2, 1).contiguous()], x)
+    # An alias that is none, one of something else, and a result that must be none.
+    for result in wrongly(lambda x: [x[1]], lambda x: [x[1].clone()], x):
+        assert result[0].data_ptr() == x[1].data_ptr()
+    for result in wrongly(lambda x, y: [y[1]], lambda x, y: [x[1]], x, x.clone()):
+        assert storages(result) != storages([x])
+    for result in wrongly(lambda x: [x.clone()], lambda x: [x], x):
+        assert storages(result) != storages([x])
+    # Results that share memory, and others that do not.
+    for result in wrongly(lambda x: (lambda y: [y, y[1:]])(x + 1), lambda x: [x + 1, (x + 1)[1:].clone()], x):
+        assert len(set(storages(result))) == 1
+    for result in wrongly(lambda x: [x + 1, x + 1], lambda x: [x + 1] * 2, x):
+        assert len(set(storages(result))) == 2
+
+
+def test_unit_dims_cost_no_copy_and_no_warning() -> None:
+    """Nobody can tell them apart but `stride()`."""
+    gm = make_fx(lambda x: [x.sin().as_strided((1, 4), (9, 1), 0)])(torch.randn(1, 4))
+    memory = torch.randn(1, 4)
+    fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
+    held = Promised(Body(lambda x: [memory]), Contract(layouts_of(gm), fakes), lambda args: 0, "graph")
+    for _ in range(2):
+        (result,) = held([torch.randn(1, 4)])
+        assert result.stride() == (9, 1)
+        assert result.data_ptr() == memory.data_ptr()
+
+
+# Programs that were wrong or fatal once.
+
+
+def gradients(fn: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
+    (made,) = torch.autograd.grad(fn(x), x)
+    return made
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("codegen", ["reference", "eager", "auto"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2).unfold(1, 2, 1).cos().sum(),
+        lambda x: (x + 1).unfold(0, 2, 1).sin().sum(),
+        lambda x: (x + 1).expand(2, *x.shape).sin().sum(),
+        lambda x: (x * 3)[:, 1::2].cos().sum(),
+    ],
+    ids=["unfold 1", "unfold 0", "expand", "gaps"],
+)
+def test_saved_tensors_keep_their_layout(fn: Callable[..., Any], codegen: str, dynamic: bool) -> None:
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    compiled = torch.compile(fn, backend=backend("max-autotune", codegen), dynamic=dynamic)
+    torch.testing.assert_close(gradients(compiled, x), gradients(fn, x))
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager", "inductor"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_a_view_of_an_input_is_a_view_of_the_input_of_the_call(mode: str, codegen: str) -> None:
+    if mode == "npugraph_ex" and codegen == "reference":
+        pytest.skip("the reference engine runs the IR, which capture mode does not have")
+    config = CompilerConfig()
+    config.mode, config.engine_config.codegen = mode, codegen
+    buffer = torch.arange(16.0)
+    run = torchair.get_compiler(config)(make_fx(lambda x: [x[1:3], x + 1])(buffer[4:8]), [buffer[4:8]])
+    for x in (buffer[4:8], buffer[8:12], buffer[:4].clone()):
+        view, made = run(x)
+        assert view.data_ptr() == x[1:].data_ptr()
+        assert view.tolist() == x[1:3].tolist()
+        assert made.tolist() == (x + 1).tolist()
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager", "inductor"])
+def test_a_view_of_the_second_of_two_inputs_on_one_storage(codegen: str) -> None:
+    def fn(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return b[1:], a * 2
+
+    buffer = torch.arange(16.0)
+    run = torch.compile(fn, backend=backend("max-autotune", codegen))
+    for a, b in ((buffer[:4], buffer[8:12]), (buffer[:4], torch.arange(4.0)), (buffer[4:8], buffer[:4])):
+        view, _ = run(a, b)
+        assert (view.data_ptr(), view.tolist()) == (b[1:].data_ptr(), b[1:].tolist())
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager", "inductor"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_as_strided_counts_from_the_start_of_the_storage(mode: str, codegen: str) -> None:
+    """Dynamo guards no offsets: a second call may begin elsewhere."""
+    if mode == "npugraph_ex" and codegen == "reference":
+        codegen = "eager"
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.as_strided((2,), (1,), 5).sin(), x[1:].as_strided((2,), (2,), 0) + 1
+
+    buffer = torch.arange(16.0)
+    run = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)
+    for x in (buffer[4:8], buffer[8:12], buffer[:4], torch.arange(30.0)[20:24]):
+        assert [t.tolist() for t in run(x)] == [t.tolist() for t in fn(x)]
+
+
+class Convolutions(nn.Module):
+    """Three equal layers: the backward of a layer without bias has a result that is None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(3, 3, 3, padding=1, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x.sum()
+
+
+def test_repeated_ops_of_which_a_result_is_none(device: torch.device) -> None:
+    model, x = Convolutions().to(device), torch.randn(2, 3, 6, 6, device=device)
+    model(x).backward()
+    wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    torch.compile(model, backend=backend("max-autotune", "eager"))(x).backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], wanted)
+
+
+@pytest.mark.cuda
+def test_masked_attention_of_grouped_heads_in_bfloat16() -> None:
+    """The fused attention of a GPU has results that are None or numbers; layers repeat."""
+
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            key = x[:, :2]
+            x = nn.functional.scaled_dot_product_attention(x, key, key, mask, enable_gqa=True)
+        return x
+
+    x = torch.randn(2, 4, 16, 64, device="cuda", dtype=torch.bfloat16)
+    mask = torch.ones(16, 16, dtype=torch.bool, device="cuda").tril()
+    for codegen in ("eager", "auto"):
+        torch.compiler.reset()
+        got = torch.compile(fn, backend=backend("max-autotune", codegen))(x, mask)
+        torch.testing.assert_close(got, fn(x, mask), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_nothing_is_read_from_an_empty_source(device: torch.device, codegen: str, mode: str) -> None:
+    def fn(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = x.clone()
+        x[mask] = values
+        return x, x.masked_scatter(mask.unsqueeze(-1), values)
+
+    x, mask = torch.randn(2, 8, 4, device=device), torch.zeros(2, 8, dtype=torch.bool, device=device)
+    values = torch.empty(0, 4, device=device)
+    got = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)(x, mask, values)
+    torch.testing.assert_close(got, fn(x, mask, values))
