@@ -24,7 +24,8 @@ import torch
 from torch import fx
 
 from torchair.capture import Pending, Program
-from torchair.capture.key import key_text
+from torchair.capture.key import key_function, key_text
+from torchair.capture.promised import Promised
 from torchair.codegen import build
 from torchair.codegen.graph import copy_graph
 from torchair.codegen.inductor import TUNED
@@ -38,6 +39,7 @@ from torchair.core.torch_private import (
     faking,
     load_graph,
 )
+from torchair.fxgraph.layout import Contract, layouts_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Order:
             with faking(mode):
                 inputs = [like.make() if isinstance(like, Like) else like for like in self.likes]
             fake_tensor_prop(gm, mode, inputs)
-            return build(
+            made = build(
                 "inductor",
                 gm,
                 inputs,
@@ -92,6 +94,7 @@ class Order:
                 tuned=True,
                 cached=self.cached,
             )
+        return Promised(made, Contract(layouts_of(gm), tuple(inputs)), key_function(()), "static kernels")
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""

@@ -10,6 +10,7 @@ from torch import fx
 from torch.fx.traceback import preserve_node_meta
 
 from torchair.core import torch_private as private
+from torchair.fxgraph.layout import root_of
 
 aten = torch.ops.aten
 
@@ -103,8 +104,23 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
     functional = is_functional(gm)
     if decomposed and functional:
-        return copy_graph(gm)
-    return _retrace(gm, inputs, {} if decomposed else private.inductor_decompositions(), functional)
+        made = copy_graph(gm)
+    else:
+        made = _retrace(gm, inputs, {} if decomposed else private.inductor_decompositions(), functional)
+    if not private.REBASES_WINDOWS:
+        _rebase_windows(made)
+    return made
+
+
+def _rebase_windows(gm: fx.GraphModule) -> None:
+    """To Inductor an input begins at its first element, to `as_strided` at the start of its storage."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        root, _ = root_of(node.args[0])
+        value = root.meta.get("val")
+        if root.op != "placeholder" or len(node.args) < 4 or not isinstance(node.args[3], int):
+            continue
+        if isinstance(value, torch.Tensor) and isinstance(first := value.storage_offset(), int):
+            node.args = (*node.args[:3], node.args[3] - first)
 
 
 def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: bool) -> fx.GraphModule:

@@ -32,6 +32,7 @@ from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._inductor import config as inductor_config
+from torch._inductor import lowering
 from torch._inductor.codecache import cache_dir as inductor_cache_dir
 from torch._inductor.codecache import torch_key
 from torch._inductor.compile_fx import (
@@ -81,24 +82,24 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
-    "DATA_ERRORS", "STORAGE_WRAPPER_USES", "BoxedBool", "BoxedDeviceIndex",
+    "DATA_ERRORS", "REBASES_WINDOWS", "STORAGE_WRAPPER_USES", "BoxedBool", "BoxedDeviceIndex",
     "ExplainWithBackend", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
     "PatternMatcherPass", "PythonReferenceAnalysis", "ReInplaceTrigger", "ReinplaceCounters", "ShapeEnv",
     "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation", "auto_functionalized",
     "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter", "clear_blas_workspaces",
-    "compile_fx_inner", "compiled_callable", "decomposition_of", "decomposition_table", "default_partition",
-    "detect_fake_mode", "disable_modes", "dump_graph", "dynamo_counters", "dynamo_utils",
-    "enable_python_dispatcher", "end_pool_allocation", "fake_tensor_prop",
-    "fake_tracing", "faking", "find_overload", "forget_data_sizes", "free_symbols", "fwd_only",
-    "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir",
-    "inductor_config", "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked",
-    "joint_graph_passes", "known_options", "library_path", "load_graph", "lower_bound",
-    "lower_functionalized", "lowering_table", "make_fx", "native_runner", "pick_vec_isa", "profiler",
-    "raw_stream_getter", "register_replacement", "reinplace", "remove_noops", "reset_dynamo",
-    "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake", "stable_cache_keys",
-    "static_input_indices", "statically_known_true", "storage_id", "storage_use_count", "symbol_facts",
-    "sympy_interp", "torch_key", "tracing", "tree_flatten", "tree_unflatten", "unclaimed_symbols",
-    "unfunctionalized", "with_shape_env", "without_modes", "writes_in_place", "written_by_plain_call",
+    "compile_fx_inner", "compiled_callable", "decomposition_of", "decomposition_table",
+    "default_partition", "detect_fake_mode", "disable_modes", "dump_graph", "dynamo_counters",
+    "dynamo_utils", "enable_python_dispatcher", "end_pool_allocation", "fake_tensor_prop", "fake_tracing",
+    "faking", "find_overload", "forget_data_sizes", "free_symbols", "fwd_only", "generated_source",
+    "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir", "inductor_config",
+    "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked", "joint_graph_passes",
+    "known_options", "library_path", "load_graph", "lower_bound", "lower_functionalized",
+    "lowering_table", "make_fx", "native_runner", "pick_vec_isa", "profiler", "raw_stream_getter",
+    "register_replacement", "reinplace", "remove_noops", "reset_dynamo", "resolve_overload",
+    "same_addresses", "select_decomp_table", "snapshot_fake", "stable_cache_keys", "static_input_indices",
+    "statically_known_true", "storage_id", "storage_use_count", "symbol_facts", "sympy_interp",
+    "torch_key", "tracing", "tree_flatten", "tree_unflatten", "unclaimed_symbols", "unfunctionalized",
+    "with_shape_env", "without_modes", "writes_in_place", "written_by_plain_call",
 ]  # fmt: skip
 
 
@@ -257,6 +258,10 @@ def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
     if not inductor_config.fallback_random:
         table[torch.ops.aten.bernoulli.p] = _fused_bernoulli
     return table
+
+
+REBASES_WINDOWS = "graph_input_storage_offsets" in inspect.getsource(lowering.as_strided)
+"""Does Inductor know that the pointer to an input includes its offset, while `as_strided` counts without?"""
 
 
 def lower_bound(value: torch.SymInt) -> int:
