@@ -10,13 +10,12 @@ import logging
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import torch
 
 from tests.fuzz.oracle import Count, Failure, check
-from tests.fuzz.programs import Program, any_program, shrink
+from tests.fuzz.programs import MODES, Program, any_program, shrink
 
 SHOWN = 2  # failures of one kind that are shrunk and printed
 PER_SEED = 1_000_000  # programs of one seed
@@ -30,7 +29,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth program, from the Ith on")
-    parser.add_argument("--mode", choices=["max-autotune", "npugraph_ex"], help="default: either")
+    parser.add_argument("--mode", choices=MODES, help="default: either")
     parser.add_argument("--dynamic", choices=["yes", "no"], help="default: either")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--stop-after", type=int, metavar="N", help="failures")
@@ -47,17 +46,6 @@ def seeds(given: argparse.Namespace) -> range | list[int]:
     return range(first + shard - 1, first + given.count, shards)
 
 
-def program_of(seed: int, given: argparse.Namespace) -> Program:
-    """The program of a seed, compiled in the way that was asked for."""
-    program = any_program(Random(seed))
-    if given.mode:
-        simulated = program.simulated and given.mode == "npugraph_ex"
-        program = replace(program, mode=given.mode, simulated=simulated)
-    if given.dynamic:
-        program = replace(program, dynamic=given.dynamic == "yes")
-    return program
-
-
 def tell(failure: Failure, program: Program, seed: int, given: argparse.Namespace, whole: bool) -> None:
     way = f"{program.mode}, {'dynamic' if program.dynamic else 'static'}"
     print(f"FAIL seed {seed} ({given.engine}, {way}): {failure}", flush=True)
@@ -70,13 +58,12 @@ def tell(failure: Failure, program: Program, seed: int, given: argparse.Namespac
         print(shrink(program, fails).script(given.engine, given.device), flush=True)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    given = options(arguments)
-    torch.set_num_threads(1)
-    logging.disable(logging.CRITICAL)
+def hunt(given: argparse.Namespace) -> Count:
+    """Compare programs with eager, and print those that differ."""
     count, kinds, began = Count(), Counter[str](), time.perf_counter()
+    dynamic = given.dynamic and given.dynamic == "yes"
     for seed in seeds(given):
-        program = program_of(seed, given)
+        program = any_program(Random(seed), given.mode, dynamic)
         failure = check(program, given.engine, count, given.device)
         if failure is None:
             continue
@@ -84,9 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
         tell(failure, program, seed, given, whole=kinds[failure.kind] <= given.shown)
         if given.stop_after and count.failures >= given.stop_after:
             break
-    print(f"{count}, {time.perf_counter() - began:.0f} s; {dict(kinds)}")
-    return 1 if count.failures else 0
+    print(f"{count} {dict(kinds)}, {time.perf_counter() - began:.0f} s")
+    return count
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    sys.exit(1 if hunt(options()).failures else 0)

@@ -169,17 +169,19 @@ class Count:
 
     programs: int = 0
     calls: int = 0
-    simulated: int = 0
-    recorded: int = 0  # programs, of the simulated ones
+    simulated: int = 0  # programs on a simulated device
+    recordable: int = 0  # of these, those that nothing keeps from being recorded
+    recorded: int = 0
     replayed: int = 0
     own: Counter[str] = field(default_factory=Counter)  # torch's own, by kind
     failures: int = 0
 
     def __str__(self) -> str:
+        share = self.own.total() / max(1, self.programs)
         return (
-            f"{self.programs} programs, {self.calls} calls; {self.simulated} simulated: "
-            f"{self.recorded} recorded, {self.replayed} replayed; torch's own {self.own.total() / max(1, self.programs):.1%} "
-            f"{dict(self.own)}; {self.failures} failures"
+            f"{self.programs} programs, {self.calls} calls; on a simulated device {self.simulated}: "
+            f"{self.recordable} recordable, {self.recorded} recorded, {self.replayed} replayed; "
+            f"torch's own {share:.1%} {dict(self.own)}; {self.failures} failures"
         )
 
 
@@ -237,6 +239,8 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
     with mock.patch.dict(DEVICES, {"cpu": row}):
         failure = attempt(program, backend, want, device)
     count.simulated += 1
+    # A copy of an input has no memory beside it, where as_strided may look.
+    count.recordable += not any(line.reaches for line in program.lines) and len(program.feeds) > 1
     count.recorded += row.records > 0
     count.replayed += row.replays > 0
     return failure

@@ -2,42 +2,145 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.fuzz.oracle import Count, check, compare, observe
-from tests.fuzz.programs import Buffer, Feed, Line, Program, View, any_program, is_legal, shrink
-
-ENGINES = ("reference", "eager")
-MODES = ("max-autotune", "npugraph_ex")
-RANDOM = st.randoms(use_true_random=False)
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+from tests.fuzz.__main__ import hunt, options
+from tests.fuzz.oracle import Count, compare, observe
+from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal, shrink
 
 
-def equals_eager(random: Random, engine: str, mode: str, count: Count) -> None:
-    program = any_program(random)
-    program = replace(program, mode=mode, simulated=mode == "npugraph_ex" and program.keep)
-    failure = check(program, engine, count)
-    assert failure is None, f"{failure}\n{program.script(engine)}"
+def count_of(programs: int, engine: str, mode: str, device: str = "cpu") -> Count:
+    """Hunt among so many programs, others for each engine."""
+    seed = ("reference", "eager", "inductor").index(engine)
+    way = f"--engine {engine} --mode {mode} --device {device} --stop-after 3"
+    return hunt(options([*way.split(), "--count", str(programs), "--seed", str(seed)]))
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["reference", "eager"])
 def test_programs_equal_eager(engine: str, mode: str) -> None:
-    count = Count()
+    count = count_of(15, engine, mode)
+    assert count.failures == 0
+    assert count.recordable <= count.replayed <= count.recorded <= count.simulated
+    assert (count.replayed > 0) == (mode == "npugraph_ex")
 
-    @settings(max_examples=15, suppress_health_check=SLOW)
-    @given(random=RANDOM)
-    def run(random: Random) -> None:
-        equals_eager(random, engine, mode, count)
 
-    run()
-    assert count.replayed == count.recorded
-    print(count)
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("engine", ["reference", "eager", "inductor"])
+def test_many_programs_equal_eager(engine: str, mode: str) -> None:
+    count = count_of(300, engine, mode)
+    assert count.failures == 0
+    assert count.own.total() <= 0.02 * count.programs
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("mode", MODES)
+def test_programs_equal_eager_on_cuda(mode: str) -> None:
+    assert count_of(30, "eager", mode, "cuda").failures == 0
+
+
+def program(returns: str, *lines: str, grad: bool = False, stride: tuple[int, int] = (4, 1)) -> Program:
+    """A program of one input `x0`, of 2 rows of 3, with gaps and an offset."""
+    feed = Feed((Buffer(12, "float64", 5),), (View(0, (2, 3), stride, 2, grad),))
+    return Program(tuple(Line(line) for line in lines), tuple(returns.split()), (feed,))
+
+
+def dense(x0: torch.Tensor) -> list[torch.Tensor]:
+    return [x0.t().contiguous() * 2]
+
+
+def cloned(x0: torch.Tensor) -> list[torch.Tensor]:
+    return [x0[1:].clone()]
+
+
+def shifted(x0: torch.Tensor) -> list[torch.Tensor]:
+    return [x0.as_strided((1, 3), (4, 1), 3)]
+
+
+def positive(x0: torch.Tensor) -> list[torch.Tensor]:
+    return [x0 * 0.0 + 0.0]
+
+
+def beside(x0: torch.Tensor) -> list[torch.Tensor]:
+    x0.as_strided((1,), (1,), 5).zero_()
+    return [x0 * 2]
+
+
+def twice(x0: torch.Tensor) -> list[torch.Tensor]:
+    y = x0 * 2
+    return [y, y.clone()]
+
+
+def view(x0: torch.Tensor) -> list[torch.Tensor]:
+    return [x0.view_as(x0)]
+
+
+def detached(x0: torch.Tensor) -> list[torch.Tensor]:
+    return [x0 * 2 + x0.detach() - x0.detach(), (x0.detach() * 3).requires_grad_()]
+
+
+BROKEN = [
+    pytest.param(program("v0", "v0 = x0.t() * 2", stride=(3, 1)), dense, "output strides", id="strides"),
+    pytest.param(program("v0", "v0 = x0[1:]"), cloned, "alias", id="no alias"),
+    pytest.param(program("v0", "v0 = x0[:1]"), shifted, "alias", id="alias beside"),
+    pytest.param(program("v0", "v0 = x0 * 0.0"), positive, "output sign of zero", id="positive zeros"),
+    pytest.param(program("v0", "v0 = x0 * 2"), beside, "storage values", id="written beside"),
+    pytest.param(program("v0 v0", "v0 = x0 * 2"), twice, "alias", id="two objects"),
+    pytest.param(program("x0"), view, "alias", id="not the input"),
+    pytest.param(
+        program("v0 v1", "v0 = x0 * 2", "v1 = x0 * 3", grad=True), detached, "gradient values", id="gradients"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "wrong", "kind"), BROKEN)
+def test_oracle_sees(right: Program, wrong: Callable[..., Any], kind: str) -> None:
+    want = observe(right.function(), right)
+    assert compare(want, observe(right.function(), right)) is None
+    failure = compare(want, observe(wrong, right))
+    assert failure is not None
+    assert failure.kind == kind
+
+
+def test_results_held_over_calls_must_stay() -> None:
+    kept = torch.zeros(2, 3, dtype=torch.float64)
+    first = program("v0", "v0 = x0 * 2")
+    other = Feed((Buffer(12, "float64", 9),), first.feeds[0].views)
+    held = Program(first.lines, first.returns, (first.feeds[0], other), keep=True)
+    failure = compare(observe(held.function(), held), observe(lambda x0: [kept.copy_(x0 * 2)], held))
+    assert failure is not None
+    assert failure.kind == "output values"
+
+
+def test_one_seed_is_one_program() -> None:
+    assert str(any_program(Random(3))) == str(any_program(Random(3)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_script_runs(seed: int) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(str(any_program(Random(seed), "max-autotune")), {})
+    assert "out0" in printed.getvalue()
+
+
+def test_overlapping_writes_are_no_programs() -> None:
+    lines = (Line("x0.add_(1)", "x0"),)
+    for stride, legal in (((4, 1), True), ((1, 1), False), ((0, 1), False)):
+        given = program("x0", stride=stride)
+        assert is_legal(Program(lines, ("x0",), given.feeds), given.feeds[0]) == legal
+
+
+def test_shrinking_keeps_what_fails() -> None:
+    large = program("v2 x0 v1", "v0 = x0 + 1", "v1 = x0.cos()", "v2 = v1 * 2", "v3 = v0 - v2")
+    small = shrink(large, lambda candidate: any("cos" in line.text for line in candidate.lines))
+    assert [line.text for line in small.lines] == ["v1 = x0.cos()"]
+    assert len(small.returns) == 1
+    assert small.feeds[0].views[0].offset == 0

@@ -19,7 +19,7 @@ import torch
 from torchair.capture.pool import extent
 from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
-from torchair.core.torch_private import storage_id, storage_use_count
+from torchair.core.torch_private import neg_view, storage_id, storage_use_count
 
 Copies = dict[int, torch.UntypedStorage]
 
@@ -58,11 +58,8 @@ class Tied:
                 got=f"{tuple(tensor.stride())} instead of {self.source_stride}",
                 next="pass tensors of one memory layout, or compile again for the other",
             )
-        start = tensor.storage_offset() * tensor.element_size() + self.shift
-        view = torch.empty(0, dtype=self.like.dtype, device=tensor.device)
-        return view.set_(
-            tensor.untyped_storage(), start // view.element_size(), self.like.size(), self.like.stride()
-        )
+        start = _start(tensor) + self.shift
+        return _view(self.like, tensor.untyped_storage(), start // self.like.element_size(), tensor.device)
 
     def copy(self, args: Sequence[Any], copies: Copies) -> Any:
         return self.give(args)
@@ -86,8 +83,7 @@ class Owned:
         copied = copies.get(storage._cdata)
         if copied is None:
             copied = copies[storage._cdata] = storage.clone()
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return empty.set_(copied, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return _view(tensor, copied, int(tensor.storage_offset()), tensor.device)
 
 
 class Homes:
@@ -100,7 +96,7 @@ class Homes:
 
     def take(self, outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[Any]:
         """Copy the owned outputs here, and return all with those replaced."""
-        taken = _plain(outputs)
+        taken = list(outputs)
         groups = _owned(taken, args, inputs)
         for positions, block in zip(groups, self._blocks, strict=True):
             source = _span([taken[position] for position in positions])
@@ -109,26 +105,24 @@ class Homes:
             block.copy_(source)
             for position in positions:
                 tensor = taken[position]
-                start = tensor.storage_offset() * tensor.element_size() - source.storage_offset()
-                empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-                taken[position] = empty.set_(
-                    block.untyped_storage(),
-                    start // tensor.element_size(),
-                    tensor.size(),
-                    tensor.stride(),
-                )
+                start = (_start(tensor) - source.storage_offset()) // tensor.element_size()
+                taken[position] = _view(tensor, block.untyped_storage(), start, tensor.device)
         return taken
 
 
 def home_sizes(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[int]:
     """The sizes `Homes` needs for outputs like these."""
-    plain = _plain(outputs)
-    return [_span([plain[p] for p in positions]).numel() for positions in _owned(plain, args, inputs)]
+    return [_span([outputs[p] for p in positions]).numel() for positions in _owned(outputs, args, inputs)]
 
 
-def _plain(outputs: Sequence[Any]) -> list[Any]:
-    """Without lazy conjugation and negation, which a tensor made on a storage would lose."""
-    return [o.resolve_conj().resolve_neg() if isinstance(o, torch.Tensor) else o for o in outputs]
+def _view(
+    like: torch.Tensor, storage: torch.UntypedStorage, offset: int, device: torch.device
+) -> torch.Tensor:
+    """A tensor like another at a place in a storage, conjugated or negated on reading if that one is."""
+    view = torch.empty(0, dtype=like.dtype, device=device)
+    view = view.set_(storage, offset, like.size(), like.stride())
+    view = view.conj() if like.is_conj() else view
+    return neg_view(view) if like.is_neg() else view
 
 
 def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[list[int]]:
@@ -143,7 +137,7 @@ def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[
 
 def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The bytes of one storage from the first to the last element of these tensors."""
-    starts = [int(tensor.storage_offset()) * tensor.element_size() for tensor in tensors]
+    starts = [_start(tensor) for tensor in tensors]
     ends = [start + extent(tensor) for start, tensor in zip(starts, tensors, strict=True)]
     # Whole 16 bytes before the first element: every dtype can start there.
     first = min(starts) // 16 * 16
@@ -236,8 +230,10 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> T
         and output.dtype == owner.dtype
         and output.size() == owner.size()
         and tuple(output.stride()) == stride
+        and (output.is_conj(), output.is_neg()) == (owner.is_conj(), owner.is_neg())
     )
-    like = torch.empty_strided(output.size(), output.stride(), dtype=output.dtype, device="meta")
+    memory = torch.empty(0, dtype=output.dtype, device="meta").untyped_storage()
+    like = _view(output, memory, 0, torch.device("meta"))
     return Tied(source, name, like, stride, shift, same)
 
 

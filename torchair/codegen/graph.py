@@ -10,7 +10,10 @@ from torch import fx
 from torch.fx.traceback import preserve_node_meta
 
 from torchair.core import torch_private as private
-from torchair.fxgraph.layout import root_of
+from torchair.core.errors import NotPossible
+from torchair.core.source import source_of
+from torchair.fxgraph.layout import absolute_inputs, root_of
+from torchair.fxgraph.symbols import is_symbol
 
 aten = torch.ops.aten
 
@@ -102,6 +105,7 @@ def is_functional(gm: fx.GraphModule) -> bool:
 
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> fx.GraphModule:
     """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
+    _check_windows(gm)
     functional = is_functional(gm)
     if decomposed and functional:
         made = copy_graph(gm)
@@ -110,6 +114,19 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     if not private.REBASES_WINDOWS:
         _rebase_windows(made)
     return made
+
+
+def _check_windows(gm: fx.GraphModule) -> None:
+    """Inductor does not read the offset of an input."""
+    nodes = placeholders(gm)
+    for index, node in absolute_inputs(gm).items():
+        if is_symbol(nodes[index].meta["val"].storage_offset()):
+            raise NotPossible(
+                f"{node.target} counts from the start of the storage of input {nodes[index].name}, and where "
+                "the input begins in it is not known before the call",
+                at=source_of(node),
+                next="pass a tensor that begins at the start of its storage, or index it instead",
+            )
 
 
 def _rebase_windows(gm: fx.GraphModule) -> None:

@@ -94,7 +94,7 @@ __all__ = [
     "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir", "inductor_config",
     "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked", "joint_graph_passes",
     "known_options", "library_path", "load_graph", "lower_bound", "lower_functionalized",
-    "lowering_table", "make_fx", "native_runner", "pick_vec_isa", "profiler", "raw_stream_getter",
+    "lowering_table", "make_fx", "native_runner", "neg_view", "pick_vec_isa", "profiler", "raw_stream_getter",
     "register_replacement", "reinplace", "remove_noops", "reset_dynamo", "resolve_overload",
     "same_addresses", "select_decomp_table", "snapshot_fake", "stable_cache_keys", "static_input_indices",
     "statically_known_true", "storage_id", "storage_use_count", "symbol_facts", "sympy_interp",
@@ -294,6 +294,9 @@ def storage_id(tensor: torch.Tensor) -> int:
     """Identity of the tensor's storage object; equal for views of one another, fake tensors included."""
     return tensor.untyped_storage()._cdata
 
+
+neg_view: Callable[[torch.Tensor], torch.Tensor] = torch._neg_view
+"""The tensor, negated when it is read."""
 
 storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 """How many references a storage (by its `storage_id`) has: tensors, views, numpy arrays, autograd."""

@@ -61,6 +61,8 @@ def interpret(
             else:
                 made = evaluate(op, values, device)
             values.update(zip(op.outputs, made, strict=True))
+            if op.type == "Const":
+                owned.update(memory for value in made if (memory := memory_of(value)) is not None)
             kept.update(
                 (tensor, value.clone())
                 for tensor, value in zip(op.outputs, made, strict=True)

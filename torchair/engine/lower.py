@@ -119,7 +119,9 @@ def lower(
         returned = [state.values[result.tensor] for result in graph.results if result.tensor]
         nodes = [node for node in returned if isinstance(node, fx.Node)]
         separate(state.graph, nodes, state.shared, fake_mode)
-        state.owners = {memory_of(value): None for value in arguments if isinstance(value, torch.Tensor)}
+        # A constant is the graph's own: who is given one could write to it.
+        constants = [node.meta.get("val") for node in state.graph.find_nodes(op="get_attr")]
+        state.owners = {memory_of(value): None for value in (*arguments, *constants) if _is_tensor(value)}
         outputs = [_output(state, result) for result in graph.results]
         _lay_out(state, graph.results, outputs)
     state.graph.output(tuple(outputs))
@@ -396,7 +398,8 @@ def _as_data(state: Lowering, value: Host, device: torch.device) -> fx.Node:
 
 
 def _own(state: Lowering, node: fx.Node, layout: Layout | None) -> fx.Node:
-    """The node, or a copy when it shares memory with an argument or another result, and in FX it does not.
+    """The node, or a copy when it shares memory with an argument, a constant or another result, and in FX it
+    does not.
 
     Identity ops and no-op reductions are views here. The copy is made at once: the argument may change.
     """
@@ -404,10 +407,17 @@ def _own(state: Lowering, node: fx.Node, layout: Layout | None) -> fx.Node:
     if state.owners.setdefault(memory_of(node.meta["val"]), promised) == promised:
         return node
     after = state.placeholders[-1] if node.op == "placeholder" else node
+    value = node.meta["val"]
+    target: Any = torch.ops.aten.clone.default
+    args, kwargs = (node,), {}
+    if node.op == "get_attr" and not value.numel():
+        # Inductor folds the copy of a constant without elements into that constant.
+        target, args = torch.ops.aten.full.default, (list(value.shape), 0)
+        kwargs = {"dtype": value.dtype, "device": value.device}
     with state.graph.inserting_after(after):
-        made = state.graph.call_function(torch.ops.aten.clone.default, (node,))
+        made = state.graph.call_function(target, args, kwargs)
     with state.fake_mode:
-        made.meta["val"] = torch.ops.aten.clone.default(node.meta["val"])
+        made.meta["val"] = target(*(value if argument is node else argument for argument in args), **kwargs)
     return made
 
 
@@ -416,9 +426,12 @@ def _call(
 ) -> list[fx.Node]:
     """Trace a small function of nodes and of numbers, and inline it: the nodes of its results."""
     with faking(state.fake_mode):
-        gm = make_fx(fn, tracing_mode="real", _allow_non_fake_inputs=True)(
-            *(node.meta["val"] for node in nodes), *numbers
-        )
+        gm = make_fx(
+            fn,
+            decomposition_table=dict(state.decompositions),
+            tracing_mode="real",
+            _allow_non_fake_inputs=True,
+        )(*(node.meta["val"] for node in nodes), *numbers)
     feeds = iter([*nodes, *(number_node(state, number) for number in numbers)])
     mapped: dict[fx.Node, Any] = {}
     for node in gm.graph.nodes:
@@ -496,6 +509,10 @@ def _given(value: Host, numbers: Sequence[Any], symbols: Sequence[Any]) -> Host:
 
 def _fake(result: fx.Node | Host) -> Value:
     return result if isinstance(result, Host) else result.meta["val"]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _source(op: Op) -> str:
