@@ -47,6 +47,7 @@ from tests.convert.opinfo import (
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
+from torchair.capture import promised
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.torch_private import (
     FakeTensorMode,
@@ -171,11 +172,11 @@ class AsTraced:
         """No fast path."""
 
 
-def _laid_out(value: Any, promised: Any) -> Any:
+def _laid_out(value: Any, fake: Any) -> Any:
     """The tensor, with the strides of this fake one; as it is, where elements would lie on one another."""
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.ndim != promised.ndim:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.ndim != fake.ndim:
         return value
-    strides = [step if isinstance(step, int) else step.node.hint for step in promised.stride()]
+    strides = [step if isinstance(step, int) else step.node.hint for step in fake.stride()]
     if None in strides:
         return value
     made = value.new_empty_strided(value.shape, strides)
@@ -486,6 +487,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dynamic", action="store_true", help="all sizes are symbols")
     parser.add_argument("--save", type=Path, help="write all outcomes here as JSON")
     chosen = parser.parse_args(arguments)
+    # As in all tests: the results of every call are held to the promised layouts.
+    promised.EVERY_CALL = True
     first, step = chosen.shard
     wanted = set(chosen.names)
     ops = [op for op in table.op_db if not wanted or {op.name, name_of(op)} & wanted]

@@ -35,9 +35,9 @@ SPREAD = (
     "add", "where", "pow", "clamp", "sigmoid", "nn.functional.gelu", "lgamma", "atan2", "addcmul",
     "sum", "var", "std_mean", "logsumexp", "amax", "prod", "median", "linalg.vector_norm",
     "cumsum", "logcumsumexp", "sort", "topk", "cat", "split", "expand", "permute", "unfold", "as_strided",
-    "gather", "scatter_add", "index_put", "index_select", "matmul", "addmm", "einsum", "linalg.solve",
+    "gather", "scatter_add", "index_put", "index_select", "matmul", "addmm", "einsum", "linalg.inv",
     "nn.functional.linear", "nn.functional.conv2d", "nn.functional.layer_norm", "nn.functional.batch_norm",
-    "nn.functional.max_pool2d", "nn.functional.embedding", "nn.functional.cross_entropy",
+    "nn.functional.avg_pool2d", "nn.functional.embedding", "nn.functional.cross_entropy",
     "nn.functional.dropout", "nn.functional.scaled_dot_product_attention", "nn.functional.grid_sample",
     "fft.rfft", "view_as_real",
 )  # fmt: skip

@@ -334,7 +334,7 @@ def _wanted_shape(spec, *tensors):
 @converter(aten.masked_scatter_backward.default)
 def masked_scatter_backward(grad_output, mask, sizes):
     """The gradients of the true places, in order, in front of zeros."""
-    flags = ge.Reshape(cast(mask, INT64), [-1])
+    flags = ge.Reshape(cast(ge.BroadcastTo(mask, ge.Shape(grad_output, dtype=INT64)), INT64), [-1])
     count = (
         functools.reduce(product, sizes, 1) if isinstance(sizes, list) else ge.ReduceProdD(sizes, axes=[0])
     )

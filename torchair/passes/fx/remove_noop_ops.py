@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import fx
 
 from torchair.core.torch_private import detect_fake_mode, remove_noops
+from torchair.fxgraph.layout import ABSOLUTE
 from torchair.passes.fx.memory import Memory, flat
 from torchair.passes.run import PassContext
 
@@ -16,14 +18,30 @@ aten = torch.ops.aten
 
 def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Inductor's own list of no-ops. Kept where the graph would come to return one of its inputs, or one
-    tensor twice.
+    tensor twice, and where a window is taken from the storage: a copy has a storage of its own.
     """
     before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
+    windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
     remove_noops(gm, detect_fake_mode(ctx.inputs))
+    for node, source in windows:
+        if node.args[0] is not source:
+            _copy_for(node, source)
     for place in [place for place in _shared(gm.graph) if place not in shared]:
         _clone(gm.graph, place[0])
     gm.recompile()
     return before - len(gm.graph.nodes)
+
+
+def _calls(graph: fx.Graph, target: Any) -> Iterable[fx.Node]:
+    return graph.find_nodes(op="call_function", target=target)
+
+
+def _copy_for(node: fx.Node, removed: Any) -> None:
+    """Give a window its copy back."""
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(aten.clone.default, (node.args[0],))
+    made.meta.update(removed.meta)
+    node.args = (made, *node.args[1:])
 
 
 def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
