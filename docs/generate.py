@@ -96,8 +96,13 @@ CURES = {
     ),
     "NotPossible": (
         'Do what `next` says, often: use another `config.engine_config.codegen` (`"inductor"` instead of '
-        '`"native"`). Nothing was half done. With `codegen = "auto"` a generator that cannot serve a graph '
-        "is replaced by `eager` and the log says so."
+        '`"native"`). Nothing was half done. A code generator that cannot serve a graph is followed by the '
+        "next one, with a `DegradedWarning`."
+    ),
+    "DegradedWarning": (
+        "The result is right; the text says what it costs and why. Mend the cause, or report it: a stage of "
+        'torchair has failed. `warnings.simplefilter("error", torchair.DegradedWarning)` stops where it is '
+        "given; `report()` and `explain` keep all of them (`detours`)."
     ),
 }
 
@@ -107,7 +112,7 @@ def error_classes() -> list[type[Exception]]:
     found = [
         value
         for value in vars(errors).values()
-        if inspect.isclass(value) and issubclass(value, errors.AirError)
+        if inspect.isclass(value) and issubclass(value, (errors.AirError, Warning))
     ]
     return [value for value in found if value.__module__ == errors.__name__]
 
@@ -122,8 +127,9 @@ def errors_page() -> str:
     ]
     for error in error_classes():
         builtin = next(base.__name__ for base in error.__mro__ if base.__module__ == "builtins")
+        is_warning = issubclass(error, Warning)
         lines += ["", f"## {error.__name__}", "", _text(error)]
-        lines += ["", f"Caught by `except {builtin}`."] if builtin != "Exception" else []
+        lines += ["", f"Caught by `except {builtin}`."] if builtin != "Exception" and not is_warning else []
         lines += ["", f"**Cure.** {CURES[error.__name__]}"]
     return "\n".join(lines) + "\n"
 

@@ -5,11 +5,13 @@ from torchair.backend.doors import get_compiler, get_npu_backend
 from torchair.backend.explain import explain
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.registry import register_fx_node_ge_converter
+from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.passes.patterns.table import register_replacement
 
 __all__ = [
     "CompilerConfig",
+    "DegradedWarning",
     "configs",
     "explain",
     "ge",

@@ -21,6 +21,7 @@ from tests.convert.opinfo_backward import (
     DIFFERENTIABLE,
     FAILURES,
     LAYOUTS,
+    SYMBOLIC_FAILURES,
     Compiler,
     Outcome,
     Sample,
@@ -52,9 +53,9 @@ def approve(outcome: Outcome) -> None:
         pytest.skip(f"no sample runs under aot_eager: {outcome.notes[0] if outcome.notes else 'none'}")
 
 
-def _rows(names: Sequence[str]) -> list[Any]:
+def _rows(names: Sequence[str], failures: dict[str, str] = FAILURES) -> list[Any]:
     """Those that are known to fail are expected to."""
-    marks = {name: pytest.mark.xfail(reason=why, strict=True) for name, why in FAILURES.items()}
+    marks = {name: pytest.mark.xfail(reason=why, strict=True) for name, why in failures.items()}
     return [pytest.param(name, marks=marks.get(name, ())) for name in names]
 
 
@@ -63,7 +64,7 @@ def test_gradients(name: str) -> None:
     approve(check_op(BY_NAME[name], limit=2))
 
 
-@pytest.mark.parametrize("name", _rows(SYMBOLIC))
+@pytest.mark.parametrize("name", _rows(SYMBOLIC, SYMBOLIC_FAILURES))
 def test_gradients_with_symbolic_sizes(name: str) -> None:
     approve(check_op(BY_NAME[name], dynamic=True, limit=2))
 
@@ -77,6 +78,7 @@ def test_all_samples(name: str) -> None:
 def test_rows_are_known() -> None:
     """Every row names an operator that is checked; those that cannot be are few."""
     assert set(FAILURES) <= set(DIFFERENTIABLE)
+    assert set(SYMBOLIC_FAILURES) <= set(SYMBOLIC)
     assert set(SPREAD) | set(SYMBOLIC) <= set(DIFFERENTIABLE)
     left_out = [name for name, op in BY_NAME.items() if op.supports_autograd and dtype_of(op) is None]
     # They run on an accelerator only, or return integers.

@@ -23,7 +23,7 @@ Names = dict[str, Any]
 MODES = ("max-autotune", "npugraph_ex")
 LONGEST = 60  # elements of one tensor
 LARGEST = 100.0  # rounding stays invisible up to here
-REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NameError)
+REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NameError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Program:
     dynamic: bool = False
     simulated: bool = False  # device graphs are simulated in CPU memory
     keep: bool = False  # all results are held, and looked at and differentiated only after the last call
+    careless: bool = False  # lowering forgets about layouts: the runner must notice and mend
 
     @property
     def inputs(self) -> list[str]:
@@ -596,7 +597,7 @@ def any_program(random: Random, mode: str | None = None, dynamic: bool | None = 
     again = replace(first, buffers=tuple(replace(b, salt=(b.salt + 7) % 41) for b in first.buffers))
     if is_legal(program, again):
         feeds.append(again)
-    return replace(program, feeds=tuple(feeds))
+    return replace(program, feeds=tuple(feeds), careless=random.random() < 0.15)
 
 
 def can_follow(program: Program, feed: Feed) -> bool:
@@ -619,7 +620,7 @@ def smaller(program: Program) -> Iterator[Program]:
         yield replace(program, lines=without(program.lines, i))
     for i in range(len(program.returns) * (len(program.returns) > 1)):
         yield replace(program, returns=without(program.returns, i))
-    for way in ("keep", "simulated", "dynamic"):
+    for way in ("careless", "keep", "simulated", "dynamic"):
         if getattr(program, way):
             yield replace(program, **{way: False})
     for i in range(len(program.inputs)):

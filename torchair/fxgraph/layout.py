@@ -372,12 +372,14 @@ class Contract:
         """
         found: list[Reshaped] = []
         for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
-            if layout is None or layout.base is not None or not isinstance(output, torch.Tensor):
+            if layout is None or not isinstance(output, torch.Tensor):
                 continue
             if output.layout is not torch.strided or output.ndim != len(layout.sizes):
                 continue
             read = before.read.knowing(layout.sizes, output.shape)
             try:
+                if layout.base is not None:
+                    layout = layout_of(layout.view(before.bases[layout.base], read))
                 if not lies(output, layout, read) and lies(output, layout, read, loosely=True):
                     found.append((place, tuple(output.shape), tuple(map(read, layout.strides))))
             except Unreadable:
