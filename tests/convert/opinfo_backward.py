@@ -214,14 +214,24 @@ class Compiler:
 
 
 class Called(nn.Module):
-    """A function as the module that AOTAutograd wants."""
+    """A function of tensors as the module that AOTAutograd wants: it takes sizes first, as Dynamo's do."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         super().__init__()
         self.call = call
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.call(*tensors)
+    def forward(self, *given: Any) -> Any:
+        return self.call(*(value for value in given if isinstance(value, torch.Tensor)))
+
+
+def symbols_of(fakes: Sequence[torch.Tensor]) -> dict[Any, tuple[int, int]]:
+    """Where each symbol is the size of a tensor: the number of the tensor, and the dim."""
+    found: dict[Any, tuple[int, int]] = {}
+    for number, fake in enumerate(fakes):
+        for dim, size in enumerate(fake.shape):
+            if isinstance(size, torch.SymInt):
+                found.setdefault(size.node.expr, (number, dim))
+    return found
 
 
 class Sample:
@@ -261,8 +271,11 @@ class Sample:
             raise NotImplementedError("AOTAutograd ends the process; Dynamo does not hand it such tensors")
         fake_mode = FakeTensorMode(shape_env=ShapeEnv())
         fakes = [fake_mode.from_tensor(tensor, static_shapes=not dynamic) for tensor in self.tensors()]
+        places = symbols_of(fakes).values()
+        inputs = [*(fakes[number].shape[dim] for number, dim in places), *fakes]
         with tracing(TracingContext(fake_mode)):
-            return compile_dynamo(Called(self), fakes, compiler.settings, {}, compiler)  # type: ignore[arg-type]
+            run = compile_dynamo(Called(self), inputs, compiler.settings, {}, compiler)  # type: ignore[arg-type]
+        return lambda *tensors: run(*(tensors[number].shape[dim] for number, dim in places), *tensors)
 
     def steps(self, call: Callable[..., list[Any]]) -> list[Step]:
         """A training step for each layout of tangents."""

@@ -15,7 +15,8 @@ from random import Random
 import torch
 
 from tests.fuzz.oracle import Count, Failure, check
-from tests.fuzz.programs import MODES, Program, any_program, shrink
+from tests.fuzz.programs import MODES, Program, any_program
+from tests.fuzz.shrink import shrink
 
 SHOWN = 2  # failures of one kind that are shrunk and printed
 PER_SEED = 1_000_000  # programs of one seed

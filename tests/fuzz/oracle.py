@@ -33,10 +33,11 @@ from torchair.engine import lower as lowering
 
 TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.float64: (1e-8, 1e-9)}
 Function = Callable[..., list[torch.Tensor]]
+_view = lowering._view
 # Lowering that leaves results as they come, and returns copies in place of views of inputs.
 CARELESS: dict[str, Any] = {
     "_lay_out": lambda state, results, outputs: None,
-    "_view": lambda state, layout: lowering._own(state, state.placeholders[layout.base], None),
+    "_view": lambda state, layout: lowering._own(state, _view(state, layout), None),
 }
 
 

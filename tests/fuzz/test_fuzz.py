@@ -13,7 +13,8 @@ import torch
 
 from tests.fuzz.__main__ import hunt, options
 from tests.fuzz.oracle import Count, compare, observe
-from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal, shrink
+from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
+from tests.fuzz.shrink import shrink
 
 
 def count_of(programs: int, engine: str, mode: str, device: str = "cpu") -> Count:

@@ -15,6 +15,7 @@ from torchair.core.quick import Written
 from torchair.core.torch_private import (
     aot_autograd,
     default_partition,
+    regenerated_outputs,
     static_input_indices,
     written_by_plain_call,
 )
@@ -41,6 +42,7 @@ def compile_dynamo(
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
             static = () if backward else static_input_indices(len(inputs))
+            regenerated = {} if backward else regenerated_outputs(len(inputs))
             with torch.profiler.record_function("npu_fx_compiler inference"):
                 runner = compile(
                     gm,
@@ -50,6 +52,7 @@ def compile_dynamo(
                     backward=backward,
                     is_inference=is_inference,
                     guarded=True,
+                    regenerated=regenerated,
                     files=files and files.phase("backward" if backward else "forward"),
                 )
             if is_inference and (written := written_by_plain_call(len(example))) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from torchair.debug.run_folder import PhaseFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
-from torchair.fxgraph.layout import Contract, Layout, absolute_inputs, layouts_of
+from torchair.fxgraph.layout import Contract, Layout, absolute_inputs, has_raw_windows, layouts_of, leave_out
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
@@ -76,11 +76,12 @@ class Stage:
     ge_graph: Graph | None = None
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
     detours: Detours = field(default_factory=Detours)
+    is_raw: bool = False  # the graph looks at memory, not at tensors
 
     @property
     def uses_ir(self) -> bool:
-        """Graph mode goes through the IR; run eagerly, or where no way through it was found, it does not."""
-        return not self.settings.captures and not self.detours.without_ir
+        """Graph mode goes through the IR, except where no way through it was found."""
+        return not self.settings.captures and not self.detours.without_ir and not self.is_raw
 
 
 def compile_fx(
@@ -92,10 +93,12 @@ def compile_fx(
     backward: bool = False,
     is_inference: bool = True,
     guarded: bool = False,
+    regenerated: Mapping[int, int] | None = None,
     files: PhaseFiles | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
-    it is. `files` keep what the passes and the code generator made of it.
+    it is. `regenerated` outputs are returned as views of these inputs; `files` keep what the passes and the
+    code generator made of it.
 
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
@@ -105,6 +108,8 @@ def compile_fx(
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours = guarded, detours
+        if regenerated and not settings.has_user_passes:
+            stage.layouts = leave_out(prepared, stage.layouts, regenerated)
         try:
             return compile_stage(prepared, stage, files)
         except Exception as error:
@@ -124,8 +129,10 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     run(FX_PASSES, gm, context)
     if settings.has_user_passes:
         stage.layouts = layouts_of(gm)
+    stage.is_raw = has_raw_windows(gm)
     stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
-    specialist = static_kernels(gm, stage) if settings.captures else None
+    contract = Contract(stage.layouts, tuple(stage.inputs), lets_go=stage.backward)
+    specialist = static_kernels(gm, stage, contract) if settings.captures else None
     if settings.captures:
         lowered = run(CAPTURE_PASSES, gm, context)
     elif stage.uses_ir:
@@ -145,7 +152,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
         stage.name,
         specialist=specialist,
         recorded=trace_files(stage, files),
-        contract=Contract(stage.layouts, tuple(stage.inputs), lets_go=stage.backward),
+        contract=contract,
     )
     runner.conversion = stage.report
     stage.report.detours.extend(stage.detours.said)
@@ -249,7 +256,7 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     return lower(graph, placeholders, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
 
 
-def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
+def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> StaticKernels | None:
     """Who makes programs for single shapes, if asked for; from the graph before memory is planned."""
     settings = stage.settings
     if not settings.static_kernels or stage.backward:
@@ -263,6 +270,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage) -> StaticKernels | None:
         copy_graph(gm),
         stage.name,
         stage.static,
+        contract,
         cached=not settings.static_kernels_uncached,
         symbol=settings.static_kernel_symbol,
         values=settings.static_kernel_values,

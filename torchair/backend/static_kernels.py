@@ -39,7 +39,7 @@ from torchair.core.torch_private import (
     faking,
     load_graph,
 )
-from torchair.fxgraph.layout import Contract, layouts_of
+from torchair.fxgraph.layout import Contract
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Order:
             with faking(mode):
                 inputs = [like.make() if isinstance(like, Like) else like for like in self.likes]
             fake_tensor_prop(gm, mode, inputs)
-            made = build(
+            return build(
                 "inductor",
                 gm,
                 inputs,
@@ -94,7 +94,6 @@ class Order:
                 tuned=True,
                 cached=self.cached,
             )
-        return Promised(made, Contract(layouts_of(gm), tuple(inputs)), key_function(()), "static kernels")
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""
@@ -113,10 +112,11 @@ class Order:
 class Job(Pending):
     """One program on its way."""
 
-    def __init__(self, title: str, order: Order) -> None:
+    def __init__(self, title: str, order: Order, contract: Contract) -> None:
         super().__init__()
         self._title = title
         self._order = order
+        self._contract = contract
         self._failed = ""
 
     def run(self) -> None:
@@ -136,7 +136,7 @@ class Job(Pending):
         if self._failed:
             return None
         try:
-            return self._order.fill()
+            return Promised(self._order.fill(), self._contract, key_function(()), self._title)
         except Exception as error:
             logger.warning("static kernels for %s: not loaded: %s", self._title, _last_line(str(error)))
             return None
@@ -210,6 +210,7 @@ class StaticKernels:
         gm: fx.GraphModule,
         name: str,
         static: Sequence[int],
+        contract: Contract,
         *,
         cached: bool,
         symbol: int,
@@ -218,6 +219,7 @@ class StaticKernels:
         self._gm = gm
         self._name = name
         self._static = tuple(static)
+        self._contract = contract
         self._cached = cached
         self._symbol = symbol
         self._values = None if values is None else set(values)
@@ -235,7 +237,8 @@ class StaticKernels:
         except Exception as error:
             logger.warning("static kernels for %s: not compiled: %s", title, _last_line(str(error)))
             return None
-        job = Job(title, Order(graph, likes, self._static, self._cached, torch.get_num_threads()))
+        order = Order(graph, likes, self._static, self._cached, torch.get_num_threads())
+        job = Job(title, order, self._contract)
         WORKER.give(job)
         return job
 

@@ -45,6 +45,7 @@ class Promised:
         self._contract = contract
         self._key_of = key_of
         self._name = name
+        self._has_gaps = bool(contract.left_out)
         self._known: dict[Hashable, Mends] = {}
 
     @property
@@ -61,15 +62,17 @@ class Promised:
         mends = self._known.get(key)
         if mends is None or EVERY_CALL:
             return self._look(key, args)
-        if mends is NOTHING:
+        if mends is NOTHING and not self._has_gaps:
             return self.program(args)
-        before = self._contract.before(args) if mends.wrong else None
+        before = self._contract.before(args) if mends.wrong or self._has_gaps else None
         outputs = reshaped(self.program(args), mends.unit_strides)
-        return outputs if before is None else self._contract.mend(before, outputs, mends.wrong)
+        if before is None:
+            return outputs
+        return self._contract.mend(before, self._contract.filled(before, outputs), mends.wrong)
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
         before = self._contract.before(args)
-        outputs = self.program(args)
+        outputs = self._contract.filled(before, self.program(args))
         unit_strides = self._contract.unit_strides(before, outputs)
         outputs = reshaped(outputs, unit_strides) if unit_strides else outputs
         faults = self._contract.faults(before, outputs)

@@ -27,7 +27,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
-from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
+from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
@@ -94,12 +94,13 @@ __all__ = [
     "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir", "inductor_config",
     "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked", "joint_graph_passes",
     "known_options", "library_path", "load_graph", "lower_bound", "lower_functionalized",
-    "lowering_table", "make_fx", "native_runner", "neg_view", "pick_vec_isa", "profiler", "raw_stream_getter",
-    "register_replacement", "reinplace", "remove_noops", "reset_dynamo", "resolve_overload",
-    "same_addresses", "select_decomp_table", "snapshot_fake", "stable_cache_keys", "static_input_indices",
-    "statically_known_true", "storage_id", "storage_use_count", "symbol_facts", "sympy_interp",
-    "torch_key", "tracing", "tree_flatten", "tree_unflatten", "unclaimed_symbols", "unfunctionalized",
-    "with_shape_env", "without_modes", "writes_in_place", "written_by_plain_call",
+    "lowering_table", "make_fx", "native_runner", "neg_view", "pick_vec_isa", "profiler",
+    "raw_stream_getter", "regenerated_outputs", "register_replacement", "reinplace", "remove_noops",
+    "reset_dynamo", "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake",
+    "stable_cache_keys", "static_input_indices", "statically_known_true", "storage_id",
+    "storage_use_count", "symbol_facts", "sympy_interp", "torch_key", "tracing", "tree_flatten",
+    "tree_unflatten", "unclaimed_symbols", "unfunctionalized", "with_shape_env", "without_modes",
+    "writes_in_place", "written_by_plain_call",
 ]  # fmt: skip
 
 
@@ -447,6 +448,22 @@ def static_input_indices(count: int) -> tuple[int, ...]:
     if context is None or context.fw_metadata is None:
         return ()
     return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+def regenerated_outputs(count: int) -> dict[int, int]:
+    """Outputs of the forward graph being compiled that AOTAutograd makes anew as views of inputs, and those
+    inputs. Of what the graph returns there only sizes, strides and offset are asked.
+    """
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None or len(facts.input_info) != count:
+        return {}
+    first = facts.num_mutated_inp_runtime_indices
+    return {
+        first + place: info.base_idx
+        for place, info in enumerate(facts.output_info)
+        if info.output_type is OutputType.alias_of_input and info.base_idx is not None
+    }
 
 
 @contextlib.contextmanager

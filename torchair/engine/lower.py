@@ -339,7 +339,8 @@ def _output(state: Lowering, result: Result) -> Any:
         return number_node(state, as_host(state.value(result.tensor)).value)
     if isinstance(found, Host):
         return _as_data(state, found, state.device if layout is None else layout.device)
-    return _own(state, found, layout)
+    # A view of an argument whose place only the data decides is the view that was made here.
+    return found if result.kind == "alias" else _own(state, found, layout)
 
 
 def _lay_out(state: Lowering, results: Sequence[Result], outputs: list[Any]) -> None:

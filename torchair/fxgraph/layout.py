@@ -17,8 +17,8 @@ Strides of dims of size 1 and of tensors without elements are part of the promis
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +61,7 @@ class Layout:
     storage: int
     base: int | None = None  # the input it is a view of
     steps: tuple[Step, ...] = ()  # how to view the input
+    is_left_out: bool = False  # the program returns None in its place
     is_example: bool = False  # numbers are examples: only the order of the strides counts
 
     @property
@@ -85,6 +86,30 @@ def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
     returned: Any = gm.graph.output_node().args[0]
     listed = returned if isinstance(returned, list | tuple) else [returned]
     return tuple(_layout(node, index, storages) for node in listed)
+
+
+def leave_out(
+    gm: fx.GraphModule, layouts: Sequence[Layout | None], inputs: Mapping[int, int]
+) -> tuple[Layout | None, ...]:
+    """Outputs that are views of inputs to the caller, though the graph, which is functional, looks at the new
+    value of the input: they are made of the input, and the graph returns None in their place.
+    """
+    made = list(layouts)
+    index = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    writes = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    news = {node.args[1]: index[node.args[0]] for node in writes if node.args[0] in index}
+    output = gm.graph.output_node()
+    returned: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for place, base in inputs.items():
+        layout = made[place]
+        if layout is None or layout.base is not None:
+            continue
+        root, steps = root_of(returned[place])
+        if news.get(root) == base:
+            made[place] = replace(layout, base=base, steps=steps, is_left_out=True)
+            returned[place] = None
+    output.args = (tuple(returned),)
+    return tuple(made)
 
 
 def layout_of(value: torch.Tensor, storage: int = 0) -> Layout:
@@ -158,11 +183,23 @@ def absolute_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
     found: dict[int, fx.Node] = {}
     inputs = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     for target in ABSOLUTE:
-        for node in gm.graph.find_nodes(op="call_function", target=target):
+        for node in _calls(gm, target):
             root, _ = root_of(node.args[0])
             if root in inputs:
                 found.setdefault(inputs[root], node)
     return found
+
+
+def has_raw_windows(gm: fx.GraphModule) -> bool:
+    """Is a window taken from memory that its tensor looks at through a view (with another dtype, say)? To the
+    IR, whose tensors are logical, that memory is lost.
+    """
+    sources = [node.args[0] for target in ABSOLUTE for node in _calls(gm, target)]
+    return any(viewed_by(source) is not None for source in sources)
+
+
+def _calls(gm: fx.GraphModule, target: Any) -> Iterable[fx.Node]:
+    return gm.graph.find_nodes(op="call_function", target=target)
 
 
 def memory_of(value: Any) -> int | None:
@@ -275,7 +312,7 @@ def _length(layout: Layout, read: Read) -> Any:
 
 
 def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
-    ends = [(hint(layout.offset) + hint(_length(layout, lambda n: n)), layout) for layout in layouts]
+    ends = [(hint(layout.offset) + _length(layout, hint), layout) for layout in layouts]
     last = max(ends, key=lambda end: end[0])[1]
     return read(last.offset) - read(first.offset) + _length(last, read)
 
@@ -286,9 +323,7 @@ def _alike(layouts: Sequence[Layout]) -> bool:
 
 def _cover(layouts: Sequence[Layout]) -> int | None:
     """The dense one among layouts of one storage that reaches over all others."""
-    spans = [
-        (hint(layout.offset), hint(layout.offset) + hint(_length(layout, lambda n: n))) for layout in layouts
-    ]
+    spans = [(hint(layout.offset), hint(layout.offset) + _length(layout, hint)) for layout in layouts]
     low, high = min(start for start, _ in spans), max(end for _, end in spans)
     for place, (span, layout) in enumerate(zip(spans, layouts, strict=True)):
         if span == (low, high) and dense_order(layout) is not None:
@@ -326,7 +361,6 @@ class Contract:
     layouts: tuple[Layout | None, ...]
     fakes: tuple[Any, ...]
     lets_go: bool = False  # arguments are dropped while the program runs, as those of a backward graph
-    names: tuple[str, ...] = field(default=())
 
     @cached_property
     def _binding(self) -> Binding:
@@ -337,6 +371,21 @@ class Contract:
         return tuple(
             {layout.base for layout in self.layouts if layout is not None and layout.base is not None}
         )
+
+    @cached_property
+    def left_out(self) -> tuple[int, ...]:
+        """Outputs that no program makes."""
+        layouts = enumerate(self.layouts)
+        return tuple(place for place, layout in layouts if layout is not None and layout.is_left_out)
+
+    def filled(self, before: Before, outputs: Sequence[Any]) -> list[Any]:
+        """The outputs, with those that no program makes."""
+        made = list(outputs)
+        for place in self.left_out:
+            layout = self.layouts[place]
+            assert layout is not None and layout.base is not None, "what is left out is a view of an input"
+            made[place] = layout.view(before.bases[layout.base], before.read)
+        return made
 
     def before(self, args: Sequence[Any]) -> Before:
         """To be asked before the program runs."""

@@ -86,7 +86,7 @@ def embedding_bag_dense_backward(
 ):  # fmt: skip
     """The gradient of the table: each row gets that of its bag."""
     if _MODES[mode] == "max":
-        return _to_maxima(grad, maximum_indices, num_weights)
+        return _to_maxima(grad, maximum_indices, bag_size, num_weights)
     rows = ge.GatherV2(grad, offset2bag, [0])
     if _MODES[mode] == "mean":
         share = ge.GatherV2(ge.Maximum(bag_size, like(1, bag_size)), offset2bag, [0])
@@ -96,10 +96,13 @@ def embedding_bag_dense_backward(
     return embedding_dense_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
-def _to_maxima(grad, maximum_indices, num_weights):
-    """Every column's gradient to the row that its maximum came from; empty bags have none."""
+def _to_maxima(grad, maximum_indices, bag_size, num_weights):
+    """Every column's gradient to the row that its maximum came from; empty bags have none, whatever index
+    stands there.
+    """
     places = cast(maximum_indices, INT64)
-    known = ge.GreaterEqual(places, cast(0, INT64))
+    filled = ge.Greater(ge.Unsqueeze(bag_size, axes=[1]), like(0, bag_size))
+    known = ge.LogicalAnd(ge.GreaterEqual(places, cast(0, INT64)), filled)
     zeros = ge.Fill(pack([num_weights, size_of(grad, 1)]), like(0, grad))
     parts = ge.SelectV2(known, grad, like(0, grad))
     return ge.ScatterElements(zeros, ge.Maximum(places, cast(0, INT64)), parts, axis=0, reduction="add")

@@ -138,7 +138,7 @@ def lerp(start, end, weight: Operand):
 @kernel("ClipByValueV2")
 def clip_by_value(x, clip_value_min: Operand, clip_value_max: Operand):
     """min(max(x, lo), hi): hi where lo > hi; NaN stays. A bound that no value can pass is no bound."""
-    low, high = _bound(x, clip_value_min), _bound(x, clip_value_max)
+    low, high = _bound(clip_value_min, -math.inf), _bound(clip_value_max, math.inf)
     if isinstance(low, torch.Tensor) and high is not None and not isinstance(high, torch.Tensor):
         return torch.clamp_max(torch.maximum(x, low), high)
     if isinstance(high, torch.Tensor) and low is not None and not isinstance(low, torch.Tensor):
@@ -146,9 +146,9 @@ def clip_by_value(x, clip_value_min: Operand, clip_value_max: Operand):
     return x if low is None and high is None else torch.clamp(x, low, high)
 
 
-def _bound(x: torch.Tensor, bound: Operand) -> Any:
-    """None for an infinite bound."""
-    return None if isinstance(bound, float) and math.isinf(bound) else bound
+def _bound(bound: Operand, nothing: float) -> Any:
+    """None for a bound that holds nothing back."""
+    return None if isinstance(bound, float) and bound == nothing else bound
 
 
 @kernel("NanToNum")
