@@ -12,6 +12,7 @@ from tests.convert.harness import check, converted
 from torchair import ge
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
+from torchair.fxgraph.layout import layout_of
 from torchair.ge.graph import Feed, Graph, Result
 
 aten = torch.ops.aten
@@ -187,7 +188,10 @@ def run(op, arguments, attrs, outputs=1):
         made = getattr(ge, op)(*[feed(value) for value in arguments], **attrs)
         made = made if isinstance(made, tuple) else (made,)
         ge.NetOutput(list(made[:outputs]), node_name="NetOutput")
-    graph.results = [Result("tensor", tensor, meta=tensor.meta) for tensor in made[:outputs]]
+    graph.results = [
+        Result("tensor", tensor, layout=layout_of(tensor.meta, place))
+        for place, tensor in enumerate(made[:outputs])
+    ]
     return interpret(graph, given, torch.device("cpu"))
 
 

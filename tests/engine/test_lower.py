@@ -14,9 +14,9 @@ from torchair.core.torch_private import select_decomp_table
 from torchair.engine import lower as lowering
 from torchair.engine.evaluate import call, evaluate
 from torchair.engine.interpret import interpret
-from torchair.fxgraph.layout import arrange, layout_of
 from torchair.engine.lower import lower
 from torchair.engine.registry import has_kernel, kernel_names
+from torchair.fxgraph.layout import arrange, layout_of
 from torchair.ge.graph import Graph
 from torchair.ge.host import Host
 

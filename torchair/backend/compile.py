@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
         stage.name,
         specialist=specialist,
         recorded=trace_files(stage, files),
-        contract=contract,
+        contract=replace(contract, is_eager=settings.captures and program.kind in ("eager", "fx")),
     )
     runner.conversion = stage.report
     stage.report.detours.extend(stage.detours.said)
@@ -321,6 +321,8 @@ def codegen_kind(stage: Stage) -> str:
     settings = stage.settings
     if settings.run_eagerly or (settings.dumps and settings.captures):
         return "eager"
+    if settings.codegen == "reference" and not stage.uses_ir:
+        return "eager"
     if settings.codegen != "auto":
         return settings.codegen
     if stage.device.type == "cpu" and settings.captures and not stage.backward and stage.calls >= MANY_CALLS:
@@ -414,13 +416,16 @@ class Reference:
         try:
             return interpret(self._graph, args, self._stage.device, observe)
         except Exception as error:
-            if written:
+            # What is not ours may have acted already, or would act twice.
+            if written or any(op.type == "TorchOp" for op in self._graph.ops):
                 raise
+            # What the ops themselves refuse, they refuse here too, and that is what is told.
+            outputs = build("eager", self._gm, self._stage.inputs)(args)
             why = f"{type(error).__name__}: {first_line(error)}"
             text = f"the reference engine failed ({why}); ops run one by one"
             logger.error("%s: %s", self._stage.name, text)
             self._stage.detours.say("reference", text)
-            return build("eager", self._gm, self._stage.inputs)(args)
+            return outputs
 
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:

@@ -78,7 +78,9 @@ class Promised:
         faults = self._contract.faults(before, outputs)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        self._known[key] = Mends(unit_strides, tuple(faults)) if unit_strides or faults else NOTHING
+        # What varies from call to call of one key, because the data decides it, is looked at in every call.
+        if not unit_strides or self._contract.is_static:
+            self._known[key] = Mends(unit_strides, tuple(faults)) if unit_strides or faults else NOTHING
         if not faults:
             return outputs
         self._report(faults)

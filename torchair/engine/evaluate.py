@@ -114,7 +114,11 @@ def _as_promised(tensor: Tensor, value: Value) -> Value:
     """
     if isinstance(value, Host) or not isinstance(tensor.meta, torch.Tensor) or tensor.op.type in INPUT_TYPES:
         return value
-    if tensor.meta.layout is not torch.strided:
+    if tensor.meta.layout is not torch.strided or len(tensor.meta.shape) != value.ndim:
+        return value
+    # A tensor that was turned around in place has other sizes than when it was made.
+    pairs = zip(value.shape, tensor.meta.shape, strict=True)
+    if any(have != want for have, want in pairs if not is_symbol(have) and not is_symbol(want)):
         return value
     layout = layout_of(tensor.meta)
     # Symbols here are not those that a tracer around us knows.

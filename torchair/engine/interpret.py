@@ -10,6 +10,7 @@ import torch
 
 from torchair.engine.evaluate import Value, evaluate, flat_values
 from torchair.engine.kernels.control import run_control, takes_number
+from torchair.engine.order import writes_last
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, arrange, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
@@ -46,9 +47,11 @@ def interpret(
         return isinstance(value, torch.Tensor) and memory_of(value) in owned
 
     with torch.no_grad():
-        for op in graph.ops:
+        for op in writes_last(graph):
             if op.type == OUTPUT_TYPE:
                 continue
+            if op.type == "Assign":
+                _keep_apart(op, values)
             if op.type in INPUT_TYPES:
                 made = [feed_value(graph.feeds[op.name], args)]
             elif op.subgraphs:
@@ -73,6 +76,17 @@ def interpret(
         reader = Binding(_fakes(graph, len(args))).reader(args)
         made = [read(result, values | kept, args, device, reader) for result in graph.results]
         return _laid_out(graph.results, made, reader)
+
+
+def _keep_apart(op: Op, values: dict[Tensor, Value]) -> None:
+    """Before an argument is written, what other writes still read of its memory is copied."""
+    target = values[op.inputs[0]]
+    if not isinstance(target, torch.Tensor):
+        return
+    for tensor, value in values.items():
+        is_shared = isinstance(value, torch.Tensor) and memory_of(value) == memory_of(target)
+        if is_shared and tensor.op.type not in INPUT_TYPES:
+            values[tensor] = value.clone()
 
 
 def _argument(value: Value, is_number: bool, device: torch.device) -> Any:

@@ -31,6 +31,7 @@ from torchair.core.torch_private import (
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
+from torchair.engine.order import writes_last
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import separate, take_over
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
@@ -110,7 +111,7 @@ def lower(
         _bind_symbols(state, node)
     needless = _needless_moves(graph)
     with torch.no_grad():
-        for op in graph.ops:
+        for op in writes_last(graph):
             if op in needless:
                 state.values[op.outputs[0]] = state.values[op.inputs[0]]
             else:

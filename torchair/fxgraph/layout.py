@@ -26,7 +26,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import OpOverload, storage_id
+from torchair.core.torch_private import OpOverload, is_unbacked, storage_id
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
@@ -62,6 +62,7 @@ class Layout:
     base: int | None = None  # the input it is a view of
     steps: tuple[Step, ...] = ()  # how to view the input
     is_left_out: bool = False  # the program returns None in its place
+    is_lazy: bool = False  # its elements are conjugated or negated when they are read
     is_example: bool = False  # numbers are examples: only the order of the strides counts
 
     @property
@@ -121,6 +122,7 @@ def layout_of(value: torch.Tensor, storage: int = 0) -> Layout:
         value.dtype,
         value.device,
         storage,
+        is_lazy=value.is_conj() or value.is_neg(),
     )
 
 
@@ -166,8 +168,8 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
     for place, argument in enumerate(call.args):
         if isinstance(argument, fx.Node) and memory_of(argument.meta.get("val")) == memory:
             if call.target._schema.is_mutable:  # type: ignore[union-attr]
-                # What writes into a tensor returns that tensor.
-                return argument, None
+                # What writes into a tensor returns that tensor; what turns it around in place does not here.
+                return None if torch.Tag.inplace_view in call.target.tags else (argument, None)  # type: ignore[union-attr]
             rest = (*call.args[:place], *call.args[place + 1 :])
             plain_args, plain_kwargs = map_arg((rest, dict(call.kwargs)), lambda n: n.meta.get("val", n))
             return argument, Step(call.target, tuple(plain_args), dict(plain_kwargs), place, item)
@@ -305,10 +307,12 @@ def stride_order(sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[int, ...
 
 def _length(layout: Layout, read: Read) -> Any:
     """Elements from the first to the last."""
-    if any(hint(size) == 0 for size in layout.sizes):
+    if any(equal(size, 0) for size in layout.sizes):
         return 0
     pairs = zip(layout.sizes, layout.strides, strict=True)
-    return sum((read(size) - 1) * read(step) for size, step in pairs) + 1
+    total = sum((read(size) - 1) * read(step) for size, step in pairs) + 1
+    # A size may still turn out to be 0.
+    return torch.sym_max(total, 0) if is_symbol(total) else max(total, 0)
 
 
 def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
@@ -318,7 +322,9 @@ def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
 
 
 def _alike(layouts: Sequence[Layout]) -> bool:
-    return len({layout.dtype for layout in layouts}) == 1
+    """Can they be parts of one tensor?"""
+    is_plain = not any(layout.is_lazy or layout.is_example for layout in layouts)
+    return is_plain and len({layout.dtype for layout in layouts}) == 1
 
 
 def _cover(layouts: Sequence[Layout]) -> int | None:
@@ -338,10 +344,11 @@ Reshaped = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 def reshaped(outputs: Sequence[Any], changes: Sequence[Reshaped]) -> list[Any]:
-    """The outputs, some seen with other strides."""
+    """The outputs, those of these sizes seen with other strides."""
     made = list(outputs)
     for place, sizes, strides in changes:
-        made[place] = made[place].as_strided(sizes, strides)
+        if made[place].shape == sizes:
+            made[place] = made[place].as_strided(sizes, strides)
     return made
 
 
@@ -361,6 +368,7 @@ class Contract:
     layouts: tuple[Layout | None, ...]
     fakes: tuple[Any, ...]
     lets_go: bool = False  # arguments are dropped while the program runs, as those of a backward graph
+    is_eager: bool = False  # the graph's own ops run: their strides are eager's, where fake tensors may err
 
     @cached_property
     def _binding(self) -> Binding:
@@ -371,6 +379,11 @@ class Contract:
         return tuple(
             {layout.base for layout in self.layouts if layout is not None and layout.base is not None}
         )
+
+    @cached_property
+    def is_static(self) -> bool:
+        """Are all results laid out alike in every call of a key? Not where only the data decides sizes."""
+        return not any(is_unbacked(number) for layout in self.layouts if layout for number in layout.numbers)
 
     @cached_property
     def left_out(self) -> tuple[int, ...]:
@@ -401,14 +414,15 @@ class Contract:
         for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
             if layout is None or not isinstance(output, torch.Tensor) or output.layout is not torch.strided:
                 continue
+            if output.ndim != len(layout.sizes):
+                continue
             try:
                 if layout.base is not None:
                     why = _alias_fault(layout, output, before)
                 else:
                     read = before.read.knowing(layout.sizes, output.shape)
-                    why = _stride_fault(layout, output, read) or _memory_fault(
-                        layout, output, read, before, owners, starts
-                    )
+                    why = "" if self.is_eager else _stride_fault(layout, output, read)
+                    why = why or _memory_fault(layout, output, read, before, owners, starts)
             except Unreadable:
                 continue
             if why:
@@ -420,6 +434,8 @@ class Contract:
         without elements at all. Looking at them with other strides costs no copy.
         """
         found: list[Reshaped] = []
+        if self.is_eager:
+            return ()
         for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
             if layout is None or not isinstance(output, torch.Tensor):
                 continue
@@ -454,9 +470,12 @@ class Contract:
                 ]
         for group in groups.values():
             layouts = [layout for place in group if (layout := self.layouts[place]) is not None]
-            for place, value in zip(
-                group, _placed([mended[place] for place in group], layouts, before.read), strict=True
-            ):
+            try:
+                values = _placed([mended[place] for place in group], layouts, before.read)
+            except Unreadable:
+                # Only the data decides where they lie: each has at least memory of its own.
+                values = [mended[place].clone() for place in group]
+            for place, value in zip(group, values, strict=True):
                 mended[place] = value
         return mended
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchair.core.torch_private import without_modes
@@ -21,6 +22,8 @@ def number_key(number: Any) -> Hashable:
     """Type and bits of a number; a symbol by its expression (SymInts themselves cannot be hashed)."""
     if is_symbol(number):
         return type(number).__name__, number.node.expr
+    if isinstance(number, np.generic):
+        return str(number.dtype), number.tobytes()
     if isinstance(number, float):
         return "float", struct.pack("<d", number)
     if isinstance(number, complex):

@@ -37,9 +37,13 @@ def root_as_strided(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _owner(node: fx.Node) -> fx.Node:
     """The node that owns the memory, past views of the same dtype; a write in between stays in between."""
-    dtype = node.meta["val"].dtype
-    while (viewed := viewed_by(node)) is not None and viewed[1] is not None:
-        if viewed[0].meta["val"].dtype != dtype:
-            break
+    look = _look(node)
+    while (viewed := viewed_by(node)) is not None and viewed[1] is not None and _look(viewed[0]) == look:
         node = viewed[0]
     return node
+
+
+def _look(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
+    """How bits are read."""
+    value = node.meta["val"]
+    return value.dtype, value.is_conj(), value.is_neg()
