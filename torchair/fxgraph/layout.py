@@ -17,7 +17,7 @@ Strides of dims of size 1 and of tensors without elements are part of the promis
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -105,7 +105,7 @@ def leave_out(
         layout = made[place]
         if layout is None or layout.base is not None:
             continue
-        root, steps = root_of(returned[place])
+        root, steps = root_of(returned[place], news)
         if news.get(root) == base:
             made[place] = replace(layout, base=base, steps=steps, is_left_out=True)
             returned[place] = None
@@ -130,19 +130,21 @@ def _layout(node: Any, index: dict[fx.Node, int], storages: dict[int, int]) -> L
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    promised = layout_of(value, storages.setdefault(storage_id(value), len(storages)))
+    # What is conjugated when it is read need not share memory with what is not.
+    memory = id(node) if value.is_conj() or value.is_neg() else storage_id(value)
+    promised = layout_of(value, storages.setdefault(memory, len(storages)))
     root, steps = root_of(node)
     if root in index:
         return Layout(**{**vars(promised), "base": index[root], "steps": steps})
     return promised
 
 
-def root_of(node: fx.Node) -> tuple[fx.Node, tuple[Step, ...]]:
-    """The node that made the memory a node looks at (an input, or an op's result), and the views in
-    between.
+def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[Step, ...]]:
+    """The node that made the memory a node looks at (an input, or an op's result), or one of `ends` before
+    it, and the views in between.
     """
     steps: list[Step] = []
-    while (viewed := viewed_by(node)) is not None:
+    while node not in ends and (viewed := viewed_by(node)) is not None:
         node, step = viewed
         if step is not None:
             steps.append(step)
@@ -231,8 +233,8 @@ def arrange(
     else:
         first = layouts[cover]
         whole = _arranged(values[cover], first, read)
-        if not equal(whole.storage_offset(), 0):
-            whole = _written(whole.new_empty(_length(first, read)), whole, first, read, 0)
+        # A copy begins at the start of its memory; where a value begins in its own is not known here.
+        whole = whole.clone() if whole is values[cover] else whole
     return [_strided(whole, layout, read, read(layout.offset) - read(first.offset)) for layout in layouts]
 
 
@@ -240,18 +242,16 @@ def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
     """One value in memory of its own."""
     if value.layout is not torch.strided or value.ndim != len(layout.sizes) or lies(value, layout, read):
         return value
-    if not lies(value, layout, read, loosely=True):
-        order = stride_order(layout.sizes, layout.strides) if layout.is_example else dense_order(layout)
-        if order is None:
-            whole = _written(value.new_empty(_length(layout, read)), value, layout, read, 0)
-            return _strided(whole, layout, read, 0)
-        back = tuple(order.index(dim) for dim in range(len(order)))
-        value = value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
-    if lies(value, layout, read):
+    if lies(value, layout, read, loosely=True):
+        # Strides that nobody can tell by the elements are the runner's: it sees the real tensor.
         return value
-    if not equal(value.storage_offset(), 0):
-        value = value.clone()
-    return _strided(value, layout, read, 0)
+    order = stride_order(layout.sizes, layout.strides) if layout.is_example else dense_order(layout)
+    if order is None:
+        whole = _written(value.new_empty(_length(layout, read)), value, layout, read, 0)
+        return _strided(whole, layout, read, 0)
+    back = tuple(order.index(dim) for dim in range(len(order)))
+    value = value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    return value if lies(value, layout, read) else _strided(value, layout, read, 0)
 
 
 def _strided(whole: torch.Tensor, layout: Layout, read: Read, offset: Any) -> torch.Tensor:

@@ -24,9 +24,10 @@ def view_copy(
 
 
 def _array(x):
-    """The elements in order, from the start of their memory."""
-    x = x.contiguous()
-    return x.clone() if x.storage_offset() else x
+    """The elements in order, from the start of their memory. Always a copy: where a tensor begins in its
+    memory is not known while it is traced (`slice_scatter` keeps the offset of its input).
+    """
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 @kernel("MatrixDiagPart")
