@@ -81,10 +81,12 @@ def strides(tensor: torch.Tensor) -> list[int]:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Bytes from one tensor to another, None where they do not share a storage."""
-    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+    """Bytes from one tensor to another, None where they do not share a storage. Tensors without elements
+    share nothing that anybody could see.
+    """
+    if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return None
-    return a.data_ptr() - b.data_ptr() if a.numel() and b.numel() else "shared"
+    return a.data_ptr() - b.data_ptr()
 
 
 def look(program: Program, outputs: list[torch.Tensor], names: Names) -> Seen:

@@ -473,6 +473,9 @@ def as_dtype(random: Random, x: str, t: torch.Tensor) -> str:
 
 VIEWS = 4 * [simple_view] + 3 * [subscript, as_strided] + 2 * [unfold, view, permute] + [expand, cut, narrow]
 UNARY = (
+    # Numbers and constants that are only almost the same.
+    "torch.stack([1 / ({x} * 0.0), 1 / ({x} * -0.0)])", "torch.stack([{x} * 0.0, -0.0 * {x}])[0]",
+    "({x} * torch.tensor([1.0]).double() - {x} * torch.tensor([1.000000004]).double()) * 1e8",
     "{x}.cos()", "{x}.sin()", "{x}.exp()", "{x}.sigmoid()", "{x}.tanh()", "{x}.relu()", "-{x}", "{x}.abs()",
     "{x}.pow(2)", "{x}.pow(3)", "{x} ** 0.5", "{x} * {c}", "{x} + {c}", "{c} - {x}", "{x} / {c}",
     "1 / ({x} * {c})", "1 / ({x} + {c})", "{x} == {c}", "{x} * {x}", "{x} * 2", "{x}.clone()",

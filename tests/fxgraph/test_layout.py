@@ -286,3 +286,71 @@ def test_nothing_is_read_from_an_empty_source(device: torch.device, codegen: str
     values = torch.empty(0, 4, device=device)
     got = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)(x, mask, values)
     torch.testing.assert_close(got, fn(x, mask, values))
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x[1:].add_(1), x[1:, :2])[1],
+        lambda x: (x.flatten()[:].sub_(3), x.flatten()[2:])[1],
+        lambda x: (x.narrow(0, 1, x.size(0) - 1).mul_(2), x.select(1, 1))[1],
+    ],
+    ids=["slice", "flatten", "select"],
+)
+def test_views_of_written_inputs_cost_nothing(fn: Callable[..., Any], mode: str, codegen: str) -> None:
+    """AOTAutograd asks only where they lie; they are views of the input of the call, at any offset."""
+    if mode == "npugraph_ex" and codegen == "reference":
+        codegen = "eager"
+    run = torch.compile(fn, backend=backend(mode, codegen), dynamic=True)
+    for first in (7, 5, 7):
+        x, y = (torch.arange(40.0).as_strided((3, 4), (4, 1), first) for _ in range(2))
+        got, want = run(x), fn(y)
+        assert got.tolist() == want.tolist()
+        assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
+        assert got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_a_copy_made_before_a_write_keeps_what_was_there() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        kept = x.contiguous()
+        y.copy_(x)
+        x[1:] = 0
+        return kept.flatten()
+
+    for codegen in ("reference", "eager"):
+        torch.compiler.reset()
+        given, wanted = (
+            [torch.arange(60.0).as_strided((2, 2), (1, 10)), torch.zeros(2, 2)] for _ in range(2)
+        )
+        got = torch.compile(fn, backend=backend("max-autotune", codegen))(*given)
+        assert got.tolist() == fn(*wanted).tolist()
+        assert [t.tolist() for t in given] == [t.tolist() for t in wanted]
+
+
+def test_results_whose_size_the_data_decides_are_not_cut() -> None:
+    """What was learnt from one call of a key does not hold for the next."""
+    for mode in ("max-autotune", "npugraph_ex"):
+        torch.compiler.reset()
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            run = torch.compile(
+                lambda x: torch.unique(x, dim=1), backend=backend(mode, "eager"), dynamic=False
+            )
+            assert [run(x).shape[1] for x in (torch.ones(3, 4), torch.eye(3, 4), torch.ones(3, 4))] == [
+                1,
+                4,
+                1,
+            ]
+
+
+def test_lazy_conjugation_is_no_shared_memory() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v = x * 1
+        return v.conj(), v, (x * 2).conj().as_strided((3,), (1,), 0)
+
+    x = torch.complex(torch.arange(4.0), torch.arange(4.0))
+    for codegen in ("reference", "eager"):
+        torch.compiler.reset()
+        got = torch.compile(fn, backend=backend("max-autotune", codegen))(x)
+        assert [t.tolist() for t in got] == [t.tolist() for t in fn(x)]

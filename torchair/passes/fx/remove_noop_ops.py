@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private import detect_fake_mode, remove_noops
-from torchair.fxgraph.layout import ABSOLUTE
+from torchair.fxgraph.layout import ABSOLUTE, viewed_by
 from torchair.passes.fx.memory import Memory, flat
 from torchair.passes.run import PassContext
 
@@ -24,7 +24,7 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
     remove_noops(gm, detect_fake_mode(ctx.inputs))
     for node, source in windows:
-        if node.args[0] is not source:
+        if node.args[0] is not source and not _owns_memory(node.args[0]):
             _copy_for(node, source)
     for place in [place for place in _shared(gm.graph) if place not in shared]:
         _clone(gm.graph, place[0])
@@ -34,6 +34,11 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _calls(graph: fx.Graph, target: Any) -> Iterable[fx.Node]:
     return graph.find_nodes(op="call_function", target=target)
+
+
+def _owns_memory(node: Any) -> bool:
+    """Did this op make the memory it returns, so that it begins where the memory does?"""
+    return node.op == "call_function" and viewed_by(node) is None
 
 
 def _copy_for(node: fx.Node, removed: Any) -> None:
