@@ -78,10 +78,7 @@ def dtype_of(op: Any) -> torch.dtype | None:
 
 DIFFERENTIABLE = [name for name, op in BY_NAME.items() if dtype_of(op) is not None]
 # Operators with samples that fail, and why.
-FAILURES = {
-    "nn.functional.embedding_bag": "the maximum of an empty bag hands its gradient to the first row",
-    **dict.fromkeys(("narrow", "tensor_split"), "a view whose offset is read from data comes out as a copy"),
-}
+FAILURES: dict[str, str] = {}
 # The same where all sizes are symbols, of those operators that the tests take.
 SYMBOLIC_FAILURES = {
     "mean": "tangents with another stride in a dim of one element lead to other strides than promised",

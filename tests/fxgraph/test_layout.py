@@ -331,17 +331,17 @@ def test_a_copy_made_before_a_write_keeps_what_was_there() -> None:
 
 def test_results_whose_size_the_data_decides_are_not_cut() -> None:
     """What was learnt from one call of a key does not hold for the next."""
+    calls = [torch.ones(3, 4), torch.eye(3, 4), torch.ones(3, 4)]
     for mode in ("max-autotune", "npugraph_ex"):
         torch.compiler.reset()
-        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-            run = torch.compile(
-                lambda x: torch.unique(x, dim=1), backend=backend(mode, "eager"), dynamic=False
-            )
-            assert [run(x).shape[1] for x in (torch.ones(3, 4), torch.eye(3, 4), torch.ones(3, 4))] == [
-                1,
-                4,
-                1,
-            ]
+        run = torch.compile(lambda x: torch.unique(x, dim=1), backend=backend(mode, "eager"), dynamic=False)
+        with (
+            torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+            warnings.catch_warnings(),
+        ):
+            # Fake tensors tell other strides of `unique` than it has.
+            warnings.simplefilter("ignore", DegradedWarning)
+            assert [run(x).shape[1] for x in calls] == [1, 4, 1]
 
 
 def test_lazy_conjugation_is_no_shared_memory() -> None:
