@@ -102,7 +102,7 @@ CURES = {
     "DegradedWarning": (
         "The result is right; the text says what it costs and why. Mend the cause, or report it: a stage of "
         'torchair has failed. `warnings.simplefilter("error", torchair.DegradedWarning)` stops where it is '
-        "given; `report()` and `explain` keep all of them (`detours`)."
+        "given."
     ),
 }
 
