@@ -237,7 +237,7 @@ def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -
     return _INDUCTOR_MASKED_SCATTER(x, mask, source)
 
 
-_INDUCTOR_MASKED_SCATTER = select_decomp_table().get(torch.ops.aten.masked_scatter.default)
+_INDUCTOR_MASKED_SCATTER: Callable[..., Any] = select_decomp_table()[torch.ops.aten.masked_scatter.default]
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:

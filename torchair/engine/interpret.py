@@ -84,8 +84,9 @@ def _keep_apart(op: Op, values: dict[Tensor, Value]) -> None:
     if not isinstance(target, torch.Tensor):
         return
     for tensor, value in values.items():
-        is_shared = isinstance(value, torch.Tensor) and memory_of(value) == memory_of(target)
-        if is_shared and tensor.op.type not in INPUT_TYPES:
+        if not isinstance(value, torch.Tensor) or tensor.op.type in INPUT_TYPES:
+            continue
+        if memory_of(value) == memory_of(target):
             values[tensor] = value.clone()
 
 

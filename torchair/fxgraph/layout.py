@@ -20,7 +20,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -157,24 +157,24 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
     """
     if node.op != "call_function":
         return None
-    call, item = node, None
+    call: fx.Node = node
+    item: int | None = None
     if node.target is operator.getitem:
-        call, item = node.args  # type: ignore[assignment]
-        if not isinstance(call.target, OpOverload):
-            return None
-    elif not isinstance(node.target, OpOverload):
+        call, item = cast(Any, node.args)
+    target: Any = call.target
+    if not isinstance(target, OpOverload):
         return None
     memory = memory_of(node.meta.get("val"))
     if memory is None:
         return None
     for place, argument in enumerate(call.args):
         if isinstance(argument, fx.Node) and memory_of(argument.meta.get("val")) == memory:
-            if call.target._schema.is_mutable:  # type: ignore[union-attr]
+            if target._schema.is_mutable:
                 # What writes into a tensor returns that tensor; what turns it around in place does not here.
-                return None if torch.Tag.inplace_view in call.target.tags else (argument, None)  # type: ignore[union-attr]
+                return None if torch.Tag.inplace_view in target.tags else (argument, None)
             rest = (*call.args[:place], *call.args[place + 1 :])
-            plain_args, plain_kwargs = map_arg((rest, dict(call.kwargs)), lambda n: n.meta.get("val", n))
-            return argument, Step(call.target, tuple(plain_args), dict(plain_kwargs), place, item)
+            given: Any = map_arg((rest, dict(call.kwargs)), lambda n: n.meta.get("val", n))
+            return argument, Step(target, tuple(given[0]), dict(given[1]), place, item)
     return None
 
 
@@ -188,7 +188,7 @@ def absolute_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
     inputs = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     for target in ABSOLUTE:
         for node in _calls(gm, target):
-            root, _ = root_of(node.args[0])
+            root, _ = root_of(cast(fx.Node, node.args[0]))
             if root in inputs:
                 found.setdefault(inputs[root], node)
     return found
@@ -199,7 +199,7 @@ def has_raw_windows(gm: fx.GraphModule) -> bool:
     IR, whose tensors are logical, that memory is lost.
     """
     sources = [node.args[0] for target in ABSOLUTE for node in _calls(gm, target)]
-    return any(viewed_by(source) is not None for source in sources)
+    return any(viewed_by(cast(fx.Node, source)) is not None for source in sources)
 
 
 def _calls(gm: fx.GraphModule, target: Any) -> Iterable[fx.Node]:
