@@ -163,7 +163,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
     for row in candidates(node.target):
         done, result = _try(walk, row, node, args, kwargs, reasons)
         if done:
-            walk.report.converted[name] += 1
+            walk.count(name)
             return result
     decomposed = _decompose(walk, node, args, kwargs, reasons)
     if decomposed is not None:

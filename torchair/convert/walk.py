@@ -31,6 +31,13 @@ class Walk:
     opaque: Mapping[str, str] = field(default_factory=dict)
     # The node of the graph itself that is being converted, also while it is taken apart.
     top: str = ""
+    # The ops that the report counts as converted, in order.
+    converted: list[str] = field(default_factory=list)
+
+    def count(self, name: str) -> None:
+        """One more op was converted."""
+        self.converted.append(name)
+        self.report.converted[name] += 1
 
     def mark(self) -> Mark:
         """The state of the walk, to come back to."""
@@ -38,9 +45,9 @@ class Walk:
         return Mark(
             len(graph.ops),
             len(self.views),
-            set(self.parts),
+            len(self.parts),
             list(graph.scopes),
-            Counter(report.converted),
+            len(self.converted),
             (len(report.decomposed), len(report.fallbacks)),
         )
 
@@ -50,9 +57,10 @@ class Walk:
         while len(self.views) > mark.views:
             self.views.popitem()
         self.graph.scopes[:] = mark.scopes
-        for name in self.parts.keys() - mark.parts:
-            del self.parts[name]
-        self.report.converted = mark.converted
+        while len(self.parts) > mark.parts:
+            self.parts.popitem()
+        self.report.converted -= Counter(self.converted[mark.converted :])
+        del self.converted[mark.converted :]
         del self.report.decomposed[mark.reported[0] :], self.report.fallbacks[mark.reported[1] :]
 
 
@@ -62,7 +70,7 @@ class Mark:
 
     ops: int
     views: int
-    parts: set[str]
+    parts: int
     scopes: list[dict[str, Attr]]
-    converted: Counter[str]
+    converted: int
     reported: tuple[int, int]
