@@ -223,8 +223,9 @@ def test_a_whole_stage(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_layouts_that_a_stage_gets_wrong_are_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering forgets what it promised: strides by a copy, an alias by a view of its input."""
     monkeypatch.setattr(lowering, "_lay_out", lambda state, results, outputs: None)
+    view = lowering._view
     monkeypatch.setattr(
-        lowering, "_view", lambda state, layout: lowering._own(state, state.placeholders[layout.base], None)
+        lowering, "_view", lambda state, layout: lowering._own(state, view(state, layout), None)
     )
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from torchair.capture.promised import Promised
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private import make_fx
-from torchair.fxgraph.layout import Contract, arrange, layout_of, layouts_of
+from torchair.fxgraph.layout import Contract, arrange, layout_of, layouts_of, lies
 
 BASE = torch.arange(60.0)
 # Views of memory that begins at 0: dense, permuted, with gaps, overlapping, expanded, empty, unit dims.
@@ -38,8 +38,10 @@ def test_a_value_gets_any_layout(name: str) -> None:
     promised = VIEWS[name]
     value = promised.clone(memory_format=torch.contiguous_format)
     (made,) = arrange([value], [layout_of(promised)])
-    assert made.stride() == promised.stride()
     assert made.tolist() == promised.tolist()
+    # Strides that no element tells are left to the runner.
+    assert lies(made, layout_of(promised), int, loosely=True)
+    assert made.stride() == promised.stride() or name in ("empty", "unit")
 
 
 def test_what_lies_right_stays_where_it_is() -> None:

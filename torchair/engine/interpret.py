@@ -10,7 +10,7 @@ import torch
 
 from torchair.engine.evaluate import Value, evaluate, flat_values
 from torchair.engine.kernels.control import run_control, takes_number
-from torchair.engine.order import writes_last
+from torchair.engine.order import writes_argument, writes_last
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, arrange, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
@@ -50,7 +50,7 @@ def interpret(
         for op in writes_last(graph):
             if op.type == OUTPUT_TYPE:
                 continue
-            if op.type == "Assign":
+            if writes_argument(op):
                 _keep_apart(op, values)
             if op.type in INPUT_TYPES:
                 made = [feed_value(graph.feeds[op.name], args)]

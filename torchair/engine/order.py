@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from torchair.ge.graph import Graph, Op
+from torchair.ge.graph import INPUT_TYPES, Graph, Op
 
 
 def writes_last(graph: Graph) -> list[Op]:
-    """The ops in order, but `Assign`s whose result nobody reads at the end: a copy or view of the argument
-    may be the argument itself here, and be read after the place where the graph writes.
+    """The ops in order, but writes to arguments whose result nobody reads at the end: a copy or view of the
+    argument may be the argument itself here, and be read after the place where the graph writes.
     """
     read = {tensor for op in graph.ops for tensor in op.inputs}
     read |= {result.tensor for result in graph.results if result.tensor is not None}
-    last = [op for op in graph.ops if op.type == "Assign" and read.isdisjoint(op.outputs)]
+    last = [op for op in graph.ops if writes_argument(op) and read.isdisjoint(op.outputs)]
     first = [op for op in graph.ops if op not in set(last)]
     return [*first, *last]
+
+
+def writes_argument(op: Op) -> bool:
+    """Does it write an argument of the graph, rather than a value of it?"""
+    return op.type == "Assign" and op.inputs[0].op.type in INPUT_TYPES
