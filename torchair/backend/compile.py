@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,9 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     if files is not None:
         files.graph(gm)
         context.observe = files.after_pass
-    original = copy_graph(gm)
+    # Who may have to run the graph as it is: dumps of it, and calls that begin elsewhere in a storage.
+    absolute = absolute_inputs(gm)
+    original = copy_graph(gm) if settings.dumps or absolute else gm
     run(FX_PASSES, gm, context)
     if settings.has_user_passes:
         stage.layouts = layouts_of(gm)
@@ -141,7 +143,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     else:
         lowered = gm
     program = dumping(original, lowered, stage) or to_program(lowered, gm, stage)
-    program = anchored(program, original, stage)
+    program = anchored(program, original, absolute, stage)
     if files is not None:
         files.code(program, stage.inputs)
     runner = capture(
@@ -152,7 +154,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
         stage.name,
         specialist=specialist,
         recorded=trace_files(stage, files),
-        contract=replace(contract, is_eager=settings.captures and program.kind in ("eager", "fx")),
+        contract=replace(contract, is_eager=runs_as_it_is(program, stage)),
     )
     runner.conversion = stage.report
     stage.report.detours.extend(stage.detours.said)
@@ -374,20 +376,24 @@ def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> 
     return make(kind)
 
 
-def anchored(program: Program, original: fx.GraphModule, stage: Stage) -> Program:
+def runs_as_it_is(program: Program, stage: Stage) -> bool:
+    """Do the ops of the graph itself run, and not what conversion or a compiler made of them?"""
+    return program.kind in ("eager", "fx") and (stage.settings.run_eagerly or not stage.uses_ir)
+
+
+def anchored(program: Program, original: fx.GraphModule, absolute: Iterable[int], stage: Stage) -> Program:
     """A program that counts from the start of an input's storage is right for one offset in it; for others
     the ops run one by one.
     """
-    if program.kind == "eager" and stage.settings.captures:
+    if runs_as_it_is(program, stage):
         return program
     offsets = {
-        index: offset
-        for index in absolute_inputs(original)
-        if not is_symbol(offset := stage.inputs[index].storage_offset())
+        index: offset for index in absolute if not is_symbol(offset := stage.inputs[index].storage_offset())
     }
     if not offsets:
         return program
-    return Anchored(program, offsets, lambda: build("eager", original, stage.inputs))
+    count = len(original.graph.find_nodes(op="placeholder"))
+    return Anchored(program, offsets, lambda: build("eager", original, stage.inputs[:count]), count)
 
 
 class Reference:

@@ -6,12 +6,11 @@ given, without what failed; each try leaves out more, so there is an end.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 
 from torchair.convert.report import Reason
-from torchair.core.errors import BadOption, BadOptionType, BadPath, DegradedWarning, first_line
-from torchair.core.log import logger
+from torchair.core.errors import BadOption, BadOptionType, BadPath, first_line
+from torchair.core.log import degraded
 from torchair.engine.lower import KernelFailed
 from torchair.passes.run import PassFailed
 
@@ -45,6 +44,5 @@ class Detours:
     def say(self, what: str, why: str) -> bool:
         """Tell the user, and keep it for the report."""
         self.said.append(Reason(what, why))
-        logger.warning("%s: %s", what, why)
-        warnings.warn(f"{what}: {why}", DegradedWarning, stacklevel=2)
+        degraded(f"{what}: {why}")
         return True

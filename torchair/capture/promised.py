@@ -6,14 +6,12 @@ reported and mended, and so in all calls of that key: strides by a copy, an alia
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchair.capture.pending import Program
-from torchair.core.errors import DegradedWarning
-from torchair.core.log import logger
+from torchair.core.log import degraded
 from torchair.fxgraph.layout import Contract, Reshaped, reshaped
 
 REMEMBERED = 4096  # keys of which it is known whether results are as promised
@@ -64,14 +62,14 @@ class Promised:
             return self._look(key, args)
         if mends is NOTHING and not self._has_gaps:
             return self.program(args)
-        before = self._contract.before(args) if mends.wrong or self._has_gaps else None
+        before = self._contract.before(args, looks=False) if mends.wrong or self._has_gaps else None
         outputs = reshaped(self.program(args), mends.unit_strides)
         if before is None:
             return outputs
         return self._contract.mend(before, self._contract.filled(before, outputs), mends.wrong)
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
-        before = self._contract.before(args)
+        before = self._contract.before(args, looks=True)
         outputs = self._contract.filled(before, self.program(args))
         unit_strides = self._contract.unit_strides(before, outputs)
         outputs = reshaped(outputs, unit_strides) if unit_strides else outputs
@@ -90,5 +88,4 @@ class Promised:
         place, what = next(iter(faults.items()))
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         text = f"{self._name}: output {place} {what}{more}; a copy or a view puts it right on every call"
-        logger.warning(text)
-        warnings.warn(text, DegradedWarning, stacklevel=2)
+        degraded(text)

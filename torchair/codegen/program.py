@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from torchair.core.log import degraded
+
 
 @runtime_checkable
 class Program(Protocol):
@@ -54,17 +56,20 @@ class Boxed:
 
 
 class Anchored:
-    """A program that is right while some inputs begin at one place of their storage; another serves where
-    they do not, made when it is needed.
+    """A program that is right while some inputs begin at one place of their storage; another, of the first
+    `count` inputs, serves where they do not. It is made when it is needed.
     """
 
     _boxed_call = True
 
-    def __init__(self, program: Program, offsets: dict[int, int], other: Callable[[], Program]) -> None:
+    def __init__(
+        self, program: Program, offsets: dict[int, int], other: Callable[[], Program], count: int
+    ) -> None:
         self.program = program
         self.kind = program.kind
         self._offsets = tuple(offsets.items())
         self._make = other
+        self._count = count
         self._other: Program | None = None
 
     @property
@@ -74,6 +79,12 @@ class Anchored:
     def __call__(self, args: list[Any]) -> list[Any]:
         for index, offset in self._offsets:
             if args[index].storage_offset() != offset:
-                self._other = self._other or self._make()
-                return self._other(args)
+                if self._other is None:
+                    now = args[index].storage_offset()
+                    degraded(
+                        f"input {index} begins at {now} of its storage, and at {offset} when it was traced; "
+                        "as_strided counts from the start of the storage, so the ops run one by one"
+                    )
+                    self._other = self._make()
+                return self._other(args[: self._count])
         return self.program(args)

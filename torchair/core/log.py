@@ -1,4 +1,6 @@
-"""The `torchair` logger: line format, the level EVENT, `event` and `warning_once`; and a progress line."""
+"""The `torchair` logger: line format, the level EVENT, `event`, `warning_once`; telling of a degraded run;
+and a progress line.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from torchair.core.errors import DegradedWarning
 
 EVENT_LEVEL = 35
 logging.addLevelName(EVENT_LEVEL, "EVENT")
@@ -96,3 +101,9 @@ def progress(text: str) -> Iterator[None]:
 logger = make_logger("torchair")
 capture_logger = make_logger("npugraph_ex")
 """What recording and replaying has to say, whichever name capture mode was asked for by."""
+
+
+def degraded(text: str) -> None:
+    """Say that a run is less than promised: to the log, and as a warning of one category."""
+    logger.warning("%s", text)
+    warnings.warn(text, DegradedWarning, stacklevel=3)

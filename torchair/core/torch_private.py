@@ -92,7 +92,7 @@ __all__ = [
     "dynamo_utils", "enable_python_dispatcher", "end_pool_allocation", "fake_tensor_prop", "fake_tracing",
     "faking", "find_overload", "forget_data_sizes", "free_symbols", "fwd_only", "generated_source",
     "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir", "inductor_config",
-    "inductor_decompositions", "is_alias", "is_profiling", "is_unbacked", "joint_graph_passes",
+    "inductor_decompositions", "is_profiling", "is_unbacked", "joint_graph_passes",
     "known_options", "library_path", "load_graph", "lower_bound", "lower_functionalized",
     "lowering_table", "make_fx", "native_runner", "neg_view", "pick_vec_isa", "profiler",
     "raw_stream_getter", "regenerated_outputs", "register_replacement", "reinplace", "remove_noops",
@@ -389,11 +389,6 @@ def decomposition_of(op: Any) -> Callable[..., Any] | None:
     if found is None and isinstance(op, torch._ops.OpOverload) and op._can_decompose():
         found = op.decompose
     return found
-
-
-def is_alias(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Do two (fake) tensors share a storage?"""
-    return torch._C._is_alias_of(a, b)
 
 
 def is_unbacked(number: Any) -> bool:

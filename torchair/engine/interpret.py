@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -150,10 +151,8 @@ def read(
         return result.value
     layout = result.layout
     if result.kind == "alias" and layout is not None and layout.base is not None:
-        try:
+        with contextlib.suppress(Unreadable):
             return layout.view(args[layout.base], reader)
-        except Unreadable:
-            pass
     assert result.tensor is not None, "only constants have no tensor"
     value = values[result.tensor]
     if result.kind == "number":

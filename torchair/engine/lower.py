@@ -122,7 +122,7 @@ def lower(
         separate(state.graph, nodes, state.shared, fake_mode)
         # A constant is the graph's own: who is given one could write to it.
         constants = [node.meta.get("val") for node in state.graph.find_nodes(op="get_attr")]
-        state.owners = {memory_of(value): None for value in (*arguments, *constants) if _is_tensor(value)}
+        state.owners = {memory_of(value): None for value in (*arguments, *constants)}
         outputs = [_output(state, result) for result in graph.results]
         _lay_out(state, graph.results, outputs)
     state.graph.output(tuple(outputs))
@@ -511,10 +511,6 @@ def _given(value: Host, numbers: Sequence[Any], symbols: Sequence[Any]) -> Host:
 
 def _fake(result: fx.Node | Host) -> Value:
     return result if isinstance(result, Host) else result.meta["val"]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _source(op: Op) -> str:

@@ -102,7 +102,7 @@ def leave_out(
     output = gm.graph.output_node()
     returned: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for place, base in inputs.items():
-        layout = made[place]
+        layout = made[place] if place < len(made) else None
         if layout is None or layout.base is not None:
             continue
         root, steps = root_of(returned[place], news)
@@ -400,10 +400,13 @@ class Contract:
             made[place] = layout.view(before.bases[layout.base], before.read)
         return made
 
-    def before(self, args: Sequence[Any]) -> Before:
-        """To be asked before the program runs."""
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided]
-        memories = {} if self.lets_go else {storage_id(tensor): tensor for tensor in tensors}
+    def before(self, args: Sequence[Any], *, looks: bool) -> Before:
+        """To be asked before the program runs. Whose memory results may not share matters only where somebody
+        `looks` for faults afterwards.
+        """
+        keeps = looks and not self.lets_go
+        tensors = [arg for arg in args if keeps and isinstance(arg, torch.Tensor)]
+        memories = {storage_id(tensor): tensor for tensor in tensors if tensor.layout is torch.strided}
         return Before(self._binding.reader(args), {index: args[index] for index in self._bases}, memories)
 
     def faults(self, before: Before, outputs: Sequence[Any]) -> dict[int, str]:
