@@ -57,6 +57,30 @@ def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
     assert row.replays > 0
 
 
+def test_an_input_that_nobody_reads_may_have_any_size(row: SimulatedDevice) -> None:
+    run = compiled(lambda x, y: y + x.amax(0).fill_(2))
+    y = torch.ones(3)
+    for size in (3, 3, 5, 7, 3):
+        with torch.no_grad():
+            assert run(torch.ones(size), y).tolist() == [3.0] * 3
+    assert row.replays > 0
+
+
+def test_results_without_elements_are_made_anew(row: SimulatedDevice) -> None:
+    """Autograd counts how often a tensor was written: one tensor of all calls would count them all."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x[:0] > 0, x[:0], x[:1])
+
+    run = compiled(fn)
+    held = [(x := torch.ones(3, requires_grad=True), run(x)) for _ in range(3)]
+    for x, made in held:
+        made.sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [0.0] * 3
+    assert row.replays > 0
+
+
 def test_an_empty_view_of_an_input(row: SimulatedDevice) -> None:
     """A tensor without elements has no address."""
     run = compiled(lambda x: (x[2:2], x + 1))

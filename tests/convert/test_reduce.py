@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torchair
 from tests.convert.harness import check
 
 X = torch.randn(4, 6, 3)
@@ -76,6 +77,21 @@ ROWS = {
 def test_reductions(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
     check(fn, *args, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+def test_sums_begin_with_zero(codegen: str) -> None:
+    """So that -0.0 alone becomes 0.0, also without any dim."""
+
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum(), x.mean(0), x.nansum(), x.logsumexp(0), x.amax(0), x.prod()]
+
+    for x in (torch.tensor(-0.0), torch.tensor([-0.0])):
+        torch.compiler.reset()
+        config = torchair.CompilerConfig()
+        config.engine_config.codegen = codegen
+        got = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config))(x)
+        assert [t.signbit().item() for t in got] == [t.signbit().item() for t in fn(x)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

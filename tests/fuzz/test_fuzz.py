@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.fuzz.__main__ import hunt, options
-from tests.fuzz.oracle import Count, compare, observe
+from tests.fuzz.oracle import Count, compare, fake_strides, observe
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
 
@@ -109,6 +109,18 @@ def test_oracle_sees(right: Program, wrong: Callable[..., Any], kind: str) -> No
     failure = compare(want, observe(wrong, right))
     assert failure is not None
     assert failure.kind == kind
+
+
+def test_strides_that_torch_tells_wrong_are_torchs_own() -> None:
+    """Fake tensors tell other strides of an op on a tensor with a unit dim and stride 0 than it has."""
+    feed = Feed((Buffer(12, "float64", 5),), (View(0, (1, 4), (1, 1), 2, False),))
+    given = Program((Line("v0 = x0.expand([1, 3, -1]).relu()"),), ("v0",), (feed,))
+    want = observe(given.function(), given)
+    own = fake_strides(given, want, "cpu")
+    assert own is not None
+    assert own.kind == "fake strides"
+    right = program("v0", "v0 = x0.relu()")
+    assert fake_strides(right, observe(right.function(), right), "cpu") is None
 
 
 def test_results_held_over_calls_must_stay() -> None:

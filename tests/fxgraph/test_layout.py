@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from functorch.compile import make_boxed_func
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
 
 import torchair
 from tests.models.sweep import backend
+from torchair.backend.compile import compile_fx
+from torchair.backend.settings import Settings
 from torchair.capture.promised import Promised
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
@@ -354,13 +358,163 @@ def test_results_whose_size_the_data_decides_are_not_cut() -> None:
             assert [run(x).shape[1] for x in calls] == [1, 4, 1]
 
 
-def test_lazy_conjugation_is_no_shared_memory() -> None:
+def no_warning() -> Any:
+    return warnings.catch_warnings(action="error", category=DegradedWarning)
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+def test_conjugated_results_look_at_the_memory_of_others(codegen: str) -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         v = x * 1
-        return v.conj(), v, (x * 2).conj().as_strided((3,), (1,), 0)
+        return (
+            v.conj(),
+            v,
+            v.conj()[1:].conj(),
+            v[1:].conj().flip(0),
+            (x * 2).conj().as_strided((3,), (1,), 0),
+        )
 
     x = torch.complex(torch.arange(4.0), torch.arange(4.0))
-    for codegen in ("reference", "eager"):
+    for mode in ("max-autotune", "npugraph_ex"):
         torch.compiler.reset()
-        got = torch.compile(fn, backend=backend("max-autotune", codegen))(x)
-        assert [t.tolist() for t in got] == [t.tolist() for t in fn(x)]
+        run = torch.compile(fn, backend=backend(mode, "eager" if mode == "npugraph_ex" else codegen))
+        for _ in range(2):
+            with no_warning():
+                got = run(x)
+            want = fn(x)
+            assert [t.tolist() for t in got] == [t.tolist() for t in want]
+            assert [t.is_conj() for t in got] == [t.is_conj() for t in want]
+            assert len(set(storages(list(got[:3])))) == 1
+
+
+@pytest.mark.parametrize(("mode", "codegen"), WAYS)
+def test_results_may_be_written_in_place(mode: str, codegen: str) -> None:
+    """A result that is no view in eager is none here, whatever the program looked at."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.exp().reshape(()).sum(0), x * 2
+
+    def train(run: Callable[..., Any]) -> tuple[Any, ...]:
+        x = torch.ones(1, requires_grad=True)
+        total, _ = run(x)
+        total[total > 0] = 3
+        total.mul_(2)
+        return total.tolist(), total._is_view()
+
+    run = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)
+    assert [train(run) for _ in range(2)] == [train(fn)] * 2
+
+
+def test_views_with_other_unit_strides_are_no_fault() -> None:
+    """A view that changes nothing is taken out, but for the stride of a dim of size 1."""
+    x = torch.arange(12.0).as_strided((1, 5, 4), (20, 0, 1))
+    assert x.view_as(x).stride() != x.stride()
+    run = torch.compile(lambda x: x.view_as(x), backend=backend("npugraph_ex", "eager"), dynamic=False)
+    for _ in range(2):
+        with no_warning():
+            got = run(x)
+        assert (got.stride(), got.data_ptr()) == (x.view_as(x).stride(), x.data_ptr())
+
+
+def test_a_value_that_leaves_twice_is_not_copied() -> None:
+    """As a result and for backward, say."""
+    graphs = []
+
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x.exp()
+        return [y, y, y.view(4)]
+
+    def compiler(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        runner = compile_fx(gm, inputs, Settings(mode="max-autotune", codegen="eager"))
+        graphs.append(runner.program.source)
+        return make_boxed_func(lambda *args: runner(list(args)))
+
+    got = torch.compile(fn, backend=aot_autograd(fw_compiler=compiler))(torch.ones(2, 2))
+    assert len(set(storages(got))) == 1
+    assert "clone" not in graphs[0]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_inductor_keeps_copies_that_windows_look_at(mode: str, dynamic: bool) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        part = x[1:3].clone()
+        return part.as_strided((1,), (1,), 1).cos(), part.view(1, -1).as_strided((2,), (1,), 0) + 1
+
+    x = torch.arange(5.0)
+    got = torch.compile(fn, backend=backend(mode, "inductor"), dynamic=dynamic)(x)
+    torch.testing.assert_close(got, fn(x))
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+def test_results_on_one_copy_of_an_input_share_it(codegen: str) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.clone()
+        return y, y.view(-1), y[1:]
+
+    for mode in ("max-autotune", "npugraph_ex"):
+        torch.compiler.reset()
+        x = torch.ones(2, 2)
+        run = torch.compile(fn, backend=backend(mode, "eager" if mode == "npugraph_ex" else codegen))
+        with no_warning():
+            got = run(x)
+        assert len(set(storages(list(got)))) == 1
+        assert storages(list(got[:1])) != storages([x])
+
+
+# What mending rests on.
+
+
+def symbolic(fn: Callable[..., Any], *args: torch.Tensor) -> Contract:
+    gm = make_fx(fn, tracing_mode="symbolic")(*args)
+    fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
+    return Contract(layouts_of(gm), fakes)
+
+
+def test_elements_on_one_place_are_mended_by_one_write() -> None:
+    """A tensor with stride 0 cannot be written as a whole."""
+    x = torch.arange(3.0)
+    for result in wrongly(lambda x: [(x * 2).expand(4, 3)], lambda x: [(x * 2).expand(4, 3).contiguous()], x):
+        assert result[0].untyped_storage().nbytes() == x.untyped_storage().nbytes()
+
+
+def test_views_are_made_with_the_numbers_of_the_call() -> None:
+    """Not with those of the call that was traced."""
+    contract = symbolic(lambda x: [x[x.size(0) // 2 :], (x + 1).t()], torch.randn(4, 6))
+    held = Promised(
+        Body(lambda x: [x[:1].clone(), (x + 1).t().contiguous()]),
+        contract,
+        lambda args: tuple(args[0].shape),
+        "g",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sizes in ((4, 6), (8, 5), (4, 6), (2, 3)):
+            x = torch.randn(sizes)
+            view, other = held([x])
+            assert (view.data_ptr(), view.shape) == (x[sizes[0] // 2 :].data_ptr(), x[sizes[0] // 2 :].shape)
+            assert other.stride() == (1, sizes[1])
+
+
+def test_what_is_known_of_one_key_is_not_said_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchair.capture.promised.EVERY_CALL", False)
+    contract = symbolic(lambda x: [(x + 1).t()], torch.randn(4, 6))
+
+    def sometimes(x: torch.Tensor) -> list[torch.Tensor]:
+        return [(x + 1).t() if x.size(0) < 5 else (x + 1).t().contiguous()]
+
+    held = Promised(Body(sometimes), contract, lambda args: tuple(args[0].shape), "graph")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sizes in ((4, 6), (6, 4), (4, 6), (6, 4)):
+            assert held([torch.randn(sizes)])[0].stride() == (1, sizes[1])
+
+
+def test_strides_of_what_the_data_decides_are_checked() -> None:
+    """The size comes from the result, the strides from the size."""
+    contract = symbolic(lambda x: [x.nonzero()], torch.eye(3))
+    x = torch.ones(2, 2)
+    before = contract.before([x], looks=True)
+    assert x.nonzero().stride() == (1, 4)
+    assert contract.faults(before, [x.nonzero()]) == {}
+    assert list(contract.faults(before, [x.nonzero().contiguous()])) == [0]

@@ -84,6 +84,11 @@ def test_specs_differ(other: torch.Tensor) -> None:
     assert tensor_key(torch.empty(2, 3), strides=True) != tensor_key(other, strides=True)
 
 
+def test_marks_are_part_of_a_spec() -> None:
+    x = torch.empty(2, dtype=torch.complex64)
+    assert len({tensor_key(t, strides=True) for t in (x, x.conj(), torch._neg_view(x))}) == 3
+
+
 def test_equal_constants_are_one_op_and_others_are_not() -> None:
     with Graph():
         one = ge.Const(np.array([1.0]))

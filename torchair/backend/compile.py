@@ -22,7 +22,6 @@ from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Runner, capture, device_row, inputs_of
 from torchair.codegen import Program, build
-from torchair.codegen.graph import copy_graph
 from torchair.codegen.program import Anchored
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
@@ -41,7 +40,9 @@ from torchair.debug.run_folder import PhaseFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
+from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import Contract, Layout, absolute_inputs, has_raw_windows, layouts_of, leave_out
+from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
@@ -108,8 +109,8 @@ def compile_fx(
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours = guarded, detours
-        if regenerated and not settings.has_user_passes:
-            stage.layouts = leave_out(prepared, stage.layouts, regenerated)
+        if not settings.has_user_passes:
+            stage.layouts = promised(prepared, regenerated or {})
         try:
             return compile_stage(prepared, stage, files)
         except Exception as error:
@@ -179,8 +180,17 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
         fake_tensor_prop(gm, fake_mode, fakes)
     graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
-    layouts = layouts_of(gm)
-    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls, layouts=layouts)
+    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls)
+
+
+def promised(gm: fx.GraphModule, regenerated: Mapping[int, int]) -> tuple[Layout | None, ...]:
+    """The layouts of the results; what the runner makes of them itself, the graph no longer returns."""
+    marks = take_marks_off(gm)
+    layouts = leave_out(gm, layouts_of(gm), regenerated)
+    return tuple(
+        replace(layout, marks=marks.get(place, ())) if layout is not None else None
+        for place, layout in enumerate(layouts)
+    )
 
 
 def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:

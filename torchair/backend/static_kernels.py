@@ -27,7 +27,6 @@ from torchair.capture import Pending, Program
 from torchair.capture.key import key_function, key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import build
-from torchair.codegen.graph import copy_graph
 from torchair.codegen.inductor import TUNED
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
@@ -39,6 +38,7 @@ from torchair.core.torch_private import (
     faking,
     load_graph,
 )
+from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import Contract
 
 

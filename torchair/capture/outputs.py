@@ -1,9 +1,9 @@
 """The outputs of one recording: who owns their memory, who still holds it, how they are handed out.
 
-An output is one of three things: a value that never changes for the key (a number, None); a view of an
-input, tied again to the tensor of each call; or a tensor in memory the recording owns. Of the last kind a
-fresh tensor object is handed out on every call, and the use count of its storage tells whether anybody
-still holds it or a view of it.
+An output is one of four things: a value that never changes for the key (a number, None); a view of an
+input, tied again to the tensor of each call; a tensor without elements, made anew; or a tensor in memory the
+recording owns. Of the last kind a fresh tensor object is handed out on every call, and the use count of its
+storage tells whether anybody still holds it or a view of it.
 """
 
 from __future__ import annotations
@@ -86,6 +86,20 @@ class Owned:
         return _view(tensor, copied, int(tensor.storage_offset()), tensor.device)
 
 
+@dataclass(frozen=True)
+class Empty:
+    """A tensor without elements. Versions of the recording's own would be counted over all calls."""
+
+    tensor: torch.Tensor
+
+    def give(self, args: Sequence[Any]) -> Any:
+        tensor = self.tensor
+        return tensor.new_empty_strided(tensor.size(), tensor.stride())
+
+    def copy(self, args: Sequence[Any], copies: Copies) -> Any:
+        return self.give(args)
+
+
 class Homes:
     """Memory outside the pool for the outputs of one recording: no graph ever used it as workspace."""
 
@@ -151,13 +165,15 @@ class Outputs:
     def __init__(self, outputs: Sequence[Any], static_args: Sequence[Any], inputs: Inputs) -> None:
         owners = _owners(static_args)
         sharers = Counter(storage_id(o) for o in outputs if isinstance(o, torch.Tensor))
-        self._steps: list[Constant | Tied | Owned] = []
+        self._steps: list[Constant | Tied | Empty | Owned] = []
         for position, output in enumerate(outputs):
             if not isinstance(output, torch.Tensor):
                 self._steps.append(Constant(output))
                 continue
             source = _source_of(position, output, owners, static_args, inputs)
-            if source is None:
+            if source is None and not output.numel():
+                self._steps.append(Empty(output))
+            elif source is None:
                 alone = sharers[storage_id(output)] == 1 and _is_dense(output)
                 self._steps.append(Owned(output, alone))
             else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchair.capture.pending import Program
 from torchair.core.log import degraded
-from torchair.fxgraph.layout import Contract, Reshaped, reshaped
+from torchair.fxgraph.layout import Contract, Look, looked_at
 
 REMEMBERED = 4096  # keys of which it is known whether results are as promised
 EVERY_CALL = False
@@ -23,7 +23,7 @@ EVERY_CALL = False
 class Mends:
     """What is done to the results of each call of one key."""
 
-    unit_strides: tuple[Reshaped, ...] = ()
+    looks: tuple[Look, ...] = ()
     wrong: tuple[int, ...] = ()
 
 
@@ -43,7 +43,7 @@ class Promised:
         self._contract = contract
         self._key_of = key_of
         self._name = name
-        self._has_gaps = bool(contract.left_out)
+        self._adds = bool(contract.left_out or contract.marked)  # to what the program makes
         self._known: dict[Hashable, Mends] = {}
 
     @property
@@ -53,36 +53,42 @@ class Promised:
     @property
     def standalone(self) -> Any:
         """Who writes it as a module of its own, if anybody can."""
-        return getattr(self.program, "standalone", None)
+        return None if self._adds else getattr(self.program, "standalone", None)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = self._key_of(args)
         mends = self._known.get(key)
         if mends is None or EVERY_CALL:
             return self._look(key, args)
-        if mends is NOTHING and not self._has_gaps:
+        if mends is NOTHING and not self._adds:
             return self.program(args)
-        before = self._contract.before(args, looks=False) if mends.wrong or self._has_gaps else None
-        outputs = reshaped(self.program(args), mends.unit_strides)
-        if before is None:
-            return outputs
-        return self._contract.mend(before, self._contract.filled(before, outputs), mends.wrong)
+        needs_args = mends.wrong or self._contract.left_out
+        before = self._contract.before(args, looks=False) if needs_args else None
+        outputs = looked_at(self.program(args), mends.looks)
+        if before is not None:
+            outputs = self._contract.mend(before, self._contract.filled(before, outputs), mends.wrong)
+        return self._marked(outputs)
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
         before = self._contract.before(args, looks=True)
         outputs = self._contract.filled(before, self.program(args))
-        unit_strides = self._contract.unit_strides(before, outputs)
-        outputs = reshaped(outputs, unit_strides) if unit_strides else outputs
+        looks = self._contract.looks(before, outputs)
+        outputs = looked_at(outputs, looks) if looks else outputs
         faults = self._contract.faults(before, outputs)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
-        if not unit_strides or self._contract.is_static:
-            self._known[key] = Mends(unit_strides, tuple(faults)) if unit_strides or faults else NOTHING
-        if not faults:
-            return outputs
-        self._report(faults)
-        return self._contract.mend(before, outputs, tuple(faults))
+        if not looks or self._contract.is_static:
+            self._known[key] = Mends(looks, tuple(faults)) if looks or faults else NOTHING
+        if faults:
+            self._report(faults)
+            outputs = self._contract.mend(before, outputs, tuple(faults))
+        return self._marked(outputs)
+
+    def _marked(self, outputs: list[Any]) -> list[Any]:
+        for place, mark in self._contract.marked:
+            outputs[place] = mark(outputs[place])
+        return outputs
 
     def _report(self, faults: dict[int, str]) -> None:
         place, what = next(iter(faults.items()))

@@ -446,8 +446,8 @@ class ReplayRunner(Runner):
     def _why_copied(self, role: Role) -> str:
         if role in (Role.PLAIN, Role.ALIAS):
             return "copied into its static buffer" if self.policy.clone_input else "copied when it has moved"
-        if role is Role.SYMBOL:
-            return "picks the recording"
+        if role in (Role.SYMBOL, Role.UNUSED):
+            return "picks the recording" if role is Role.SYMBOL else "not read"
         unchecked = not self._validates or (role is Role.PARAMETER and self.policy.frozen_parameter)
         return "used in place, address not compared" if unchecked else "used in place, address compared"
 

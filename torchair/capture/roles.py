@@ -43,6 +43,7 @@ class Role(Enum):
     SYMBOL = "symbol"  # a number; part of the key
     OTHER = "other"  # None or an opaque object
     HOST = "host"  # a CPU tensor in a graph of another device
+    UNUSED = "unused"  # a tensor that nobody reads
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,10 @@ def inputs_of(
     mutated = _mutated(gm, values)
     on_device = any(_device(node.meta.get("val")) not in (None, "cpu") for node in gm.graph.nodes)
     roles = tuple(
-        _role(value, index in set(static), index in mutated, index in aliases, on_device)
-        for index, value in enumerate(values)
+        Role.UNUSED
+        if isinstance(value, torch.Tensor) and not node.users and index not in aliases
+        else _role(value, index in set(static), index in mutated, index in aliases, on_device)
+        for index, (node, value) in enumerate(zip(placeholders, values, strict=True))
     )
     return Inputs(
         names=tuple(node.name for node in placeholders),
@@ -182,12 +185,10 @@ def _key(
     known = set(scalars)
     used: set[Any] = set()
     for index, (node, value, role) in enumerate(zip(placeholders, values, roles, strict=True)):
-        if not node.users:
-            continue
-        if role is Role.SYMBOL:
+        if role is Role.SYMBOL and node.users:
             is_int = isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
             parts.add(KeyPart(index, "int" if is_int else "number"))
-        if not isinstance(value, torch.Tensor) or not _is_strided(value):
+        if not isinstance(value, torch.Tensor) or role is Role.UNUSED or not _is_strided(value):
             continue
         for part, number in _numbers(index, value):
             symbols = free_symbols(number)

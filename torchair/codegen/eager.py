@@ -23,6 +23,7 @@ from torch import fx
 from torchair.codegen import graph
 from torchair.codegen.program import Boxed
 from torchair.core import torch_private as private
+from torchair.fxgraph.edit import copy_graph
 from torchair.ops import streams
 
 aten = torch.ops.aten
@@ -76,7 +77,7 @@ LITERAL_LIMIT = 4096
 def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     """Generate the Python function and load it."""
     decided = gm.meta.get(IN_PLACE_DECIDED, False)
-    gm = graph.copy_graph(gm)
+    gm = copy_graph(gm)
     if any(graph.mutated_args(node) for node in gm.graph.nodes):
         if not decided:
             private.reinplace(gm, graph.fake_mode_of(gm, inputs))

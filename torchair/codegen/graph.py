@@ -12,19 +12,11 @@ from torch.fx.traceback import preserve_node_meta
 from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
-from torchair.fxgraph.layout import absolute_inputs, root_of
+from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
 
 aten = torch.ops.aten
-
-
-def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
-    """The same graph in new nodes; attributes are shared, not copied."""
-    graph = fx.Graph()
-    nodes: dict[fx.Node, fx.Node] = {}
-    for node in gm.graph.nodes:
-        nodes[node] = graph.node_copy(node, lambda n: nodes[n])
-    return fx.GraphModule(gm, graph)
 
 
 def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
@@ -113,6 +105,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
         made = _retrace(gm, inputs, {} if decomposed else private.inductor_decompositions(), functional)
     if not private.REBASES_WINDOWS:
         _rebase_windows(made)
+    _keep_copies_for_windows(made)
     return made
 
 
@@ -138,6 +131,40 @@ def _rebase_windows(gm: fx.GraphModule) -> None:
             continue
         if isinstance(value, torch.Tensor) and isinstance(first := value.storage_offset(), int):
             node.args = (*node.args[:3], node.args[3] - first)
+
+
+def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
+    """Inductor takes copies out that change no stride. A window counts from the start of its memory, so it
+    would look at the memory of what was copied: such a copy becomes a write into new memory.
+    """
+    windows = gm.graph.find_nodes(op="call_function", target=aten.as_strided.default)
+    copies = {copy for window in windows if (copy := root_of(window.args[0])[0]).target is aten.clone.default}
+    for copy in copies:
+        source: Any = copy.args[0]
+        if not lies(copy.meta["val"], layout_of(source.meta["val"]), lambda number: number):
+            continue
+        with gm.graph.inserting_before(copy):
+            memory = gm.graph.call_function(aten.empty_like.default, (source,))
+            memory.meta["val"] = copy.meta["val"]
+            sizes, strides = _numbers(source, aten.sym_size.int), _numbers(source, aten.sym_stride.int)
+        copy.target, copy.args, copy.kwargs = (
+            aten.as_strided_scatter.default, (memory, source, sizes, strides, 0), {}
+        )  # fmt: skip
+
+
+def _numbers(source: fx.Node, op: Any) -> list[Any]:
+    """The sizes or strides of a tensor; nodes for those that are symbols."""
+    value = source.meta["val"]
+    found: list[Any] = []
+    for dim in range(value.ndim):
+        number = op(value, dim)
+        if is_symbol(number):
+            node = source.graph.call_function(op, (source, dim))
+            node.meta["val"] = number
+            found.append(node)
+        else:
+            found.append(number)
+    return found
 
 
 def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: bool) -> fx.GraphModule:

@@ -63,6 +63,7 @@ class Layout:
     steps: tuple[Step, ...] = ()  # how to view the input
     is_left_out: bool = False  # the program returns None in its place
     is_lazy: bool = False  # its elements are conjugated or negated when they are read
+    marks: tuple[Any, ...] = ()  # calls that are made on the result of the program
     is_example: bool = False  # numbers are examples: only the order of the strides counts
 
     @property
@@ -222,6 +223,8 @@ def arrange(
     """`values`, which share memory with nobody else, with their owned layouts of one storage. Values that lie
     as promised stay where they are.
     """
+    if len(values) > 1 and _is_one(values, layouts):
+        return [_arranged(values[0], layouts[0], read)] * len(values)
     if len(values) == 1 or not _alike(layouts):
         return [_arranged(value, layout, read) for value, layout in zip(values, layouts, strict=True)]
     cover = _cover(layouts)
@@ -233,8 +236,8 @@ def arrange(
     else:
         first = layouts[cover]
         whole = _arranged(values[cover], first, read)
-        # A copy begins at the start of its memory; where a value begins in its own is not known here.
-        whole = whole.clone() if whole is values[cover] else whole
+        # Windows count from the start of the memory.
+        whole = whole if equal(whole.storage_offset(), 0) else whole.clone()
     return [_strided(whole, layout, read, read(layout.offset) - read(first.offset)) for layout in layouts]
 
 
@@ -321,6 +324,19 @@ def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
     return read(last.offset) - read(first.offset) + _length(last, read)
 
 
+def _is_one(values: Sequence[torch.Tensor], layouts: Sequence[Layout]) -> bool:
+    """Is it one value that leaves the graph more than once: as a result and for backward, say?"""
+    first = layouts[0]
+    return all(value is values[0] for value in values) and all(
+        layout.dtype == first.dtype
+        and len(layout.sizes) == len(first.sizes)
+        and all(map(equal, layout.sizes, first.sizes))
+        and all(map(equal, layout.strides, first.strides))
+        and equal(layout.offset, first.offset)
+        for layout in layouts
+    )
+
+
 def _alike(layouts: Sequence[Layout]) -> bool:
     """Can they be parts of one tensor?"""
     is_plain = not any(layout.is_lazy or layout.is_example for layout in layouts)
@@ -339,16 +355,28 @@ def _cover(layouts: Sequence[Layout]) -> int | None:
 
 # Holding a program to its promises
 
-Reshaped = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""The place of an output, its sizes, and the strides to look at it with."""
+
+@dataclass(frozen=True)
+class Look:
+    """How an output of these sizes is looked at, where its elements are right and in their place."""
+
+    place: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    is_owned: bool  # then it is nobody's view in autograd's books, and may be written in place
+
+    def through(self, output: torch.Tensor) -> torch.Tensor:
+        if output.shape != self.sizes:
+            return output
+        seen = output if output.stride() == self.strides else output.as_strided(self.sizes, self.strides)
+        return seen.detach() if self.is_owned else seen
 
 
-def reshaped(outputs: Sequence[Any], changes: Sequence[Reshaped]) -> list[Any]:
-    """The outputs, those of these sizes seen with other strides."""
+def looked_at(outputs: Sequence[Any], looks: Sequence[Look]) -> list[Any]:
+    """The outputs, some of them seen otherwise."""
     made = list(outputs)
-    for place, sizes, strides in changes:
-        if made[place].shape == sizes:
-            made[place] = made[place].as_strided(sizes, strides)
+    for look in looks:
+        made[look.place] = look.through(made[look.place])
     return made
 
 
@@ -391,6 +419,12 @@ class Contract:
         layouts = enumerate(self.layouts)
         return tuple(place for place, layout in layouts if layout is not None and layout.is_left_out)
 
+    @cached_property
+    def marked(self) -> tuple[tuple[int, Any], ...]:
+        """The calls that are made on results, after all else."""
+        layouts = enumerate(self.layouts)
+        return tuple((place, mark) for place, layout in layouts if layout for mark in layout.marks)
+
     def filled(self, before: Before, outputs: Sequence[Any]) -> list[Any]:
         """The outputs, with those that no program makes."""
         made = list(outputs)
@@ -432,26 +466,31 @@ class Contract:
                 found[place] = why
         return found
 
-    def unit_strides(self, before: Before, outputs: Sequence[Any]) -> tuple[Reshaped, ...]:
-        """Outputs that differ from the promise only where no element tells: in strides of dims of size 1, or
-        without elements at all. Looking at them with other strides costs no copy.
+    def looks(self, before: Before, outputs: Sequence[Any]) -> tuple[Look, ...]:
+        """Outputs that differ from the promise only where no element tells: in strides of dims of size 1,
+        without elements at all, or by being views of tensors of the program's. To look at them otherwise
+        costs no copy.
         """
-        found: list[Reshaped] = []
-        if self.is_eager:
-            return ()
+        found: list[Look] = []
         for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
             if layout is None or not isinstance(output, torch.Tensor):
                 continue
             if output.layout is not torch.strided or output.ndim != len(layout.sizes):
                 continue
+            is_owned = layout.base is None
+            if self.is_eager and is_owned:
+                continue
             read = before.read.knowing(layout.sizes, output.shape)
+            strides = tuple(output.stride())
             try:
                 if layout.base is not None:
                     layout = layout_of(layout.view(before.bases[layout.base], read))
                 if not lies(output, layout, read) and lies(output, layout, read, loosely=True):
-                    found.append((place, tuple(output.shape), tuple(map(read, layout.strides))))
+                    strides = tuple(map(read, layout.strides))
             except Unreadable:
                 continue
+            if strides != output.stride() or (is_owned and output._is_view()):
+                found.append(Look(place, tuple(output.shape), strides, is_owned))
         return tuple(found)
 
     def mend(self, before: Before, outputs: Sequence[Any], wrong: Sequence[int]) -> list[Any]:

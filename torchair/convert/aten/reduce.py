@@ -14,13 +14,13 @@ aten = torch.ops.aten
 @converter(aten.sum.default, aten.sum.dim_IntList)
 def sum_dims(self, dim=None, keepdim=False, *, dtype=None, meta_outputs):
     """The sum over some dims, or all."""
-    return _reduce(ge.ReduceSum, cast(self, meta_outputs.dtype), dim, keepdim)
+    return _total(ge.ReduceSum, cast(self, meta_outputs.dtype), dim, keepdim)
 
 
 @converter(aten.mean.default, aten.mean.dim)
 def mean(self, dim=None, keepdim=False, *, dtype=None, meta_outputs):
     """The mean over some dims, or all."""
-    return _reduce(ge.ReduceMean, cast(self, meta_outputs.dtype), dim, keepdim)
+    return _total(ge.ReduceMean, cast(self, meta_outputs.dtype), dim, keepdim)
 
 
 @converter(aten.amax.default)
@@ -80,6 +80,11 @@ def _truth(op, x, dim, keepdim, spec):
 def _reduce(op, x, dim, keepdim):
     """All axes are listed: an empty list would mean no reduction."""
     return op(x, dims_of(dim, x.rank), keep_dims=keepdim) if x.rank else ge.Identity(x)
+
+
+def _total(op, x, dim, keepdim):
+    """A sum begins with 0, also that of one element: -0.0 becomes 0.0."""
+    return _reduce(op, x, dim, keepdim) if x.rank else ge.Add(x, cast(0, x.dtype))
 
 
 @converter(aten.max.dim)
@@ -190,9 +195,9 @@ def logsumexp(self, dim, keepdim=False, *, meta_outputs):
     """log(sum(exp(x))), shifted by the maximum; an infinite maximum is no shift."""
     if torch_dtype(self).is_complex:
         raise NotImplementedError("complex numbers have no maximum")
-    if not self.rank:
-        return cast(self, meta_outputs.dtype)
     x = cast(self, meta_outputs.dtype)
+    if not x.rank:
+        return _total(ge.ReduceSum, x, dim, keepdim)
     axes = dims_of(dim, x.rank)
     highest = ge.ReduceMax(x, axes, keep_dims=True)
     shift = ge.SelectV2(ge.IsInf(highest), like(0, x), highest)

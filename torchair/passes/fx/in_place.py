@@ -21,6 +21,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload, storage_id
+from torchair.fxgraph.symbols import equal
 from torchair.passes.fx.memory import (
     RESHAPES,
     Memory,
@@ -150,6 +151,9 @@ class InPlace:
         if not isinstance(old, fx.Node) or (twin is None and node.target not in PARTS):
             return False
         if self.memory.has_input(old) or not self.alike(node, old, strides=True):
+            return False
+        if any(equal(size, 0) for size in old.meta["val"].shape):
+            # Nothing to save, and fake tensors without elements may have other strides than real ones.
             return False
         why_not = self.why_not_dead(node, old)
         if why_not is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from torchair.core.log import logger
+from torchair.fxgraph.edit import copy_graph
 from torchair.passes.fx.in_place import InPlace
 from torchair.passes.fx.twins import overwrite_several, plan_of
 from torchair.passes.run import PassContext
@@ -15,7 +16,7 @@ def reinplace_inplaceable_ops_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
 
     It only saves memory: when it fails, the graph stays as it was.
     """
-    saved = _copied(gm.graph)
+    saved = copy_graph(gm)
     try:
         return _reinplace(gm, ctx)
     except NotImplementedError:
@@ -26,7 +27,7 @@ def reinplace_inplaceable_ops_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
             type(error).__name__,
             error,
         )
-        gm.graph = saved
+        gm.graph = saved.graph
         return 0
 
 
@@ -40,10 +41,3 @@ def _reinplace(gm: fx.GraphModule, ctx: PassContext) -> int:
     if changed:
         work.finish()
     return changed
-
-
-def _copied(graph: fx.Graph) -> fx.Graph:
-    copied, made = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in graph.nodes:
-        made[node] = copied.node_copy(node, lambda n: made[n])
-    return copied

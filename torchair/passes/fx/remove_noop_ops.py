@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private import detect_fake_mode, remove_noops
+from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import ABSOLUTE, viewed_by
 from torchair.passes.fx.memory import Memory, flat
 from torchair.passes.run import PassContext
@@ -21,13 +22,20 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     tensor twice, and where a window is taken from the storage: a copy has a storage of its own.
     """
     before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
+    together = {place for pair in shared if pair[1] >= 0 for place in pair}
+    given = copy_graph(gm) if together else gm
     windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
     remove_noops(gm, detect_fake_mode(ctx.inputs))
     for node, source in windows:
         if node.args[0] is not source and not _owns_memory(node.args[0]):
             _copy_for(node, source)
-    for place in [place for place in _shared(gm.graph) if place not in shared]:
-        _clone(gm.graph, place[0])
+    new = [place for place, other in _shared(gm.graph) if (place, other) not in shared]
+    if not together.isdisjoint(new):
+        # Two results share memory that they would get from an input: copies of both would not share it.
+        gm.graph = given.graph
+        return 0
+    for place in new:
+        _clone(gm.graph, place)
     gm.recompile()
     return before - len(gm.graph.nodes)
 

@@ -1,0 +1,64 @@
+"""Results that are conjugated or negated only when they are read, by a mark on the tensor.
+
+The IR has values, and no marks: there a marked result would become a tensor of its own, which shares no
+memory with the one it looks at. So the graph returns the elements as they lie, and the marks are put on
+afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.fxgraph.layout import viewed_by
+
+aten = torch.ops.aten
+MARKS: tuple[Any, ...] = (aten._conj.default, aten._neg_view.default)
+
+
+def take_marks_off(gm: fx.GraphModule) -> dict[int, tuple[Any, ...]]:
+    """Return unmarked tensors; the calls that mark them again, by the place among the results. Views of
+    inputs stay as they are: they are views of the input of each call anyway.
+    """
+    taken: dict[int, tuple[Any, ...]] = {}
+    output = gm.graph.output_node()
+    returned: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for place, node in enumerate(returned):
+        marks = _marks(node)
+        plain = _unmarked(node) if marks else None
+        if plain is not None:
+            taken[place], returned[place] = marks, plain
+    output.args = (tuple(returned),)
+    return taken
+
+
+def _marks(node: Any) -> tuple[Any, ...]:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return ()
+    return tuple(mark for mark, is_on in zip(MARKS, (value.is_conj(), value.is_neg()), strict=True) if is_on)
+
+
+def _unmarked(node: fx.Node) -> fx.Node | None:
+    """The same view of the same memory without marks; None where that cannot be told."""
+    if not _marks(node):
+        return node if node.op == "call_function" else None
+    viewed = viewed_by(node)
+    if viewed is None or viewed[1] is None or viewed[1].item is not None:
+        return None
+    source, value = viewed[0], node.meta["val"]
+    if source.meta["val"].dtype != value.dtype:
+        return None
+    if node.target in MARKS:
+        # A mark that is put on, not one taken off.
+        return _unmarked(source) if len(_marks(source)) < len(_marks(node)) else None
+    plain = _unmarked(source)
+    if plain is None:
+        return None
+    with node.graph.inserting_before(node):
+        made = node.graph.node_copy(node, lambda n: plain if n is source else n)
+    made.meta["val"] = value._conj() if value.is_conj() else value
+    made.meta["val"] = torch._neg_view(made.meta["val"]) if value.is_neg() else made.meta["val"]
+    return made
