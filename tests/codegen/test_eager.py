@@ -65,10 +65,9 @@ def test_torch_function_is_the_overload(row: str) -> None:
 
 def test_reads_like_a_program() -> None:
     def fn(x: torch.Tensor, cache: torch.Tensor, at: torch.Tensor) -> list[torch.Tensor]:
-        updated = aten.index_put(cache, [at], x)
+        aten.index_put_(cache, [at], x)
         scaled = aten.mul(x, aten.full([], 2.0))
         size = x.size(0) * 2
-        aten.copy_(cache, updated)
         return [aten.add(scaled, float("inf")), size]
 
     args = torch.ones(2, 4), torch.zeros(8, 4), torch.tensor([1, 2])

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from tests.codegen.tracing import Traced, allocated, trace
+from torchair.backend.settings import Settings
 from torchair.codegen import Program, build
 from torchair.core import torch_private as private
 from torchair.core.errors import BadOption
+from torchair.fxgraph.edit import copy_graph
+from torchair.passes import LOWERED_PASSES, PassContext, run
 
 aten = torch.ops.aten
 QUICK = ("eager", "inductor")
@@ -23,7 +26,12 @@ def layer(w: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def make(kind: str, traced: Traced, **options: Any) -> Program:
-    return build(kind, traced.gm, traced.inputs, **options)
+    gm = traced.gm
+    if kind == "eager":
+        # Who runs ops as they stand in the graph is told what is written in place.
+        context = PassContext(Settings().switches(kind), inputs=traced.inputs)
+        gm = run(LOWERED_PASSES, copy_graph(gm), context)
+    return build(kind, gm, traced.inputs, **options)
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -518,3 +518,88 @@ def test_strides_of_what_the_data_decides_are_checked() -> None:
     assert x.nonzero().stride() == (1, 4)
     assert contract.faults(before, [x.nonzero()]) == {}
     assert list(contract.faults(before, [x.nonzero().contiguous()])) == [0]
+
+
+# Found by the fuzzer, shrunk: a function, and sizes and strides of its arguments.
+
+
+def writes_rows_after_a_copy(x: torch.Tensor) -> list[torch.Tensor]:
+    rows = x.narrow(0, 1, 2)
+    copied = rows.flatten()
+    rows.narrow(0, 1, 1).fill_(1.0)
+    return [copied.view(3, -1).flip(-1)]
+
+
+def writes_through_two_views(x: torch.Tensor) -> list[torch.Tensor]:
+    x.zero_()
+    y = x / x
+    part = y[:1]
+    y[...] = x
+    return [part.add_(True)]
+
+
+def writes_itself(x: torch.Tensor) -> list[torch.Tensor]:
+    view = x.permute([0]).squeeze()
+    view[...] = x
+    return [view]
+
+
+def writes_a_diagonal_twice(x: torch.Tensor) -> list[torch.Tensor]:
+    diagonal = x.diagonal(1)
+    x.add_(0)
+    diagonal[:] *= 1
+    cubes = diagonal.pow(3)
+    diagonal[...] += -0.0
+    return [cubes.permute([0])]
+
+
+def writes_all_but_the_first(x: torch.Tensor) -> list[torch.Tensor]:
+    column = x.reshape(-1, 1)
+    column[1:][:] = -1.5
+    return [column]
+
+
+def strides_that_are_sizes(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [((y @ y.mT) / x).transpose(1, 1).unsqueeze(1)]
+
+
+SHRUNK: list[tuple[Callable[..., Any], list[tuple[tuple[int, ...], tuple[int, ...]]]]] = [
+    (writes_rows_after_a_copy, [((5, 3), (4, 1))]),
+    (writes_through_two_views, [((2, 4), (2, 6))]),
+    (writes_itself, [((1,), (2,))]),
+    (writes_a_diagonal_twice, [((1, 5), (5, 1))]),
+    (writes_all_but_the_first, [((5, 5), (5, 1))]),
+    (strides_that_are_sizes, [((3, 4, 1), (4, 1, 1)), ((1, 1, 1), (3, 4, 1))]),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("mode", "codegen"), WAYS)
+@pytest.mark.parametrize(("fn", "lies_like"), SHRUNK, ids=lambda fn: getattr(fn, "__name__", ""))
+def test_programs_that_were_wrong(
+    fn: Callable[..., Any], lies_like: Any, mode: str, codegen: str, dynamic: bool
+) -> None:
+    run = torch.compile(fn, backend=backend(mode, codegen), dynamic=dynamic)
+    for offset in (7, 2):
+        made = []
+        for call in (fn, run):
+            memories = [torch.arange(1.0, 60.0) for _ in lies_like]
+            pairs = zip(memories, lies_like, strict=True)
+            with warnings.catch_warnings():
+                # Inductor has layouts of its own, which are mended.
+                warnings.simplefilter("ignore" if codegen == "inductor" else "error", DegradedWarning)
+                outputs = call(*(memory.as_strided(*like, offset) for memory, like in pairs))
+            strides = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1] for t in outputs]
+            made.append(([t.tolist() for t in (*outputs, *memories)], strides))
+        assert made[0] == made[1]
+
+
+def test_a_detached_view_of_a_result_has_no_gradient() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return y.detach().as_strided((2, 2), (1, 2), 0), y
+
+    for mode, codegen in WAYS:
+        torch.compiler.reset()
+        got = torch.compile(fn, backend=backend(mode, codegen))(torch.ones(2, 2, requires_grad=True))
+        assert [t.requires_grad for t in got] == [False, True], (mode, codegen)

@@ -46,9 +46,10 @@ from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
-from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, PassContext, run
+from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
 from torchair.passes.ge.prune import EFFECTS
+from torchair.passes.run import PassFailed
 
 # Per device type and mode: what `codegen="auto"` starts with, else Inductor.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
@@ -180,7 +181,8 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
         fake_tensor_prop(gm, fake_mode, fakes)
     graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
-    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls)
+    layouts = layouts_of(gm)
+    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls, layouts=layouts)
 
 
 def promised(gm: fx.GraphModule, regenerated: Mapping[int, int]) -> tuple[Layout | None, ...]:
@@ -224,11 +226,13 @@ def device_of(gm: fx.GraphModule) -> torch.device:
     return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
-def pass_context(stage: Stage) -> PassContext:
-    """What passes get to see."""
+def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
+    """What passes get to see, where this code generator is to follow: the one that was asked for, if none is
+    named.
+    """
     settings = stage.settings
     return PassContext(
-        switches=settings.switches(codegen_kind(stage)),
+        switches=settings.switches(kind or codegen_kind(stage)),
         inputs=stage.inputs,
         user_pre_pass=settings.user_pre_pass,
         user_post_pass=settings.user_post_pass,
@@ -352,10 +356,15 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
         return Reference(stage.ge_graph, gm, stage)
     assert lowered is not None, "only the reference program needs no lowered graph"
 
+    asked_for = codegen_kind(stage)
+
     def make(kind: str) -> Program:
+        graph = lowered
+        if kind == "eager" and not (settings.captures and asked_for == "eager"):
+            graph = run(LOWERED_PASSES, copy_graph(lowered), pass_context(stage, kind))
         return build(
             kind,
-            lowered,
+            graph,
             stage.inputs,
             static=stage.static,
             frozen=settings.frozen_parameter,
@@ -365,7 +374,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             inference=stage.is_inference,
         )
 
-    return _with_fall_back(make, codegen_kind(stage), stage)
+    return _with_fall_back(make, asked_for, stage)
 
 
 def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> Program:
@@ -373,6 +382,8 @@ def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> 
     while kind in NEXT:
         try:
             return make(kind)
+        except PassFailed:
+            raise
         except Exception as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             text = f"{kind} could not compile the graph ({why}); it runs with codegen={NEXT[kind]!r}"

@@ -68,20 +68,14 @@ INFIX: dict[Any, str] = {
 # Calls with constant arguments whose result may be shared between calls, as long as nobody writes to it.
 CONSTANT_CALLS = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.arange.default)
 
-# In the `meta` of a graph module: passes have decided what is written in place, nobody decides again.
-IN_PLACE_DECIDED = "in_place_decided"
 # Constants with more elements are not written as text.
 LITERAL_LIMIT = 4096
 
 
 def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     """Generate the Python function and load it."""
-    decided = gm.meta.get(IN_PLACE_DECIDED, False)
     gm = copy_graph(gm)
-    if any(graph.mutated_args(node) for node in gm.graph.nodes):
-        if not decided:
-            private.reinplace(gm, graph.fake_mode_of(gm, inputs))
-        gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
+    gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     writer = Writer(gm)
     source, names = writer.write()
     return Boxed("eager", source, load(source, names), partial(standalone, source, names, writer.spelled))

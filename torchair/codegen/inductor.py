@@ -45,6 +45,7 @@ def build(
         gm = graph.prepare(gm, inputs, decomposed=decomposed)
     with (
         private.inductor_config.patch(options),
+        private.careful_overlaps(),
         private.fake_tracing(mode),
         private.stable_cache_keys(),
     ):

@@ -90,7 +90,7 @@ def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Libr
 
 def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
     try:
-        with private.aot_compilation():
+        with private.aot_compilation(), private.careful_overlaps():
             result = private.compile_fx_inner(
                 parts.library,
                 parts.examples,

@@ -120,7 +120,8 @@ def materialise(view: View, made: dict[Any, Tensor]) -> Tensor:
                 else ge.Reshape(x, pack(step.sizes))
             )
         made[key] = x
-    made[key].meta = view.meta
+    if view.steps:
+        made[key].meta = view.meta
     return made[key]
 
 

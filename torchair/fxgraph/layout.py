@@ -16,6 +16,7 @@ Strides of dims of size 1 and of tensors without elements are part of the promis
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -236,8 +237,12 @@ def arrange(
     else:
         first = layouts[cover]
         whole = _arranged(values[cover], first, read)
-        # Windows count from the start of the memory.
-        whole = whole if equal(whole.storage_offset(), 0) else whole.clone()
+        if not any(map(is_symbol, [n for layout in layouts for n in layout.numbers])) and all(
+            dense_order(layout) is not None for layout in layouts
+        ):
+            return [_part(whole, first, layout) for layout in layouts]
+        # A copy begins at the start of its memory; where a value begins in its own is not known here.
+        whole = whole.clone() if whole is values[cover] else whole
     return [_strided(whole, layout, read, read(layout.offset) - read(first.offset)) for layout in layouts]
 
 
@@ -255,6 +260,17 @@ def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
     back = tuple(order.index(dim) for dim in range(len(order)))
     value = value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
     return value if lies(value, layout, read) else _strided(value, layout, read, 0)
+
+
+def _part(whole: torch.Tensor, at: Layout, layout: Layout) -> torch.Tensor:
+    """The elements of a dense tensor, which lies like `at`, that make another dense one: by views alone."""
+    if layout is at:
+        return whole
+    flat = whole.permute(cast(Any, dense_order(at))).reshape(-1)
+    order = cast(Any, dense_order(layout))
+    sizes = [layout.sizes[dim] for dim in order]
+    part = flat.narrow(0, layout.offset - at.offset, math.prod(sizes)).view(sizes)
+    return part.permute([order.index(dim) for dim in range(len(order))])
 
 
 def _strided(whole: torch.Tensor, layout: Layout, read: Read, offset: Any) -> torch.Tensor:
@@ -478,14 +494,13 @@ class Contract:
             if output.layout is not torch.strided or output.ndim != len(layout.sizes):
                 continue
             is_owned = layout.base is None
-            if self.is_eager and is_owned:
-                continue
             read = before.read.knowing(layout.sizes, output.shape)
             strides = tuple(output.stride())
             try:
                 if layout.base is not None:
                     layout = layout_of(layout.view(before.bases[layout.base], read))
-                if not lies(output, layout, read) and lies(output, layout, read, loosely=True):
+                differs = not (self.is_eager and is_owned) and not lies(output, layout, read)
+                if differs and lies(output, layout, read, loosely=True):
                     strides = tuple(map(read, layout.strides))
             except Unreadable:
                 continue

@@ -8,7 +8,6 @@ from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stre
 from torchair.passes.fx.event_record import apply_event_record
 from torchair.passes.fx.functionalized import decompose_auto_functionalized
 from torchair.passes.fx.host_lists import move_host_lists
-from torchair.passes.fx.in_place import keep_memory_decisions
 from torchair.passes.fx.one_stream import run_on_one_stream
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
 from torchair.passes.fx.recover_view_inplace import recover_view_inplace
@@ -28,7 +27,7 @@ from torchair.passes.ge.sym_pack import optimize_sym_pack
 from torchair.passes.patterns.table import apply_pattern_passes
 from torchair.passes.run import PassContext, Step, run, steps
 
-__all__ = ["CAPTURE_PASSES", "FX_PASSES", "GE_PASSES", "PassContext", "Step", "run"]
+__all__ = ["CAPTURE_PASSES", "FX_PASSES", "GE_PASSES", "LOWERED_PASSES", "PassContext", "Step", "run"]
 
 FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
@@ -50,6 +49,22 @@ FX_PASSES = steps(
     Step(move_host_lists, on="host_lists", quiet=True),
 )
 
+# Memory, where ops run as they stand in the graph.
+IN_PLACE = (
+    # What nobody reads must not stand in the way of the passes below; after them, a node without readers may
+    # still write.
+    Step(eliminate_dead_code),
+    # Intermediates first: a value that was made in place step by step is written back as a whole.
+    Step(reinplace_inplaceable_ops_pass, on="inplace_pass", after=(eliminate_dead_code,)),
+    Step(reinplace_input_mutated_ops, on="input_inplace_pass", after=(eliminate_dead_code,)),
+    # The clones that the step before found needless are left out here.
+    Step(decompose_auto_functionalized, on="input_inplace_pass", after=(reinplace_input_mutated_ops,)),
+    # What the steps before made of copies.
+    Step(eliminate_self_copy, after=(reinplace_input_mutated_ops,)),
+)
+
+LOWERED_PASSES = steps(*IN_PLACE)
+
 CAPTURE_PASSES = steps(
     # A program that knows no streams needs no scopes and no events; nor do the passes below.
     Step(run_on_one_stream, unless="as_written", quiet=True),
@@ -58,21 +73,10 @@ CAPTURE_PASSES = steps(
     # Events. They stand before the passes that write in place, which ask what is ordered by them.
     Step(apply_event_closure_with_multi_stream, on="as_written"),
     Step(apply_event_record, on="as_written"),
-    # What nobody reads must not stand in the way of the passes below; after them, a node without readers may
-    # still write.
-    Step(eliminate_dead_code),
-    # Memory. Intermediates first: a value that was made in place step by step is written back as a whole.
-    Step(reinplace_inplaceable_ops_pass, on="inplace_pass", after=(eliminate_dead_code,)),
-    Step(reinplace_input_mutated_ops, on="input_inplace_pass", after=(eliminate_dead_code,)),
-    # The clones that the step before found needless are left out here.
-    Step(decompose_auto_functionalized, on="input_inplace_pass", after=(reinplace_input_mutated_ops,)),
-    # What the steps before made of copies.
-    Step(eliminate_self_copy, after=(reinplace_input_mutated_ops,)),
+    *IN_PLACE,
     # From here on ops have side arguments (workspace, out, identities of streams): nobody looks through them.
     Step(replace_dynamic_workspace_ops, on="as_written"),
     Step(resolve_default_stream_markers, on="as_written", after=(apply_event_closure_with_multi_stream,)),
-    # The code generator has its own idea of what to write in place, for graphs that did not come this way.
-    Step(keep_memory_decisions, on="as_written", quiet=True),
 )
 
 GE_PASSES = steps(

@@ -172,7 +172,10 @@ class InPlace:
         if (twin is None and node.target not in PARTS) or not isinstance(node.args[0], fx.Node):
             return 0
         old = node.args[0]
-        if not (same_place(self.stripped(old), self.stripped(target)) and self.alike(node, old, reshaped)):
+        # Readers pass strides on. For a value of which a part is new (a cache) that is the smaller evil:
+        # another layout where it is returned, instead of a copy of all of it in each call.
+        strict = reshaped or (len(node.users) > 1 and not _writes_a_part(node))
+        if not (same_place(self.stripped(old), self.stripped(target)) and self.alike(node, old, strict)):
             return 0
         if tensor(value) is None or tensor(value).dtype != tensor(target).dtype:  # type: ignore[union-attr]
             return 0
@@ -269,10 +272,10 @@ class InPlace:
             node = node.args[0]  # type: ignore[assignment]
 
 
-def keep_memory_decisions(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Tell the code generator that what is written in place has been decided, by switches too."""
-    gm.meta["in_place_decided"] = True
-    return 0
+def _writes_a_part(node: fx.Node) -> bool:
+    """Scatters and their like: most elements stay as they are."""
+    words = ("index", "scatter", "masked")
+    return node.target in PARTS or any(word in str(node.target) for word in words)
 
 
 def _is_at(view: fx.Node, node: fx.Node) -> bool:
