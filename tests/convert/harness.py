@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 import torchair.convert.aten
 import torchair.convert.npu
@@ -21,6 +22,9 @@ from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.ge.graph import Graph
+
+OLD = TorchVersion(torch.__version__) < "2.12"
+"""Is this a torch whose fake tensors err where those of today's do not?"""
 
 
 def trace(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.convert.harness import check, converted
+from tests.convert.harness import OLD, check, converted
 from torchair import ge
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
@@ -149,6 +149,8 @@ def test_backward(is_causal, mask, dynamic):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_heads_that_are_symbols(given, dtype):
     """Written out in plain ops; doubles are too."""
+    if dtype == torch.float64 and OLD:
+        pytest.skip("fake tensors of this torch say float32 of its statistics, which are doubles")
     q, k, v = (rand(2, HEADS, 6, DIM).to(dtype) for _ in range(3))
     mask = {"bool": rand(6, 6) > 0, "float": rand(6, 6).to(dtype)}.get(given)
     if given == "bool":

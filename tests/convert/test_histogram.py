@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.convert.harness import check
+from tests.convert.harness import OLD, check
 
 X = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
 EDGES = torch.tensor([-1.0, -0.25, 0.0, 0.5, 2.0])
@@ -98,4 +98,6 @@ def test_segments_and_hashes(row: str, dynamic: bool) -> None:
 @pytest.mark.parametrize("weights", [False, True])
 def test_counts(weights: bool) -> None:
     """How many numbers there are is known only when they are."""
+    if weights and OLD:
+        pytest.skip("fake tensors of this torch say int64 of counts with weights")
     check(lambda n, w: torch.bincount(n, w if weights else None, minlength=4), N, torch.rand(5), dynamic=True)

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from tests.convert.harness import check, converted
-from torchair.core.torch_private import reinplace, select_decomp_table
+from torchair.backend.settings import Settings
+from torchair.core.torch_private import select_decomp_table
 from torchair.engine.lower import lower
+from torchair.passes import LOWERED_PASSES, PassContext, run
 
 X = torch.randn(5, 6, 3)
 I = torch.tensor([0, 4, 2])  # noqa: E741 - an index
@@ -219,7 +221,8 @@ def test_cache_is_written_in_place(row: str, dynamic: bool) -> None:
     graph, _, gm, fake_mode = converted(step, args, dynamic)
     placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
     lowered = lower(graph, placeholders, fake_mode, torch.device("cpu"), select_decomp_table())
-    reinplace(lowered, fake_mode)
+    context = PassContext(Settings().switches("eager"), inputs=[value for _, value in placeholders])
+    lowered = run(LOWERED_PASSES, lowered, context)
     full = [
         node for node in lowered.graph.nodes
         if node.op == "call_function" and _numel(node) >= CACHE.numel() and not _in_place(node)

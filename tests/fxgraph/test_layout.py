@@ -18,6 +18,7 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
 from torchair.capture.promised import Promised
 from torchair.configs.compiler_config import CompilerConfig
+from torchair.core import torch_private as private
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private import make_fx
 from torchair.fxgraph.layout import Contract, arrange, layout_of, layouts_of, lies
@@ -242,6 +243,8 @@ def test_as_strided_counts_from_the_start_of_the_storage(mode: str, codegen: str
 
     buffer = torch.arange(16.0)
     run = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)
+    if codegen == "inductor" and not private.REBASES_WINDOWS:
+        pytest.skip("this Inductor counts windows from the first element of an input: none begins before it")
     assert [t.tolist() for t in run(buffer[4:8])] == [t.tolist() for t in fn(buffer[4:8])]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", DegradedWarning)
@@ -531,7 +534,7 @@ def writes_rows_after_a_copy(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def writes_through_two_views(x: torch.Tensor) -> list[torch.Tensor]:
-    x.zero_()
+    x.mul_(0)
     y = x / x
     part = y[:1]
     y[...] = x
@@ -563,12 +566,27 @@ def strides_that_are_sizes(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tenso
     return [((y @ y.mT) / x).transpose(1, 1).unsqueeze(1)]
 
 
+def part_of_a_copied_input(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x.relu()
+    y.copy_(x)
+    return [y.narrow(-1, 1, 2)]
+
+
+def view_of_a_copied_input(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x * x
+    view = y.expand(1, -1, -1)
+    y.copy_(x)
+    return [view]
+
+
 SHRUNK: list[tuple[Callable[..., Any], list[tuple[tuple[int, ...], tuple[int, ...]]]]] = [
     (writes_rows_after_a_copy, [((5, 3), (4, 1))]),
     (writes_through_two_views, [((2, 4), (2, 6))]),
     (writes_itself, [((1,), (2,))]),
     (writes_a_diagonal_twice, [((1, 5), (5, 1))]),
     (writes_all_but_the_first, [((5, 5), (5, 1))]),
+    (view_of_a_copied_input, [((2, 4), (4, 1))]),
+    (part_of_a_copied_input, [((3, 2, 3), (6, 3, 1))]),
     (strides_that_are_sizes, [((3, 4, 1), (4, 1, 1)), ((1, 1, 1), (3, 4, 1))]),
 ]
 

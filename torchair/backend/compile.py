@@ -44,6 +44,7 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import Contract, Layout, absolute_inputs, has_raw_windows, layouts_of, leave_out
 from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import is_symbol
+from torchair.fxgraph.values import correct_copies
 from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
@@ -179,6 +180,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
         node.meta["val"] = value
     if has_new_nodes or _lacks_values(gm) or _is_foreign(gm, fake_mode):
         fake_tensor_prop(gm, fake_mode, fakes)
+    correct_copies(gm, fake_mode)
     graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
     layouts = layouts_of(gm)

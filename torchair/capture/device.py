@@ -8,6 +8,7 @@ bound program.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -27,6 +28,18 @@ Program = Callable[[list[Any]], list[Any]]
 PoolToken = tuple[int, int]
 
 _tokens = itertools.count(1)
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Garbage that holds device memory must not be freed while a graph is recorded: that would break it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Graph(Protocol):
@@ -157,7 +170,12 @@ class Device:
         generator = self.module.default_generators[device.index or 0]
         random = generator.clone_state() if hasattr(generator, "clone_state") else None
         self.synchronize(device)
-        with self.module.device(device), self._own_workspaces(), self.module.stream(stream):
+        with (
+            self.module.device(device),
+            self._own_workspaces(),
+            self.module.stream(stream),
+            without_collection(),
+        ):
             graph.capture_begin(pool=pool, capture_error_mode=error_mode)
             try:
                 for target, source in copies:

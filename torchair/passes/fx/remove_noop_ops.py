@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.node import map_arg
 
-from torchair.core.torch_private import FakeTensorMode, detect_fake_mode, remove_noops
+from torchair.core.torch_private import detect_fake_mode, remove_noops
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.layout import ABSOLUTE, memory_of, viewed_by
-from torchair.passes.fx.memory import Memory, flat, returns_views
+from torchair.fxgraph.layout import ABSOLUTE, dense_order, layout_of, viewed_by
+from torchair.fxgraph.values import look_again
+from torchair.passes.fx.memory import Memory, flat
 from torchair.passes.run import PassContext
 
 aten = torch.ops.aten
@@ -25,17 +24,17 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     """
     before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
     together = {place for pair in shared if pair[1] >= 0 for place in pair}
-    given = copy_graph(gm) if together else gm
-    for copy in _calls(gm.graph, aten.copy.default):
-        _tell_strides(copy, detect_fake_mode(ctx.inputs))
+    given = copy_graph(gm)
     windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
-    remove_noops(gm, detect_fake_mode(ctx.inputs))
-    _look_again(gm.graph, detect_fake_mode(ctx.inputs))
+    fake_mode = detect_fake_mode(ctx.inputs)
+    remove_noops(gm, fake_mode)
+    if fake_mode is not None:
+        look_again(gm.graph, fake_mode)
     for node, source in windows:
         if node.args[0] is not source and not _owns_memory(node.args[0]):
             _copy_for(node, source)
     new = [place for place, other in _shared(gm.graph) if (place, other) not in shared]
-    if not together.isdisjoint(new):
+    if not together.isdisjoint(new) or not all(_can_be_copied(gm.graph, place) for place in new):
         # Two results share memory that they would get from an input: copies of both would not share it.
         gm.graph = given.graph
         return 0
@@ -47,35 +46,6 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _calls(graph: fx.Graph, target: Any) -> Iterable[fx.Node]:
     return graph.find_nodes(op="call_function", target=target)
-
-
-def _tell_strides(copy: fx.Node, fake_mode: FakeTensorMode | None) -> None:
-    """A copy into a value has the strides of that value; torch tells those of what is copied."""
-    into: Any = copy.args[0]
-    value = into.meta["val"] if isinstance(into, fx.Node) else None
-    if fake_mode is not None and isinstance(value, torch.Tensor) and value.shape == copy.meta["val"].shape:
-        with fake_mode:
-            copy.meta["val"] = torch.empty_like(value)
-
-
-def _look_again(graph: fx.Graph, fake_mode: FakeTensorMode | None) -> None:
-    """Views of what is gone look at other memory now, and their values must say so: passes ask them."""
-    for node in graph.nodes:
-        source: Any = node.args[0] if node.args else None
-        value = source.meta.get("val") if isinstance(source, fx.Node) else None
-        if fake_mode is None or node.op != "call_function":
-            continue
-        if node.target is operator.getitem and isinstance(value, list | tuple):
-            node.meta["val"] = value[node.args[1]]
-        elif (
-            isinstance(value, torch.Tensor)
-            and returns_views(node.target)
-            and not node.target._schema.is_mutable
-            and any(memory_of(made) != memory_of(value) for made in flat([node.meta["val"]]))
-        ):
-            args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-            with fake_mode:
-                node.meta["val"] = node.target(*args, **kwargs)
 
 
 def _owns_memory(node: Any) -> bool:
@@ -106,6 +76,12 @@ def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
         if root in seen:
             yield place, seen[root]
         seen.setdefault(root, place)
+
+
+def _can_be_copied(graph: fx.Graph, place: int) -> bool:
+    """Has a copy of this result the strides that it has itself?"""
+    value = list(flat(graph.output_node().args[0]))[place].meta["val"]
+    return dense_order(layout_of(value)) is not None
 
 
 def _clone(graph: fx.Graph, place: int) -> None:

@@ -1,0 +1,53 @@
+"""The fake values of the nodes of a graph, where they must be set right: passes and layouts ask them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+
+from torchair.core.torch_private import FakeTensorMode, OpOverload
+from torchair.fxgraph.layout import memory_of
+
+aten = torch.ops.aten
+
+
+def correct_copies(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> None:
+    """A copy into a value lies as that value does, in memory of its own; torch tells of what is copied."""
+    copies = gm.graph.find_nodes(op="call_function", target=aten.copy.default)
+    for copy in copies:
+        into: Any = copy.args[0]
+        with fake_mode:
+            copy.meta["val"] = torch.empty_like(into.meta["val"])
+    if copies:
+        look_again(gm.graph, fake_mode)
+
+
+def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:
+    """Views of a value that has changed look at other memory now."""
+    for node in graph.nodes:
+        source: Any = node.args[0] if node.args else None
+        value = source.meta.get("val") if isinstance(source, fx.Node) else None
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem and isinstance(value, list | tuple):
+            node.meta["val"] = value[node.args[1]]
+        elif isinstance(value, torch.Tensor) and _is_view(node.target) and _is_elsewhere(node, value):
+            args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            with fake_mode:
+                node.meta["val"] = node.target(*args, **kwargs)
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, OpOverload) or target._schema.is_mutable:
+        return False
+    return any(made.alias_info is not None for made in target._schema.returns)
+
+
+def _is_elsewhere(node: fx.Node, value: torch.Tensor) -> bool:
+    made = node.meta["val"]
+    listed = made if isinstance(made, list | tuple) else [made]
+    return any(memory_of(one) != memory_of(value) for one in listed)
