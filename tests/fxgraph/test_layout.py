@@ -465,6 +465,19 @@ def test_results_on_one_copy_of_an_input_share_it(codegen: str) -> None:
         assert storages(list(got[:1])) != storages([x])
 
 
+@pytest.mark.parametrize("codegen", ["reference", "eager", "inductor"])
+def test_which_result_reaches_over_others_is_no_matter_of_one_call(codegen: str) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = -x
+        return y.as_strided((2,), (1,), 0), y
+
+    run = torch.compile(fn, backend=backend("max-autotune", codegen), dynamic=True)
+    for size in (2, 6, 3):
+        got = run(torch.arange(float(size)))
+        assert [t.tolist() for t in got] == [t.tolist() for t in fn(torch.arange(float(size)))]
+        assert len(set(storages(list(got)))) == 1
+
+
 # What mending rests on.
 
 

@@ -16,6 +16,7 @@ Strides of dims of size 1 and of tensors without elements are part of the promis
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import OpOverload, is_unbacked, storage_id
+from torchair.core.torch_private import OpOverload, is_unbacked, statically_known_true, storage_id
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
@@ -335,9 +336,9 @@ def _length(layout: Layout, read: Read) -> Any:
 
 
 def _extent(layouts: Sequence[Layout], first: Layout, read: Read) -> Any:
-    ends = [(hint(layout.offset) + _length(layout, hint), layout) for layout in layouts]
-    last = max(ends, key=lambda end: end[0])[1]
-    return read(last.offset) - read(first.offset) + _length(last, read)
+    """Elements from the first of all to the last of all, in any call."""
+    ends = [read(layout.offset) - read(first.offset) + _length(layout, read) for layout in layouts]
+    return functools.reduce(torch.sym_max if any(map(is_symbol, ends)) else max, ends)
 
 
 def _is_one(values: Sequence[torch.Tensor], layouts: Sequence[Layout]) -> bool:
@@ -360,11 +361,12 @@ def _alike(layouts: Sequence[Layout]) -> bool:
 
 
 def _cover(layouts: Sequence[Layout]) -> int | None:
-    """The dense one among layouts of one storage that reaches over all others."""
-    spans = [(hint(layout.offset), hint(layout.offset) + _length(layout, hint)) for layout in layouts]
-    low, high = min(start for start, _ in spans), max(end for _, end in spans)
-    for place, (span, layout) in enumerate(zip(spans, layouts, strict=True)):
-        if span == (low, high) and dense_order(layout) is not None:
+    """The dense one among layouts of one storage that reaches over all others, in any call."""
+    spans = [(layout.offset, layout.offset + _length(layout, lambda number: number)) for layout in layouts]
+    for place, ((start, end), layout) in enumerate(zip(spans, layouts, strict=True)):
+        if dense_order(layout) is not None and all(
+            statically_known_true(start <= low) and statically_known_true(high <= end) for low, high in spans
+        ):
             return place
     return None
 
