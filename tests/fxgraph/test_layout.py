@@ -391,6 +391,56 @@ def test_conjugated_results_look_at_the_memory_of_others(codegen: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "codegen"), WAYS)
+def test_marks_of_arguments_are_read(mode: str, codegen: str) -> None:
+    """Also of tensors saved for backward, and by code that reads memory."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        part = (x * 1j).conj().imag
+        return (part * part).sum()
+
+    def write(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    x = torch.complex(torch.arange(4.0), torch.ones(4))
+    grads = []
+    for run in (loss, torch.compile(loss, backend=backend(mode, codegen))):
+        leaf = x.clone().requires_grad_()
+        run(leaf).backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(*grads)
+    marked, wanted = x.clone(), x.clone()
+    made = torch.compile(write, backend=backend(mode, codegen))(marked.conj().imag)
+    assert made.tolist() == write(wanted.conj().imag).tolist()
+    assert marked.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("codegen", ["reference", "eager"])
+def test_marks_of_several_views_and_behind_a_users_pass(codegen: str) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x * 2).conj()
+        return (*y.unbind(), y)
+
+    x = torch.complex(torch.arange(4.0), torch.ones(4)).view(2, 2)
+    for user_pass in (None, lambda gm, inputs, config: None):
+        torch.compiler.reset()
+        config = CompilerConfig()
+        config.engine_config.codegen = codegen
+        config.post_grad_custom_pre_pass = user_pass
+        got = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config))(x)
+        assert [t.tolist() for t in got] == [t.tolist() for t in fn(x)]
+        assert [t.is_conj() for t in got] == [True] * 3
+        assert len(set(storages(list(got)))) == 1
+
+
+def test_what_was_compiled_without_care_is_not_taken_from_the_cache() -> None:
+    tag = torch.compiler.config.cache_key_tag
+    with private.careful_overlaps():
+        assert torch.compiler.config.cache_key_tag != tag
+    assert torch.compiler.config.cache_key_tag == tag
+
+
+@pytest.mark.parametrize(("mode", "codegen"), WAYS)
 def test_results_may_be_written_in_place(mode: str, codegen: str) -> None:
     """A result that is no view in eager is none here, whatever the program looked at."""
 
@@ -592,6 +642,12 @@ def view_of_a_copied_input(x: torch.Tensor) -> list[torch.Tensor]:
     return [view]
 
 
+def copied_into_memory_with_gaps(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x.new_empty_strided((2, 3, 4), (16, 4, 1))
+    y.copy_(x)
+    return [y.view(2, 12), y]
+
+
 SHRUNK: list[tuple[Callable[..., Any], list[tuple[tuple[int, ...], tuple[int, ...]]]]] = [
     (writes_rows_after_a_copy, [((5, 3), (4, 1))]),
     (writes_through_two_views, [((2, 4), (2, 6))]),
@@ -599,6 +655,7 @@ SHRUNK: list[tuple[Callable[..., Any], list[tuple[tuple[int, ...], tuple[int, ..
     (writes_a_diagonal_twice, [((1, 5), (5, 1))]),
     (writes_all_but_the_first, [((5, 5), (5, 1))]),
     (view_of_a_copied_input, [((2, 4), (4, 1))]),
+    (copied_into_memory_with_gaps, [((2, 3, 4), (12, 4, 1))]),
     (part_of_a_copied_input, [((3, 2, 3), (6, 3, 1))]),
     (strides_that_are_sizes, [((3, 4, 1), (4, 1, 1)), ((1, 1, 1), (3, 4, 1))]),
 ]

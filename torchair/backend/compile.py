@@ -41,10 +41,17 @@ from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.layout import Contract, Layout, absolute_inputs, has_raw_windows, layouts_of, leave_out
+from torchair.fxgraph.layout import (
+    Contract,
+    Layout,
+    absolute_inputs,
+    has_raw_windows,
+    layouts_of,
+    leave_out,
+    new_values,
+)
 from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import is_symbol
-from torchair.fxgraph.values import correct_copies
 from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
@@ -133,10 +140,11 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     original = copy_graph(gm) if settings.dumps or absolute else gm
     run(FX_PASSES, gm, context)
     if settings.has_user_passes:
-        stage.layouts = layouts_of(gm)
+        stage.layouts = promised(gm, {})
     stage.is_raw = has_raw_windows(gm)
     stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
-    contract = Contract(stage.layouts, tuple(stage.inputs), lets_go=stage.backward)
+    written = tuple(place for place, _ in new_values(gm))
+    contract = Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
     specialist = static_kernels(gm, stage, contract) if settings.captures else None
     if settings.captures:
         lowered = run(CAPTURE_PASSES, gm, context)
@@ -180,7 +188,6 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
         node.meta["val"] = value
     if has_new_nodes or _lacks_values(gm) or _is_foreign(gm, fake_mode):
         fake_tensor_prop(gm, fake_mode, fakes)
-    correct_copies(gm, fake_mode)
     graph_name = Graph().name
     calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
     layouts = layouts_of(gm)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -28,18 +29,26 @@ Program = Callable[[list[Any]], list[Any]]
 PoolToken = tuple[int, int]
 
 _tokens = itertools.count(1)
+_collection_lock = threading.Lock()
+_uncollected: list[bool] = []  # was the collector on? One entry per recording under way
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
     """Garbage that holds device memory must not be freed while a graph is recorded: that would break it."""
-    was_on = gc.isenabled()
-    gc.disable()
+    with _collection_lock:
+        _uncollected.append(gc.isenabled())
+        gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _collection_lock:
+            was_on = _uncollected.pop()
+            # Threads that record at the same time: the last one switches it on again.
+            if was_on and not _uncollected:
+                gc.enable()
+            elif was_on:
+                _uncollected[0] = True
 
 
 class Graph(Protocol):

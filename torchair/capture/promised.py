@@ -13,7 +13,9 @@ from typing import Any
 from torchair.capture.pending import Program
 from torchair.core.log import degraded
 from torchair.fxgraph.layout import Contract, Look, looked_at
+from torchair.fxgraph.marks import marked_arguments, unmarked
 
+READS_MEMORY = ("inductor", "native")  # programs that do not look at the marks of a tensor
 REMEMBERED = 4096  # keys of which it is known whether results are as promised
 EVERY_CALL = False
 """Look at the results of every call, not only of the first of a key: for tests."""
@@ -23,6 +25,7 @@ EVERY_CALL = False
 class Mends:
     """What is done to the results of each call of one key."""
 
+    marked: tuple[int, ...] = ()  # arguments that are conjugated or negated when they are read
     looks: tuple[Look, ...] = ()
     wrong: tuple[int, ...] = ()
 
@@ -64,14 +67,15 @@ class Promised:
             return self.program(args)
         needs_args = mends.wrong or self._contract.left_out
         before = self._contract.before(args, looks=False) if needs_args else None
-        outputs = looked_at(self.program(args), mends.looks)
+        outputs = looked_at(self._run(args, mends.marked), mends.looks)
         if before is not None:
             outputs = self._contract.mend(before, self._contract.filled(before, outputs), mends.wrong)
         return self._marked(outputs)
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
         before = self._contract.before(args, looks=True)
-        outputs = self._contract.filled(before, self.program(args))
+        marked = marked_arguments(args) if self.kind in READS_MEMORY else ()
+        outputs = self._contract.filled(before, self._run(args, marked))
         looks = self._contract.looks(before, outputs)
         outputs = looked_at(outputs, looks) if looks else outputs
         faults = self._contract.faults(before, outputs)
@@ -79,11 +83,25 @@ class Promised:
             self._known.clear()
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
         if not looks or self._contract.is_static:
-            self._known[key] = Mends(looks, tuple(faults)) if looks or faults else NOTHING
+            mends = Mends(marked, looks, tuple(faults))
+            self._known[key] = NOTHING if mends == NOTHING else mends
         if faults:
             self._report(faults)
             outputs = self._contract.mend(before, outputs, tuple(faults))
         return self._marked(outputs)
+
+    def _run(self, args: list[Any], marked: tuple[int, ...]) -> list[Any]:
+        """What reads memory is given what the marks of an argument mean; what it writes is written back."""
+        if not marked:
+            return self.program(args)
+        plain = [(args[index], unmarked(args[index])) for index in marked]
+        for index, (_, copy) in zip(marked, plain, strict=True):
+            args[index] = copy
+        outputs = self.program(args)
+        for index, (argument, copy) in zip(marked, plain, strict=True):
+            if index in self._contract.written:
+                argument.copy_(copy)
+        return outputs
 
     def _marked(self, outputs: list[Any]) -> list[Any]:
         for place, mark in self._contract.marked:

@@ -138,8 +138,10 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
     would look at the memory of what was copied: such a copy becomes a write into new memory.
     """
     windows = gm.graph.find_nodes(op="call_function", target=aten.as_strided.default)
-    copies = {copy for window in windows if (copy := root_of(window.args[0])[0]).target is aten.clone.default}
-    for copy in copies:
+    roots = dict.fromkeys(root_of(window.args[0])[0] for window in windows)
+    for copy in roots:
+        if copy.target is not aten.clone.default:
+            continue
         source: Any = copy.args[0]
         if not lies(copy.meta["val"], layout_of(source.meta["val"]), lambda number: number):
             continue

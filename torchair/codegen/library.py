@@ -148,7 +148,13 @@ def _publish(place: Path, entry: Path) -> Library:
 
 def digest(parts: Split, mode: Any, extra: str) -> str:
     """Everything that shapes the generated code, as one name."""
-    lines = [extra, *private.build_facts(), *private.symbol_facts(mode), *_graph_text(parts.library)]
+    lines = [
+        extra,
+        private.CAREFUL,
+        *private.build_facts(),
+        *private.symbol_facts(mode),
+        *_graph_text(parts.library),
+    ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 

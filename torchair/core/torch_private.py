@@ -81,6 +81,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
+    "CAREFUL",
     "DATA_ERRORS",
     "REBASES_WINDOWS",
     "STORAGE_WRAPPER_USES",
@@ -228,11 +229,21 @@ def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.Gr
     return _recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
 
 
-def careful_overlaps() -> contextlib.AbstractContextManager[Any]:
+CAREFUL = "careful overlaps 1"
+"""Part of the keys of caches: what was made of the same graph without is something else."""
+
+
+@contextlib.contextmanager
+def careful_overlaps() -> Iterator[None]:
     """Inside, Inductor writes in place only where nobody reads the old value. Its own test takes some rows of
     one matrix for apart from the matrix (2.13).
     """
-    return mock.patch.object(inductor_reinplace, "compute_overlapping_tensors", _overlapping, create=True)
+    tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
+    with (
+        mock.patch.object(inductor_reinplace, "compute_overlapping_tensors", _overlapping, create=True),
+        torch.compiler.config.patch(cache_key_tag=tag),
+    ):
+        yield
 
 
 def _overlapping(tensors: Sequence[torch.Tensor], symbolic: bool = True) -> set[int]:

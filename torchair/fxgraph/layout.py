@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -99,9 +99,7 @@ def leave_out(
     value of the input: they are made of the input, and the graph returns None in their place.
     """
     made = list(layouts)
-    index = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
-    writes = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    news = {node.args[1]: index[node.args[0]] for node in writes if node.args[0] in index}
+    news = {new: place for place, new in new_values(gm)}
     output = gm.graph.output_node()
     returned: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for place, base in inputs.items():
@@ -114,6 +112,15 @@ def leave_out(
             returned[place] = None
     output.args = (tuple(returned),)
     return tuple(made)
+
+
+def new_values(gm: fx.GraphModule) -> Iterator[tuple[int, Any]]:
+    """The inputs that a functional graph writes at its end, and what it writes there."""
+    index = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    for copy in _calls(gm, torch.ops.aten.copy_.default):
+        target: Any = copy.args[0]
+        if target in index:
+            yield index[target], copy.args[1]
 
 
 def layout_of(value: torch.Tensor, storage: int = 0) -> Layout:
@@ -241,7 +248,7 @@ def arrange(
         if not any(map(is_symbol, [n for layout in layouts for n in layout.numbers])) and all(
             dense_order(layout) is not None for layout in layouts
         ):
-            return [_part(whole, first, layout) for layout in layouts]
+            return _parts(whole, first, layouts)
         # A copy begins at the start of its memory; where a value begins in its own is not known here.
         whole = whole.clone() if whole is values[cover] else whole
     return [_strided(whole, layout, read, read(layout.offset) - read(first.offset)) for layout in layouts]
@@ -263,15 +270,26 @@ def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
     return value if lies(value, layout, read) else _strided(value, layout, read, 0)
 
 
-def _part(whole: torch.Tensor, at: Layout, layout: Layout) -> torch.Tensor:
-    """The elements of a dense tensor, which lies like `at`, that make another dense one: by views alone."""
-    if layout is at:
-        return whole
-    flat = whole.permute(cast(Any, dense_order(at))).reshape(-1)
-    order = cast(Any, dense_order(layout))
-    sizes = [layout.sizes[dim] for dim in order]
-    part = flat.narrow(0, layout.offset - at.offset, math.prod(sizes)).view(sizes)
-    return part.permute([order.index(dim) for dim in range(len(order))])
+def _parts(whole: torch.Tensor, at: Layout, layouts: Sequence[Layout]) -> list[torch.Tensor]:
+    """The elements of a dense tensor, which lies like `at`, that make other dense ones: by views alone."""
+    flat: torch.Tensor | None = None
+    made: list[torch.Tensor] = []
+    for layout in layouts:
+        if (layout.sizes, layout.strides, layout.offset) == (at.sizes, at.strides, at.offset):
+            made.append(whole)
+            continue
+        flat = _permuted(whole, cast(Any, dense_order(at))).reshape(-1) if flat is None else flat
+        order = cast(Any, dense_order(layout))
+        sizes = [layout.sizes[dim] for dim in order]
+        count, start = math.prod(sizes), layout.offset - at.offset
+        part = flat if count == flat.numel() else flat.narrow(0, start, count)
+        part = part if len(sizes) == 1 else part.view(sizes)
+        made.append(_permuted(part, [order.index(dim) for dim in range(len(order))]))
+    return made
+
+
+def _permuted(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    return value if list(order) == list(range(value.ndim)) else value.permute(tuple(order))
 
 
 def _strided(whole: torch.Tensor, layout: Layout, read: Read, offset: Any) -> torch.Tensor:
@@ -413,6 +431,7 @@ class Contract:
 
     layouts: tuple[Layout | None, ...]
     fakes: tuple[Any, ...]
+    written: tuple[int, ...] = ()  # inputs that the graph writes
     lets_go: bool = False  # arguments are dropped while the program runs, as those of a backward graph
     is_eager: bool = False  # the graph's own ops run: their strides are eager's, where fake tensors may err
 

@@ -7,12 +7,14 @@ afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
-from torchair.fxgraph.layout import viewed_by
+from torchair.fxgraph.layout import arrange, layout_of, viewed_by
 
 aten = torch.ops.aten
 MARKS: tuple[Any, ...] = (aten._conj.default, aten._neg_view.default)
@@ -34,6 +36,22 @@ def take_marks_off(gm: fx.GraphModule) -> dict[int, tuple[Any, ...]]:
     return taken
 
 
+def marked_arguments(args: Sequence[Any]) -> tuple[int, ...]:
+    """The places of marked tensors."""
+    return tuple(
+        place
+        for place, value in enumerate(args)
+        if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
+    )
+
+
+def unmarked(value: torch.Tensor) -> torch.Tensor:
+    """A copy without marks that lies like the value."""
+    layout = layout_of(value)
+    (made,) = arrange([value.resolve_conj().resolve_neg()], [layout])
+    return made
+
+
 def _marks(node: Any) -> tuple[Any, ...]:
     value = node.meta.get("val") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor):
@@ -46,7 +64,7 @@ def _unmarked(node: fx.Node) -> fx.Node | None:
     if not _marks(node):
         return node if node.op == "call_function" else None
     viewed = viewed_by(node)
-    if viewed is None or viewed[1] is None or viewed[1].item is not None:
+    if viewed is None or viewed[1] is None:
         return None
     source, value = viewed[0], node.meta["val"]
     if source.meta["val"].dtype != value.dtype:
@@ -57,8 +75,23 @@ def _unmarked(node: fx.Node) -> fx.Node | None:
     plain = _unmarked(source)
     if plain is None:
         return None
+    if viewed[1].item is None:
+        return _again(node, {source: plain})
+    call: Any = node.args[0]
+    return _again(node, {call: _again(call, {source: plain})})
+
+
+def _again(node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The same call, of other arguments."""
     with node.graph.inserting_before(node):
-        made = node.graph.node_copy(node, lambda n: plain if n is source else n)
-    made.meta["val"] = value._conj() if value.is_conj() else value
-    made.meta["val"] = torch._neg_view(made.meta["val"]) if value.is_neg() else made.meta["val"]
+        made = node.graph.node_copy(node, lambda n: instead.get(n, n))
+    args, kwargs = map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
+    (first,) = instead.values()
+    with mode_of(first.meta["val"]):
+        made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
     return made
+
+
+def mode_of(value: Any) -> Any:
+    """The fake mode of a value, or of the first of several."""
+    return (value[0] if isinstance(value, list | tuple) else value).fake_mode

@@ -1,4 +1,4 @@
-"""The fake values of the nodes of a graph, where they must be set right: passes and layouts ask them."""
+"""The fake values of the nodes of a graph: passes ask them who shares memory with whom."""
 
 from __future__ import annotations
 
@@ -11,19 +11,6 @@ from torch.fx.node import map_arg
 
 from torchair.core.torch_private import FakeTensorMode, OpOverload
 from torchair.fxgraph.layout import memory_of
-
-aten = torch.ops.aten
-
-
-def correct_copies(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> None:
-    """A copy into a value lies as that value does, in memory of its own; torch tells of what is copied."""
-    copies = gm.graph.find_nodes(op="call_function", target=aten.copy.default)
-    for copy in copies:
-        into: Any = copy.args[0]
-        with fake_mode:
-            copy.meta["val"] = torch.empty_like(into.meta["val"])
-    if copies:
-        look_again(gm.graph, fake_mode)
 
 
 def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:

@@ -81,7 +81,7 @@ def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
 def _can_be_copied(graph: fx.Graph, place: int) -> bool:
     """Has a copy of this result the strides that it has itself?"""
     value = list(flat(graph.output_node().args[0]))[place].meta["val"]
-    return dense_order(layout_of(value)) is not None
+    return value.layout is torch.strided and dense_order(layout_of(value)) is not None
 
 
 def _clone(graph: fx.Graph, place: int) -> None:
