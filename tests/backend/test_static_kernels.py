@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKernels, likes_of, specialised
 from torchair.codegen.inductor import TUNED
 from torchair.core.torch_private import make_fx
-from torchair.fxgraph.layout import Contract
+from torchair.fxgraph.contract import Contract
 
 
 def net(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:

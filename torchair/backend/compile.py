@@ -40,9 +40,9 @@ from torchair.debug.run_folder import PhaseFiles
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
+from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import (
-    Contract,
     Layout,
     absolute_inputs,
     has_raw_windows,

@@ -38,8 +38,8 @@ from torchair.core.torch_private import (
     faking,
     load_graph,
 )
+from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.layout import Contract
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
-from torchair.fxgraph.layout import Contract
+from torchair.fxgraph.contract import Contract
 
 __all__ = [
     "DEVICES",

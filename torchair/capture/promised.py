@@ -12,7 +12,7 @@ from typing import Any
 
 from torchair.capture.pending import Program
 from torchair.core.log import degraded
-from torchair.fxgraph.layout import Contract, Look, looked_at
+from torchair.fxgraph.contract import Contract, Look, looked_at
 from torchair.fxgraph.marks import marked_arguments, unmarked
 
 READS_MEMORY = ("inductor", "native")  # programs that do not look at the marks of a tensor

@@ -10,6 +10,7 @@ from torch import fx
 from torchair.codegen import cpu, graph
 from torchair.codegen.program import Boxed
 from torchair.core import torch_private as private
+from torchair.core.overlaps import careful_overlaps
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
@@ -45,7 +46,7 @@ def build(
         gm = graph.prepare(gm, inputs, decomposed=decomposed)
     with (
         private.inductor_config.patch(options),
-        private.careful_overlaps(),
+        careful_overlaps(),
         private.fake_tracing(mode),
         private.stable_cache_keys(),
     ):

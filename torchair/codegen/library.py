@@ -28,6 +28,7 @@ from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
+from torchair.core.overlaps import CAREFUL, careful_overlaps
 
 # Constants stay constants, however small: their values are bound later.
 OPTIONS: dict[str, Any] = {
@@ -90,7 +91,7 @@ def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Libr
 
 def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
     try:
-        with private.aot_compilation(), private.careful_overlaps():
+        with private.aot_compilation(), careful_overlaps():
             result = private.compile_fx_inner(
                 parts.library,
                 parts.examples,
@@ -150,7 +151,7 @@ def digest(parts: Split, mode: Any, extra: str) -> str:
     """Everything that shapes the generated code, as one name."""
     lines = [
         extra,
-        private.CAREFUL,
+        CAREFUL,
         *private.build_facts(),
         *private.symbol_facts(mode),
         *_graph_text(parts.library),

@@ -81,99 +81,25 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
-    "CAREFUL",
-    "DATA_ERRORS",
-    "REBASES_WINDOWS",
-    "STORAGE_WRAPPER_USES",
-    "BoxedBool",
-    "BoxedDeviceIndex",
-    "ExplainWithBackend",
-    "FakeTensorMode",
-    "HigherOrderOperator",
-    "OpOverload",
-    "OpOverloadPacket",
-    "PatternMatcherPass",
-    "PythonReferenceAnalysis",
-    "ReInplaceTrigger",
-    "ReinplaceCounters",
-    "ShapeEnv",
-    "TorchDispatchMode",
-    "TracingContext",
-    "V",
-    "aot_autograd",
-    "aot_compilation",
-    "auto_functionalized",
-    "auto_functionalized_v2",
-    "borrow_tensor",
-    "build_facts",
-    "capturing_getter",
-    "careful_overlaps",
-    "clear_blas_workspaces",
-    "compile_fx_inner",
-    "compiled_callable",
-    "decomposition_of",
-    "decomposition_table",
-    "default_partition",
-    "detect_fake_mode",
-    "disable_modes",
-    "dump_graph",
-    "dynamo_counters",
-    "dynamo_utils",
-    "enable_python_dispatcher",
-    "end_pool_allocation",
-    "fake_tensor_prop",
-    "fake_tracing",
-    "faking",
-    "find_overload",
-    "forget_data_sizes",
-    "free_symbols",
-    "fwd_only",
-    "generated_source",
-    "get_cpp_compiler",
-    "get_cpp_wrapper_config",
-    "inductor_cache_dir",
-    "inductor_config",
-    "inductor_decompositions",
-    "is_profiling",
-    "is_unbacked",
-    "joint_graph_passes",
-    "known_options",
-    "library_path",
-    "load_graph",
-    "lower_bound",
-    "lower_functionalized",
-    "lowering_table",
-    "make_fx",
-    "native_runner",
-    "neg_view",
-    "pick_vec_isa",
-    "profiler",
-    "raw_stream_getter",
-    "regenerated_outputs",
-    "register_replacement",
-    "remove_noops",
-    "reset_dynamo",
-    "resolve_overload",
-    "same_addresses",
-    "select_decomp_table",
-    "snapshot_fake",
-    "stable_cache_keys",
-    "static_input_indices",
-    "statically_known_true",
-    "storage_id",
-    "storage_use_count",
-    "symbol_facts",
-    "sympy_interp",
-    "torch_key",
-    "tracing",
-    "tree_flatten",
-    "tree_unflatten",
-    "unclaimed_symbols",
-    "unfunctionalized",
-    "with_shape_env",
-    "without_modes",
-    "writes_in_place",
-    "written_by_plain_call",
+    "DATA_ERRORS", "REBASES_WINDOWS", "STORAGE_WRAPPER_USES", "BoxedBool", "BoxedDeviceIndex",
+    "ExplainWithBackend", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
+    "PatternMatcherPass", "PythonReferenceAnalysis", "ReInplaceTrigger", "ReinplaceCounters",
+    "ShapeEnv", "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation",
+    "auto_functionalized", "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter",
+    "clear_blas_workspaces", "compile_fx_inner", "compiled_callable", "decomposition_of",
+    "decomposition_table", "default_partition", "detect_fake_mode", "disable_modes", "dump_graph",
+    "dynamo_counters", "dynamo_utils", "enable_python_dispatcher", "end_pool_allocation",
+    "fake_tensor_prop", "fake_tracing", "faking", "find_overload", "forget_data_sizes", "free_symbols",
+    "fwd_only", "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir",
+    "inductor_config", "inductor_decompositions", "inductor_reinplace", "is_profiling", "is_unbacked",
+    "joint_graph_passes", "known_options", "library_path", "load_graph", "lower_bound",
+    "lower_functionalized", "lowering_table", "make_fx", "native_runner", "neg_view", "pick_vec_isa",
+    "profiler", "raw_stream_getter", "regenerated_outputs", "register_replacement", "remove_noops",
+    "reset_dynamo", "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake",
+    "stable_cache_keys", "static_input_indices", "statically_known_true", "storage_id",
+    "storage_use_count", "symbol_facts", "sympy_interp", "torch_key", "tracing", "tree_flatten",
+    "tree_unflatten", "unclaimed_symbols", "unfunctionalized", "with_shape_env", "without_modes",
+    "writes_in_place", "written_by_plain_call",
 ]  # fmt: skip
 
 
@@ -227,42 +153,6 @@ def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.Gr
     """The passes Inductor runs on a whole graph before `compile_fx_inner`."""
     takes_device = "input_device" in inspect.signature(_recursive_joint_graph_passes).parameters
     return _recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
-
-
-CAREFUL = "careful overlaps 1"
-"""Part of the keys of caches: what was made of the same graph without is something else."""
-
-
-@contextlib.contextmanager
-def careful_overlaps() -> Iterator[None]:
-    """Inside, Inductor writes in place only where nobody reads the old value. Its own test takes some rows of
-    one matrix for apart from the matrix (2.13).
-    """
-    tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
-    with (
-        mock.patch.object(inductor_reinplace, "compute_overlapping_tensors", _overlapping, create=True),
-        torch.compiler.config.patch(cache_key_tag=tag),
-    ):
-        yield
-
-
-def _overlapping(tensors: Sequence[torch.Tensor], symbolic: bool = True) -> set[int]:
-    """Which of these tensors on one storage may share elements with another of them."""
-    spans = [_span(tensor) for tensor in tensors]
-    return {
-        place
-        for place, (start, end) in enumerate(spans)
-        for other, (other_start, other_end) in enumerate(spans)
-        if place != other
-        and not (statically_known_true(end <= other_start) or statically_known_true(other_end <= start))
-    }
-
-
-def _span(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Where its first element is in its storage, and the end of its last."""
-    first = tensor.storage_offset()
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return first, first + 1 + sum((n - 1) * step for n, step in pairs)
 
 
 def writes_in_place(target: Any) -> bool:

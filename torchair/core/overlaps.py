@@ -1,0 +1,47 @@
+"""Which views of one storage share elements: Inductor asks, and writes in place accordingly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+
+from torchair.core.torch_private import inductor_reinplace, statically_known_true
+
+CAREFUL = "careful overlaps 1"
+"""Part of the keys of caches: what was made of the same graph without is something else."""
+
+
+@contextlib.contextmanager
+def careful_overlaps() -> Iterator[None]:
+    """Inside, Inductor writes in place only where nobody reads the old value. Its own test takes some rows of
+    one matrix for apart from the matrix (2.13).
+    """
+    tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
+    with (
+        mock.patch.object(inductor_reinplace, "compute_overlapping_tensors", _overlapping, create=True),
+        torch.compiler.config.patch(cache_key_tag=tag),
+    ):
+        yield
+
+
+def _overlapping(tensors: Sequence[torch.Tensor], symbolic: bool = True) -> set[int]:
+    """Which of these tensors on one storage may share elements with another of them."""
+    spans = [_span(tensor) for tensor in tensors]
+    return {
+        place
+        for place, (start, end) in enumerate(spans)
+        for other, (other_start, other_end) in enumerate(spans)
+        if place != other
+        and not (statically_known_true(end <= other_start) or statically_known_true(other_end <= start))
+    }
+
+
+def _span(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """Where its first element is in its storage, and the end of its last."""
+    first = tensor.storage_offset()
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return first, first + 1 + sum((n - 1) * step for n, step in pairs)
