@@ -23,7 +23,7 @@ def careful_overlaps() -> Iterator[None]:
     tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
     with (
         mock.patch.object(inductor_reinplace, "compute_overlapping_tensors", _overlapping, create=True),
-        torch.compiler.config.patch(cache_key_tag=tag),
+        torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
     ):
         yield
 
