@@ -29,7 +29,12 @@ GRAPH = Settings(codegen="eager")
 CAPTURE = Settings(mode="npugraph_ex", codegen="eager")
 PASSES = [
     (name, settings, place)
-    for name, settings in (("FX_PASSES", GRAPH), ("CAPTURE_PASSES", CAPTURE), ("GE_PASSES", GRAPH))
+    for name, settings in (
+        ("FX_PASSES", GRAPH),
+        ("CAPTURE_PASSES", CAPTURE),
+        ("GE_PASSES", GRAPH),
+        ("LOWERED_PASSES", GRAPH),
+    )
     for place, step in enumerate(getattr(backend, name))
     if "custom" not in step.title
 ]

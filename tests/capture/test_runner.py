@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Cause, Inputs, Pending, Policy, Role, capture
+from torchair.capture.device import without_collection
 from torchair.core.errors import BadCall
 from torchair.core.log import capture_logger as logger
 from torchair.core.torch_private import dynamo_counters
@@ -618,3 +620,26 @@ def test_a_better_program_that_could_not_be_made_changes_nothing() -> None:
     for _ in range(3):
         assert runner.run(torch.ones(2))[0].tolist() == [2.0] * 2
     assert row.replays == 2
+
+
+def test_nothing_is_collected_while_graphs_are_recorded() -> None:
+    """By no thread, until the last recording has ended."""
+    both, first_is_done = threading.Barrier(2), threading.Event()
+    seen: list[bool] = []
+
+    def second() -> None:
+        with without_collection():
+            both.wait()
+            first_is_done.wait()
+            seen.append(gc.isenabled())
+
+    other = threading.Thread(target=second)
+    assert gc.isenabled()
+    with without_collection():
+        other.start()
+        both.wait()
+        seen.append(gc.isenabled())
+    first_is_done.set()
+    other.join()
+    assert seen == [False, False]
+    assert gc.isenabled()

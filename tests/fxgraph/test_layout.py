@@ -246,7 +246,9 @@ def test_as_strided_counts_from_the_start_of_the_storage(mode: str, codegen: str
     buffer = torch.arange(16.0)
     run = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)
     if codegen == "inductor" and not private.REBASES_WINDOWS:
-        pytest.skip("this Inductor counts windows from the first element of an input: none begins before it")
+        # This Inductor counts windows from the first element of an input, and so has none before it.
+        with pytest.warns(DegradedWarning, match="inductor could not compile"):
+            run(buffer[4:8])
     assert [t.tolist() for t in run(buffer[4:8])] == [t.tolist() for t in fn(buffer[4:8])]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", DegradedWarning)

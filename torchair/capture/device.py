@@ -44,11 +44,9 @@ def without_collection() -> Iterator[None]:
     finally:
         with _collection_lock:
             was_on = _uncollected.pop()
-            # Threads that record at the same time: the last one switches it on again.
+            # Of threads that record at the same time, the last to end has what the first one found.
             if was_on and not _uncollected:
                 gc.enable()
-            elif was_on:
-                _uncollected[0] = True
 
 
 class Graph(Protocol):

@@ -145,9 +145,9 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
         source: Any = copy.args[0]
         if not lies(copy.meta["val"], layout_of(source.meta["val"]), lambda number: number):
             continue
-        with gm.graph.inserting_before(copy):
+        with gm.graph.inserting_before(copy), copy.meta["val"].fake_mode:
             memory = gm.graph.call_function(aten.empty_like.default, (source,))
-            memory.meta["val"] = copy.meta["val"]
+            memory.meta["val"] = torch.empty_like(source.meta["val"])
             sizes, strides = _numbers(source, aten.sym_size.int), _numbers(source, aten.sym_stride.int)
         copy.target, copy.args, copy.kwargs = (
             aten.as_strided_scatter.default, (memory, source, sizes, strides, 0), {}

@@ -87,11 +87,11 @@ def _again(node: fx.Node, instead: dict[fx.Node, fx.Node]) -> fx.Node:
         made = node.graph.node_copy(node, lambda n: instead.get(n, n))
     args, kwargs = map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
     (first,) = instead.values()
-    with mode_of(first.meta["val"]):
+    with _mode_of(first.meta["val"]):
         made.meta["val"] = made.target(*args, **kwargs)  # type: ignore[operator]
     return made
 
 
-def mode_of(value: Any) -> Any:
+def _mode_of(value: Any) -> Any:
     """The fake mode of a value, or of the first of several."""
     return (value[0] if isinstance(value, list | tuple) else value).fake_mode

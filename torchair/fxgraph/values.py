@@ -22,16 +22,19 @@ def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:
             continue
         if node.target is operator.getitem and isinstance(value, list | tuple):
             node.meta["val"] = value[node.args[1]]
-        elif isinstance(value, torch.Tensor) and _is_view(node.target) and _is_elsewhere(node, value):
+        elif isinstance(value, torch.Tensor) and _makes_views(node.target) and _is_elsewhere(node, value):
             args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
             with fake_mode:
                 node.meta["val"] = node.target(*args, **kwargs)
 
 
-def _is_view(target: Any) -> bool:
-    if not isinstance(target, OpOverload) or target._schema.is_mutable:
-        return False
-    return any(made.alias_info is not None for made in target._schema.returns)
+def returns_views(target: Any) -> bool:
+    """Does the schema say that a result shares memory with an argument?"""
+    return isinstance(target, OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
+
+
+def _makes_views(target: Any) -> bool:
+    return returns_views(target) and not target._schema.is_mutable
 
 
 def _is_elsewhere(node: fx.Node, value: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private import OpOverload, storage_id
+from torchair.fxgraph.values import returns_views
 
 aten = torch.ops.aten
 
@@ -142,11 +143,6 @@ def views_of(node: fx.Node) -> Iterator[fx.Node]:
     for argument, value in arguments(node):
         if argument.alias_info is not None:
             yield from (v for v in flat(value) if isinstance(v, fx.Node))
-
-
-def returns_views(target: Any) -> bool:
-    """Does the schema say that a result shares memory with an argument?"""
-    return isinstance(target, OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
 
 
 def arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
