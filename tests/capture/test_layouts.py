@@ -37,6 +37,25 @@ def test_other_strides_at_the_same_address(row: SimulatedDevice) -> None:
     assert row.replays > 0
 
 
+@pytest.mark.parametrize("written", [0, 1])
+def test_of_two_inputs_in_one_storage_the_written_one_is_used_in_place(
+    row: SimulatedDevice, written: int
+) -> None:
+    def fn(*xs: torch.Tensor) -> torch.Tensor:
+        xs[written][1] = 0.0
+        xs[1 - written].any()
+        return xs[1 - written]
+
+    run = torch.compile(fn, backend="npugraph_ex", dynamic=False, options={"codegen": "eager"})
+    for _ in range(4):
+        memory = torch.ones(21)
+        with torch.no_grad():
+            run(memory[:2], memory[15:17])
+        assert memory.nonzero().numel() == 20
+        assert memory[(1, 16)[written]] == 0
+    assert row.replays > 0
+
+
 def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
     """An engine calls what `get_compiler` returned: no guard has looked at the strides."""
 

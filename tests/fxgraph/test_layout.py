@@ -700,3 +700,24 @@ def test_a_detached_view_of_a_result_has_no_gradient() -> None:
         torch.compiler.reset()
         got = torch.compile(fn, backend=backend(mode, codegen))(torch.ones(2, 2, requires_grad=True))
         assert [t.requires_grad for t in got] == [False, True], (mode, codegen)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_take_the_way_of_the_views(dynamic: bool) -> None:
+    """Eager loses the gradient of what a window shows from outside its tensor; a view is as it was made."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x[:].view(x.size(0), -1)
+        return rows**0.5, rows[None, :, 2].as_strided((1, 1), (1, 1), 1).transpose(-1, -2)
+
+    for mode, codegen in WAYS:
+        if codegen == "inductor":
+            continue  # stock Inductor gives that gradient, too
+        torch.compiler.reset()
+        gradients = []
+        for run in (fn, torch.compile(fn, backend=backend(mode, codegen), dynamic=dynamic)):
+            x = (torch.arange(6.0) + 1).view(2, 3).requires_grad_()
+            one, two = run(x)
+            (one.sum() + 10 * two.sum()).backward()
+            gradients.append(x.grad)
+        assert torch.equal(*gradients), (mode, codegen)

@@ -142,6 +142,7 @@ class Settings:
         return {
             "captures": self.captures,
             "as_written": as_written,
+            "runs_its_ops": self.captures and as_written,
             "user_pre_pass": self.user_pre_pass is not None,
             "user_post_pass": self.user_post_pass is not None,
             "host_lists": self.captures and not self.dumps_original,

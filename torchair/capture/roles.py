@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 
-from torchair.core.torch_private import HigherOrderOperator, OpOverload, storage_id
-from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of
+from torchair.core.torch_private import HigherOrderOperator, OpOverload
+from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of
 
 
 @dataclass(frozen=True, order=True)
@@ -119,11 +119,6 @@ def _role(value: Any, static: bool, mutated: bool, alias: bool, on_device: bool)
     return Role.ALIAS if alias else Role.PLAIN
 
 
-def _storages(values: Sequence[Any]) -> dict[int, int]:
-    """Storage -> index of the input that owns it."""
-    return {storage_id(v): i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and _is_strided(v)}
-
-
 def _is_strided(value: torch.Tensor) -> bool:
     return value.layout == torch.strided
 
@@ -139,17 +134,25 @@ def _aliases(layouts: Sequence[Layout | None]) -> dict[int, list[int]]:
 
 def _mutated(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
     """Indices of the inputs that some node writes, directly or through a view."""
-    own = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     position = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
-    owners = _storages(values) | _storages(own)
+    on = _on_memory(values), _on_memory([node.meta.get("val") for node in position])
     found: set[int] = set()
     for node in gm.graph.nodes:
         for written in _written(node):
-            value = written.meta.get("val")
-            if written in position:
-                found.add(position[written])
-            elif isinstance(value, torch.Tensor) and _is_strided(value) and storage_id(value) in owners:
-                found.add(owners[storage_id(value)])
+            root, _ = root_of(written)
+            if root in position:
+                found.add(position[root])
+            elif (memory := memory_of(written.meta.get("val"))) is not None:
+                found.update(index for owners in on for index in owners.get(memory, ()))
+    return found
+
+
+def _on_memory(values: Sequence[Any]) -> dict[int, list[int]]:
+    """Memory -> indices of the inputs that look at it."""
+    found: dict[int, list[int]] = {}
+    for index, value in enumerate(values):
+        if (memory := memory_of(value)) is not None:
+            found.setdefault(memory, []).append(index)
     return found
 
 

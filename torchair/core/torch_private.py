@@ -439,7 +439,8 @@ def static_input_indices(count: int) -> tuple[int, ...]:
 
 def regenerated_outputs(count: int) -> dict[int, int]:
     """Outputs of the forward graph being compiled that AOTAutograd makes anew as views of inputs, and those
-    inputs. Of what the graph returns there only sizes, strides and offset are asked.
+    inputs. Of what the graph returns there sizes, strides and offset are asked, and where these are symbols
+    also by which views it came from its base.
     """
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None

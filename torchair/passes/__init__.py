@@ -33,7 +33,8 @@ FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
     Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass"),
     # One spelling of each idea for everything below; memory first, while views still say whose it is.
-    Step(root_as_strided, quiet=True),
+    # Where the ops themselves run, autograd asks an output by which views it came from its input.
+    Step(root_as_strided, unless="runs_its_ops", quiet=True),
     Step(remove_noop_ops, on="remove_noop_ops", name="optimize_noop_ops"),
     Step(recover_view_inplace, name="recover_view_inplace_pattern"),
     # A size that a tensor input has anyway need not be fed; capture keys are made from the inputs, so not
