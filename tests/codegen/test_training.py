@@ -13,6 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from torchair.codegen import Program, build
 from torchair.core import torch_private as private
+from torchair.core.errors import NotPossible
 
 
 def backend(kind: str, seen: list[Program]) -> Any:
@@ -66,3 +67,22 @@ def test_training_and_inference(kind: str) -> None:
         torch.testing.assert_close(compiled(x), twin(x))
     assert len(seen) == 3
     assert {program.kind for program in seen} == {kind}
+
+
+def test_statistics_of_attention_that_torch_mistakes() -> None:
+    """As torch before 2.12 tells them: no code is made that reads doubles as floats."""
+
+    def attend(q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+
+    q = torch.ones(1, 2, 4, 8, dtype=torch.float64)
+    gm = private.make_fx(attend, tracing_mode="fake")(q)
+    build("inductor", gm, [q])
+    (node,) = gm.graph.find_nodes(op="call_function", target=ATTENTION)
+    result, statistics = node.meta["val"]
+    node.meta["val"] = (result, statistics.float())
+    with pytest.raises(NotPossible, match="statistics that are doubles"):
+        build("inductor", gm, [q])
+
+
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

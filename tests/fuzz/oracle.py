@@ -257,12 +257,12 @@ def torchs_own(program: Program, engine: str, want: list[Seen], device: str) -> 
     """
     makers = ["aot_eager"] + ["inductor"] * (engine in ("inductor", "native", "auto"))
     found = [attempt(program, maker, want, device) for maker in makers]
-    found.append(fake_strides(program, want, device))
+    found.append(wrong_fakes(program, want, device))
     return next((failure for failure in found if failure is not None), None)
 
 
-def fake_strides(program: Program, want: list[Seen], device: str) -> Failure | None:
-    """Does a graph of torch's tell other strides of what leaves it than its own ops give?"""
+def wrong_fakes(program: Program, want: list[Seen], device: str) -> Failure | None:
+    """Does a graph of torch's tell another dtype or strides of what leaves it than its own ops give?"""
     found: list[Failure] = []
 
     def compiler(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -273,7 +273,9 @@ def fake_strides(program: Program, want: list[Seen], device: str) -> Failure | N
             outputs = torch.fx.Interpreter(gm).run(*args)
             # Symbols have the values of the first call.
             for place, (fake, output) in enumerate(zip(told, outputs, strict=True)):
-                if isinstance(fake, torch.Tensor) and strides(output) != strides(fake):
+                if isinstance(fake, torch.Tensor) and output.dtype != fake.dtype:
+                    found.append(Failure("fake dtype", f"output {place} has {output.dtype}"))
+                elif isinstance(fake, torch.Tensor) and strides(output) != strides(fake):
                     found.append(Failure("fake strides", f"output {place} has {strides(output)}"))
             told[:] = [None] * len(told)
             return outputs

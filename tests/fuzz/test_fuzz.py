@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.fuzz.__main__ import hunt, options
-from tests.fuzz.oracle import Count, compare, fake_strides, observe
+from tests.fuzz.oracle import Count, compare, observe, wrong_fakes
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
 
@@ -116,11 +116,11 @@ def test_strides_that_torch_tells_wrong_are_torchs_own() -> None:
     feed = Feed((Buffer(12, "float64", 5),), (View(0, (1, 4), (1, 1), 2, False),))
     given = Program((Line("v0 = x0.expand([1, 3, -1]).relu()"),), ("v0",), (feed,))
     want = observe(given.function(), given)
-    own = fake_strides(given, want, "cpu")
+    own = wrong_fakes(given, want, "cpu")
     assert own is not None
     assert own.kind == "fake strides"
     right = program("v0", "v0 = x0.relu()")
-    assert fake_strides(right, observe(right.function(), right), "cpu") is None
+    assert wrong_fakes(right, observe(right.function(), right), "cpu") is None
 
 
 def test_results_held_over_calls_must_stay() -> None:

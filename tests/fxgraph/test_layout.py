@@ -106,6 +106,24 @@ def test_an_alias_is_a_view_of_the_input_it_is_made_from() -> None:
     assert bits.view(x, int).dtype == torch.int32
 
 
+def test_strides_that_new_memory_cannot_have_are_no_promise() -> None:
+    """As torch 2.11 with MKL tells them of FFTs over several dims."""
+    gm = make_fx(lambda x: x * 2)(torch.ones(2, 4))
+    (maker,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+    maker.meta["val"] = torch.empty_strided((2, 4), (2, 1), device="meta")
+    (layout,) = layouts_of(gm)
+    assert layout is not None
+    value = torch.arange(8.0).view(2, 4)
+    assert arrange([value], [layout])[0].tolist() == value.tolist()
+
+
+def test_who_asks_for_elements_on_each_other_gets_them() -> None:
+    gm = make_fx(lambda x: x.new_empty_strided((2, 4), (2, 1)))(torch.ones(1))
+    (layout,) = layouts_of(gm)
+    assert layout is not None
+    assert (layout.strides, layout.is_example) == ((2, 1), False)
+
+
 def test_outputs_that_share_memory_have_one_storage() -> None:
     def fn(x: torch.Tensor) -> list[Any]:
         y, z = x + 1, x + 2

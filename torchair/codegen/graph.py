@@ -98,6 +98,7 @@ def is_functional(gm: fx.GraphModule) -> bool:
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> fx.GraphModule:
     """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
     _check_windows(gm)
+    _check_statistics(gm)
     functional = is_functional(gm)
     if decomposed and functional:
         made = copy_graph(gm)
@@ -119,6 +120,21 @@ def _check_windows(gm: fx.GraphModule) -> None:
                 "the input begins in it is not known before the call",
                 at=source_of(node),
                 next="pass a tensor that begins at the start of its storage, or index it instead",
+            )
+
+
+def _check_statistics(gm: fx.GraphModule) -> None:
+    """Of doubles, attention on the CPU keeps statistics that are doubles; torch before 2.12 tells Inductor
+    that they are floats, and code is generated that reads them as such.
+    """
+    attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+    for node in gm.graph.find_nodes(op="call_function", target=attention):
+        result, statistics = node.meta["val"]
+        if result.dtype is torch.float64 and statistics.dtype is not torch.float64:
+            raise NotPossible(
+                f"torch {torch.__version__} tells {statistics.dtype} of statistics that are doubles",
+                at=source_of(node),
+                next="take torch 2.12, or float32",
             )
 
 

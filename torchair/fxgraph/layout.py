@@ -143,8 +143,27 @@ def _layout(node: Any, index: dict[fx.Node, int], storages: dict[int, int]) -> L
     promised = layout_of(value, storages.setdefault(memory, len(storages)))
     root, steps = root_of(node)
     if root in index:
-        return Layout(**{**vars(promised), "base": index[root], "steps": steps})
-    return promised
+        return replace(promised, base=index[root], steps=steps)
+    return replace(promised, is_example=_cannot_be(root))
+
+
+def _cannot_be(root: fx.Node) -> bool:
+    """Are elements of new memory said to lie on each other? Fake tensors err there (FFTs over several dims,
+    with MKL); only who asks for such strides gets them. Without a stride at all (0) an op may repeat itself.
+    """
+    value = root.meta.get("val")
+    if root.op != "call_function" or root.target in STRIDES_AS_ASKED or not isinstance(value, torch.Tensor):
+        return False
+    dims = zip(map(hint, value.stride()), map(hint, value.shape), strict=True)
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in dims if size > 1 and stride > 0):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+STRIDES_AS_ASKED = (torch.ops.aten.empty_strided.default, torch.ops.aten.new_empty_strided.default)
 
 
 def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[Step, ...]]:
