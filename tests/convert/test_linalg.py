@@ -21,7 +21,9 @@ from torchair.engine.interpret import interpret
 from torchair.ge.graph import Feed, Graph
 
 FORMS = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.full), torch.complex64], ids=str
+)
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
 
