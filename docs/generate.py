@@ -44,6 +44,14 @@ CURES = {
         "what would work, `next` is what to do. Catch this class to catch everything torchair raises on "
         "purpose."
     ),
+    "Degraded": (
+        "The first line says what would be less than promised, `at` where, `next` what to do about it. Or "
+        "leave strict mode: `engine_config.strict`, and TORCHAIR_STRICT in the environment."
+    ),
+    "UnknownOption": (
+        "The message names the closest option or group and lists the others; see [the options "
+        "page](options.md)."
+    ),
     "BadOption": (
         "Compare the name with [the options page](options.md): the message lists the valid names or values "
         "and, for a name, the closest one. Options are checked when they are assigned, so the failing line "

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from torchair.capture import promised
+from torchair.core.log import capture_logger, logger
 
 SEED = 20240607
 # The same examples in every run, and no time limit on a machine that others use too.
@@ -64,8 +65,12 @@ def _layouts_are_checked() -> None:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """The same random numbers for every test in any order, and no compiled code left from the one before."""
+    """The same random numbers for every test in any order, and nothing compiled or said left from the one
+    before.
+    """
     _seed()
+    for log in (logger, capture_logger):
+        log.forget()
     yield
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()

@@ -1,7 +1,7 @@
 """torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs."""
 
-from torchair import configs, ge
-from torchair.backend.doors import get_compiler, get_npu_backend
+from torchair import configs, ge, npugraph_ex, ops, tools
+from torchair.backend.doors import get_compiler, get_npu_backend, register_names
 from torchair.backend.explain import explain
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.registry import register_fx_node_ge_converter
@@ -18,6 +18,11 @@ __all__ = [
     "get_compiler",
     "get_npu_backend",
     "logger",
+    "npugraph_ex",
+    "ops",
     "register_fx_node_ge_converter",
     "register_replacement",
+    "tools",
 ]
+
+register_names()

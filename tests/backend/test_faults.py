@@ -164,7 +164,8 @@ def test_a_decomposition_that_fails_takes_its_views_along(monkeypatch: pytest.Mo
         a = x.sin()
         return [a, x.t().neg(), x.t() @ y]
 
-    runner = check(GRAPH, fn)
+    with pytest.warns(DegradedWarning, match=r"aten.sin.default .*its decomposition failed"):
+        runner = check(GRAPH, fn)
     reasons = {reason.op: reason.why for reason in runner.conversion.fallbacks}
     assert "its decomposition failed" in reasons["aten.sin.default"]
     # What was converted for nothing is not counted.
@@ -199,7 +200,9 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "to_ir", to_ir)
     monkeypatch.setattr(backend, "to_aten", to_aten)
     if fails == "inferred":
-        assert [reason.op for reason in check(GRAPH).conversion.fallbacks] == ["prims.sin.default"]
+        with pytest.warns(DegradedWarning, match=r"prims.sin.default .*on purpose"):
+            runner = check(GRAPH)
+        assert [reason.op for reason in runner.conversion.fallbacks] == ["prims.sin.default"]
     elif fails == "lowered":
         with pytest.warns(DegradedWarning, match=r"kernel of Sin failed.*carried through"):
             runner = check(GRAPH)

@@ -12,7 +12,7 @@ import torchair
 from tests.backend.test_doors import config
 from torchair import ge
 from torchair.convert.registry import unregister
-from torchair.core.errors import AirError, BadPass
+from torchair.core.errors import AirError, BadPass, DegradedWarning
 from torchair.ge.graph import Graph
 
 aten = torch.ops.aten
@@ -167,7 +167,11 @@ def test_nothing_is_fatal() -> None:
         return torch.relu(twice(x)) + 1
 
     x = torch.randn(4)
-    torch.testing.assert_close(compiled(fn)(x), fn(x))
+    text = r"airtest.twice.default .*test_garbage.py:\d+.*register_fx_node"
+    with pytest.warns(DegradedWarning, match=text) as said:
+        made = compiled(fn)(x)
+    torch.testing.assert_close(made, fn(x))
+    assert [one.filename for one in said] == [__file__]
     found = torchair.explain(fn, x)
     assert [reason.op for reason in found.fallbacks] == ["airtest.twice.default"]
     assert "aten.relu.default" in found.converted

@@ -96,6 +96,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:aten.as_strided_scatter.*carried through:torchair.DegradedWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_layouts_stay(mode: str, layout: str) -> None:

@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 
 from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKernels, likes_of, specialised
 from torchair.codegen.inductor import TUNED
+from torchair.core.degraded import Degradations
 from torchair.core.torch_private import make_fx
 from torchair.fxgraph.contract import Contract
 
@@ -84,7 +85,9 @@ def test_the_range_picks_keys(
 ) -> None:
     given = []
     monkeypatch.setattr(WORKER, "give", given.append)
-    kernels = StaticKernels(traced(), "graph_t", (), Contract((), ()), cached=True, symbol=1, values=values)
+    kernels = StaticKernels(
+        traced(), "graph_t", (), Contract((), ()), Degradations(), cached=True, symbol=1, values=values
+    )
     args = [torch.randn(5, 4), torch.randn(4, 4), 3, 5]
     gm = make_fx(lambda x, w, a, b: net(x, w))(*args)
     kernels._gm = gm

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from torchair.capture.roles import KeyPart
 from torchair.core.torch_private import borrow_tensor
 
 CPU = torch.device("cpu")
+# Ops that wait for the device, beside those that torch has tagged.
+WAITS = (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default)
 
 
 class Allocations(TorchDispatchMode):
@@ -35,6 +38,8 @@ class Allocations(TorchDispatchMode):
         self.storages: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if {torch.Tag.data_dependent_output, torch.Tag.cudagraph_unsafe} & set(func.tags) or func in WAITS:
+            raise RuntimeError("operation not permitted when stream is capturing")
         result = func(*args, **(kwargs or {}))
         known = {storage(value) for value in args if isinstance(value, torch.Tensor)}
         if isinstance(result, torch.Tensor) and storage(result) not in known:
@@ -59,7 +64,10 @@ class SimulatedGraph:
         self.device, self.program = device, program
         self.copies = [[target.data_ptr(), source.data_ptr(), target.nbytes] for target, source in copies]
         # A graph knows addresses, not tensors: `p.data = …` moves a tensor, and another may live there then.
-        self.args = [(a, borrow_tensor(a)) if isinstance(a, torch.Tensor) else (a, a) for a in args]
+        self.args = [
+            (weakref.ref(a), borrow_tensor(a)) if isinstance(a, torch.Tensor) else (lambda a=a: a, a)
+            for a in args
+        ]
         self.alive = True
         self.neighbours = device.graphs.setdefault(pool, [])
         self.place = len(self.neighbours)
@@ -69,7 +77,7 @@ class SimulatedGraph:
         allocations = Allocations()
         try:
             with allocations:
-                self.outputs = program(list(args))
+                outputs = program(list(args))
         finally:
             device.capturing = False
             torch.set_rng_state(random)
@@ -77,8 +85,11 @@ class SimulatedGraph:
                 if isinstance(arg, torch.Tensor) and arg.numel() and 0 not in arg.stride():
                     arg.copy_(value)
         mine = {storage(a) for a in args if isinstance(a, torch.Tensor)}
-        self.written = [isinstance(o, torch.Tensor) and storage(o) not in mine for o in self.outputs]
-        tensors = [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        self.written = [isinstance(o, torch.Tensor) and storage(o) not in mine for o in outputs]
+        self.recorded = [outputs]  # for who records
+        # It holds on to no tensor of the caller's.
+        self.outputs = [o if written else None for o, written in zip(outputs, self.written, strict=True)]
+        tensors = [o for o in self.outputs if o is not None]
         self.in_pool = [o for o in tensors if storage(o) in allocations.storages]
         self.neighbours.append(self)
         for output, written in zip(self.outputs, self.written, strict=True):
@@ -96,7 +107,7 @@ class SimulatedGraph:
         for target, source, size in self.copies:
             ctypes.memmove(target, source, size)
         self.device.local.replaying = True
-        results = self.program([tensor if is_there(tensor, at) else at for tensor, at in self.args])
+        results = self.program([tensor() if is_there(tensor(), at) else at for tensor, at in self.args])
         self.device.local.replaying = False
         for output, written, result in zip(self.outputs, self.written, results, strict=True):
             if written:
@@ -220,7 +231,7 @@ class SimulatedDevice(Device):
         self.live += 1
         self.tokens.append(pool)
         self.error_modes.append(error_mode)
-        return graph, graph.outputs
+        return graph, graph.recorded.pop()
 
     @property
     def captures(self) -> int:

@@ -277,8 +277,9 @@ def test_conjugation_is_not_lost() -> None:
 @pytest.mark.parametrize(("count", "copies"), [(4, 4), (5, 0)])
 def test_only_a_few_inputs_are_copied_inside(count: int, copies: int) -> None:
     runner, row = make(lambda *xs: [torch.stack(xs)], "p" * count)
-    for _ in range(2):
-        runner([torch.zeros(2) for _ in range(count)])
+    kept = [[torch.zeros(2) for _ in range(count)] for _ in range(2)]  # nobody else lives there
+    for args in kept:
+        runner(list(args))
     row.moves.clear()
     xs = [torch.full((2,), float(number)) for number in range(count)]
     torch.testing.assert_close(ask(runner, *xs)[0], torch.stack(xs), rtol=0, atol=0)

@@ -47,8 +47,9 @@ def test_of_two_inputs_in_one_storage_the_written_one_is_used_in_place(
         return xs[1 - written]
 
     run = torch.compile(fn, backend="npugraph_ex", dynamic=False, options={"codegen": "eager"})
-    for _ in range(4):
-        memory = torch.ones(21)
+    memories = [torch.ones(21) for _ in range(2)]
+    for memory in memories * 3:
+        memory.fill_(1.0)
         with torch.no_grad():
             run(memory[:2], memory[15:17])
         assert memory.nonzero().numel() == 20

@@ -101,12 +101,14 @@ def follow(calls: list[Call], options: dict[str, Any], device: torch.device) -> 
 SEQUENCES = st.lists(CALL, min_size=1, max_size=14)
 
 
+@pytest.mark.filterwarnings("ignore:.*moved on every call:torchair.DegradedWarning")
 @settings(max_examples=60)
 @given(calls=SEQUENCES, options=OPTIONS)
 def test_any_sequence_of_calls_equals_running_directly(calls: list[Call], options: dict[str, Any]) -> None:
     follow(calls, options, CPU)
 
 
+@pytest.mark.filterwarnings("ignore:.*moved on every call:torchair.DegradedWarning")
 @pytest.mark.full
 @settings(max_examples=2000)
 @given(calls=SEQUENCES, options=OPTIONS)

@@ -13,8 +13,7 @@ import torch
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Cause, Inputs, Pending, Policy, Role, capture
 from torchair.capture.device import without_collection
-from torchair.core.errors import BadCall
-from torchair.core.log import capture_logger as logger
+from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private import dynamo_counters
 
 
@@ -135,8 +134,10 @@ def test_double_buffers_keep_a_recording_each() -> None:
 def test_input_that_always_moves_runs_directly_until_it_settles() -> None:
     runner, row = make(lambda cache, x: [cache.add_(x).sum()], "mp")
     kept = [torch.zeros(3) for _ in range(12)]
-    for cache in kept:
-        assert runner.run(cache, torch.ones(3))[0].item() == 3
+    with pytest.warns(DegradedWarning, match="moved on every call.*keep the tensor") as said:
+        sums = [runner.run(cache, torch.ones(3))[0].item() for cache in kept]
+    assert sums == [3] * 12
+    assert len(said) == 1
     assert row.captures <= 5
     assert sum(runner.report().direct.values()) >= 6
     captures, replays = row.captures, row.replays
@@ -411,7 +412,7 @@ def test_recordings_without_a_shared_pool() -> None:
 # Failure, randomness, modes.
 
 
-def test_failed_capture_runs_directly_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_capture_runs_directly_and_leaves_no_trace() -> None:
     row = SimulatedDevice()
 
     def program(cache: torch.Tensor) -> list[torch.Tensor]:
@@ -420,17 +421,16 @@ def test_failed_capture_runs_directly_and_leaves_no_trace(monkeypatch: pytest.Mo
             raise RuntimeError("operation not permitted when stream is capturing")
         return [cache.sum()]
 
-    said: list[str] = []
-    monkeypatch.setattr(logger, "warning_once", lambda text, *values: said.append(text % values))
     runner, _ = make(program, "m", row=row)
     cache = torch.zeros(2)
-    for step in range(1, 5):
-        assert runner.run(cache)[0].item() == 2 * step
+    with pytest.warns(DegradedWarning, match=r"not recorded.*not permitted") as said:
+        sums = [runner.run(cache)[0].item() for _ in range(4)]
+    assert sums == [2, 4, 6, 8]
     assert runner.report().why_not is not None
     assert "not permitted" in str(runner.report())
     assert counter("captured") is None
     assert len(said) == 1
-    assert "runs directly" in said[0]
+    assert [str(said[0].message)] == list(runner.report().degradations)
 
 
 def test_out_of_memory_is_tried_once_more() -> None:
@@ -482,7 +482,9 @@ def test_random_numbers_that_repeat_end_recording() -> None:
     runner, _ = make(lambda x: [x + torch.rand(3)], random=True, row=row)
     runner.run(torch.zeros(3))
     row.advances = False
-    for _ in range(3):
+    with pytest.warns(DegradedWarning, match="random numbers repeat"):
+        runner.run(torch.zeros(3))
+    for _ in range(2):
         runner.run(torch.zeros(3))
     assert runner.why_not is not None
     assert "random" in runner.why_not
@@ -518,8 +520,9 @@ def test_a_launch_outside_the_capture_is_reported() -> None:
         return [y + 1]
 
     runner, _ = make(program, row=row)
-    for value in range(4):
-        assert runner.run(torch.full((2,), float(value)))[0].tolist() == [2.0 * value + 1] * 2
+    with pytest.warns(DegradedWarning, match="not captured"):
+        made = [runner.run(torch.full((2,), float(value)))[0].tolist() for value in range(4)]
+    assert made == [[2.0 * value + 1] * 2 for value in range(4)]
     assert runner.why_not is not None
     assert "aten.mul.Tensor was launched on a stream that is not captured" in runner.why_not
     assert row.replays == 0

@@ -95,6 +95,7 @@ OWN: dict[str, Any] = {
     "engine_config.codegen": "auto",
     "engine_config.memory_budget": None,
     "engine_config.verify": False,
+    "engine_config.strict": False,
 }
 
 # The 23 names both backends share, with the path they stand for; ! negates.
@@ -127,7 +128,7 @@ SHARED_FLAT = {
         "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range"
     ),
 }
-OWN_FLAT = {name: f"engine_config.{name}" for name in ("codegen", "memory_budget", "verify")}
+OWN_FLAT = {name: f"engine_config.{name}" for name in ("codegen", "memory_budget", "verify", "strict")}
 
 # The 30 names of npugraph_ex with their defaults.
 EX: dict[str, Any] = {

@@ -14,6 +14,9 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.engine_options import check_global_options
 from torchair.configs.option import assign
 
+# What is kept is tested here, whether something acts on it or not.
+pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+
 
 def test_default_content() -> None:
     assert CompilerConfig().as_dict() == (LOCAL, GLOBAL)

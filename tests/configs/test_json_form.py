@@ -17,6 +17,9 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import callable_name
 from torchair.configs.option import assign, cell, walk
 
+# What is kept is tested here, whether something acts on it or not.
+pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
+
 CONFIGS = [CompilerConfig, npugraph_ex.CompilerConfig]
 CALLABLES = {callable_name(function): function for function in (os.path.join, len)}
 

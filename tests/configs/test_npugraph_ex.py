@@ -39,6 +39,7 @@ def test_the_config_has_exactly_the_promised_names() -> None:
         "codegen": "auto",
         "memory_budget": None,
         "verify": False,
+        "strict": False,
     }
 
 

@@ -29,7 +29,9 @@ from torch._dynamo.backends.common import aot_autograd
 import torchair
 from tests.fuzz.programs import Feed, Names, Program, loss
 from tests.fuzz.simulated import AnyLayout
+from torchair.backend import pieces, settings
 from torchair.capture import DEVICES
+from torchair.core.log import logger
 from torchair.engine import lower as lowering
 from torchair.fxgraph.symbols import hint
 
@@ -303,7 +305,10 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
         warnings.catch_warnings(record=True) as said,
         mock.patch.dict(DEVICES, devices),
         mock.patch.dict(vars(lowering), CARELESS if program.careless else {}),
+        mock.patch.object(settings, "PATIENCE", 0),
+        mock.patch.object(pieces, "PATIENCE", 0),
     ):
+        logger.forget()
         warnings.simplefilter("always", torchair.DegradedWarning)
         failure = attempt(program, backend, want, device)
     mends = [str(warning.message) for warning in said if "puts it right" in str(warning.message)]

@@ -581,7 +581,7 @@ def any_program(random: Random, mode: str | None = None, dynamic: bool | None = 
     ways = {
         "mode": mode or drawn,
         "dynamic": varies if dynamic is None else dynamic,
-        "simulated": simulated and (mode or drawn) == "npugraph_ex",
+        "simulated": simulated,
         "keep": random.random() < 0.25,
     }
     first = any_feed(random, sizes, dtypes, grads)

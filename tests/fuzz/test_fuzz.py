@@ -137,6 +137,7 @@ def test_one_seed_is_one_program() -> None:
     assert str(any_program(Random(3))) == str(any_program(Random(3)))
 
 
+@pytest.mark.filterwarnings("ignore:.*carried through as it is:torchair.DegradedWarning")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_script_runs(seed: int) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -151,7 +152,7 @@ def wrongly(promised: Callable[..., Any], done: Callable[..., Any], *args: torch
     """The results of a program that does something else than its graph promised, three calls alike."""
     gm = make_fx(promised, tracing_mode="fake")(*args)
     fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
-    held = Promised(Body(done), Contract(layouts_of(gm), fakes), lambda args: "one key", "graph")
+    held = Promised(Body(done), Contract(layouts_of(gm), fakes), lambda args: "one key")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         results = [held(list(args)) for _ in range(3)]
@@ -194,7 +195,7 @@ def test_unit_dims_cost_no_copy_and_no_warning() -> None:
     gm = make_fx(lambda x: [x.sin().as_strided((1, 4), (9, 1), 0)])(torch.randn(1, 4))
     memory = torch.randn(1, 4)
     fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
-    held = Promised(Body(lambda x: [memory]), Contract(layouts_of(gm), fakes), lambda args: 0, "graph")
+    held = Promised(Body(lambda x: [memory]), Contract(layouts_of(gm), fakes), lambda args: 0)
     for _ in range(2):
         (result,) = held([torch.randn(1, 4)])
         assert result.stride() == (9, 1)
@@ -267,7 +268,10 @@ def test_as_strided_counts_from_the_start_of_the_storage(mode: str, codegen: str
         # This Inductor counts windows from the first element of an input, and so has none before it.
         with pytest.warns(DegradedWarning, match="inductor could not compile"):
             run(buffer[4:8])
-    assert [t.tolist() for t in run(buffer[4:8])] == [t.tolist() for t in fn(buffer[4:8])]
+    # A window is taken of memory, which the IR has not.
+    told_once = pytest.warns(DegradedWarning, match="as_strided.*carried through")
+    with told_once if mode == "max-autotune" else contextlib.nullcontext():
+        assert [t.tolist() for t in run(buffer[4:8])] == [t.tolist() for t in fn(buffer[4:8])]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", DegradedWarning)
         for x in (buffer[8:12], buffer[:4], torch.arange(30.0)[20:24], buffer[4:8]):
@@ -424,6 +428,7 @@ def test_marks_of_arguments_are_read(mode: str, codegen: str) -> None:
         x.add_(1)
         return x * 2
 
+    warnings.filterwarnings("ignore", ".*carried through", DegradedWarning)
     x = torch.complex(torch.arange(4.0), torch.ones(4))
     grads = []
     for run in (loss, torch.compile(loss, backend=backend(mode, codegen))):
@@ -573,7 +578,6 @@ def test_views_are_made_with_the_numbers_of_the_call() -> None:
         Body(lambda x: [x[:1].clone(), (x + 1).t().contiguous()]),
         contract,
         lambda args: tuple(args[0].shape),
-        "g",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -591,7 +595,7 @@ def test_what_is_known_of_one_key_is_not_said_of_another(monkeypatch: pytest.Mon
     def sometimes(x: torch.Tensor) -> list[torch.Tensor]:
         return [(x + 1).t() if x.size(0) < 5 else (x + 1).t().contiguous()]
 
-    held = Promised(Body(sometimes), contract, lambda args: tuple(args[0].shape), "graph")
+    held = Promised(Body(sometimes), contract, lambda args: tuple(args[0].shape))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for sizes in ((4, 6), (6, 4), (4, 6), (6, 4)):
@@ -670,8 +674,13 @@ def copied_into_memory_with_gaps(x: torch.Tensor) -> list[torch.Tensor]:
     return [y.view(2, 12), y]
 
 
+def window_of_an_alias(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x[...].as_strided((1, 4), (1, 1), 0), x[...].as_strided((2,), (0,), 9)]
+
+
 SHRUNK: list[tuple[Callable[..., Any], list[tuple[tuple[int, ...], tuple[int, ...]]]]] = [
     (writes_rows_after_a_copy, [((5, 3), (4, 1))]),
+    (window_of_an_alias, [((1, 4), (4, 1))]),
     (writes_through_two_views, [((2, 4), (2, 6))]),
     (writes_itself, [((1,), (2,))]),
     (writes_a_diagonal_twice, [((1, 5), (5, 1))]),
@@ -703,6 +712,7 @@ def test_programs_that_were_wrong(
             with warnings.catch_warnings():
                 # Inductor has layouts of its own, which are mended.
                 warnings.simplefilter("ignore" if codegen == "inductor" else "error", DegradedWarning)
+                warnings.filterwarnings("ignore", ".*as_strided", DegradedWarning)
                 outputs = call(*(memory.as_strided(*like, offset) for memory, like in pairs))
             strides = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1] for t in outputs]
             made.append(([t.tolist() for t in (*outputs, *memories)], strides))

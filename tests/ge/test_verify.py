@@ -148,9 +148,7 @@ def test_the_error_is_a_letter(graph: Graph) -> None:
     with pytest.raises(BadGraph) as raised:
         verify(graph)
     assert str(raised.value) == (
-        "BadGraph: Add: Add has no input 'x22'\n"
-        "  at     model.py:3   y = x + 1\n"
-        "  near   x2; Add(x1, x2) -> y"
+        "Add: Add has no input 'x22'\n  at     model.py:3   y = x + 1\n  near   x2; Add(x1, x2) -> y"
     )
 
 

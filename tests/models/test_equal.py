@@ -39,7 +39,7 @@ class Counted:
 
 
 def cases() -> list[Any]:
-    """Each row in both modes, static and dynamic; in the quick run the default code generator serves few rows,
+    """Each row in both modes, static and dynamic. In the quick run the default code generator serves few,
     and each row is static in one mode.
     """
     made = []

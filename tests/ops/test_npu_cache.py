@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
 from tests.ops.compiled import MODES, agrees, compiles, ints, rand
+from torchair.core.errors import DegradedWarning
 
 npu, air = torch.ops.npu, torch.ops.torchair
 i8, i32 = torch.int8, torch.int32
@@ -405,7 +408,9 @@ def test_rope_quant_cache(cache_mode):
     assert torch.equal(inputs[3], expected[3])
     assert torch.equal(inputs[4], expected[4])
     for mode in MODES:
-        compiles(op(npu.npu_rope_quant_kvcache), rope_inputs(cache_mode), mode, False)
+        told = pytest.warns(DegradedWarning, match="no IR op expresses these types")
+        with told if (cache_mode, mode) == ("page", "max-autotune") else contextlib.nullcontext():
+            compiles(op(npu.npu_rope_quant_kvcache), rope_inputs(cache_mode), mode, False)
 
 
 def test_dequant_rope_quant_cache():

@@ -14,6 +14,7 @@ from torchair.capture import Runner
 from torchair.core.quick import Written
 from torchair.core.torch_private import (
     aot_autograd,
+    argument_names,
     default_partition,
     regenerated_outputs,
     static_input_indices,
@@ -38,6 +39,7 @@ def compile_dynamo(
     plain: list[Callable[..., Any]] = []
     files = open_model(gm) if settings.captures else None
     example = list(inputs)
+    names = argument_names(gm)
 
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -53,6 +55,7 @@ def compile_dynamo(
                     is_inference=is_inference,
                     guarded=True,
                     regenerated=regenerated,
+                    names=names,
                     files=files and files.phase("backward" if backward else "forward"),
                 )
             if is_inference and (written := written_by_plain_call(len(example))) is not None:

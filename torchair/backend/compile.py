@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,17 @@ import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend.detours import Detours
+from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
-from torchair.capture import Inputs, Runner, capture, device_row, inputs_of
+from torchair.capture import Inputs, Policy, Runner, capture, device_row, inputs_of
+from torchair.capture.host import move_to_device, why_on_host
 from torchair.codegen import Program, build
 from torchair.codegen.program import Anchored
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
+from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.torch_private import (
@@ -61,8 +65,8 @@ from torchair.passes.run import PassFailed
 
 # Per device type and mode: what `codegen="auto"` starts with, else Inductor.
 AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
-# A recording on the CPU of so many calls is worth a library: it took 4 to 7 s more to build, and saves the
-# Python between kernels, 2.7 us for each layer of an MLP, on every call.
+# A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
+# between kernels, 2.7 us for each layer of an MLP, on every call. Building one takes 11 to 30 s on two cores.
 MANY_CALLS = 40
 # Who serves a graph that a code generator cannot serve.
 NEXT = {"native": "inductor", "inductor": "eager", "reference": "eager", "eager": "fx"}
@@ -80,6 +84,7 @@ class Stage:
     backward: bool = False
     is_inference: bool = True
     guarded: bool = False
+    names: tuple[str, ...] = ()  # of the user's arguments
     name: str = ""
     calls: int = 0  # in the graph as it was given
     report: Report = field(default_factory=Report)
@@ -87,6 +92,11 @@ class Stage:
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
     detours: Detours = field(default_factory=Detours)
     is_raw: bool = False  # the graph looks at memory, not at tensors
+
+    @property
+    def degradations(self) -> Degradations:
+        """Where to tell what is less than promised."""
+        return self.detours.degradations
 
     @property
     def uses_ir(self) -> bool:
@@ -104,20 +114,22 @@ def compile_fx(
     is_inference: bool = True,
     guarded: bool = False,
     regenerated: Mapping[int, int] | None = None,
+    names: Sequence[str] = (),
     files: PhaseFiles | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
-    it is. `regenerated` outputs are returned as views of these inputs; `files` keep what the passes and the
+    it is. `regenerated` outputs are returned as views of these inputs; `names` are what the user calls the
+    inputs of the whole; `files` keep what the passes and the
     code generator made of it.
 
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
     """
-    detours = Detours(without_ir=settings.captures)
+    detours = Detours(without_ir=settings.captures, degradations=Degradations(settings.strict))
     while True:
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
-        stage.guarded, stage.detours = guarded, detours
+        stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
         if not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
         try:
@@ -150,27 +162,62 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
         lowered = run(CAPTURE_PASSES, gm, context)
     elif stage.uses_ir:
         graph = to_ir(gm, stage, context)
+        tell_fallbacks(stage)
         lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
     else:
         lowered = gm
-    program = dumping(original, lowered, stage) or to_program(lowered, gm, stage)
-    program = anchored(program, original, absolute, stage)
+    policy = settings.policy(backward=stage.backward, inference=stage.is_inference)
+    program, parts, split = dumping(original, lowered, stage), (), None
+    if program is None and lowered is not None and records(policy, stage):
+        pieces = pieces_of(stage, policy)
+        if hosts := on_host(lowered, stage):
+            program, parts = pieces.chain(lowered, hosts, stage.static)
+        else:
+            program = to_program(lowered, gm, stage)
+            split = pieces.split(lowered, program, stage.static, contract)
+    program = anchored(program or to_program(lowered, gm, stage), original, absolute, stage)
     if files is not None:
         files.code(program, stage.inputs)
     runner = capture(
         program,
-        input_facts(gm, stage),
-        settings.policy(stage.backward),
+        input_facts(gm if lowered is None else lowered, stage),
+        policy,
         stage.device,
         stage.name,
         specialist=specialist,
         recorded=trace_files(stage, files),
         contract=replace(contract, is_eager=runs_as_it_is(program, stage)),
+        split=split,
+        parts=parts,
+        degradations=stage.degradations,
     )
     runner.conversion = stage.report
     stage.report.detours.extend(stage.detours.said)
     logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
     return runner
+
+
+def records(policy: Policy, stage: Stage) -> bool:
+    """Are recordings made of this graph?"""
+    return policy.capture and device_row(stage.device).why_no_graphs() is None
+
+
+def on_host(lowered: fx.GraphModule, stage: Stage) -> dict[fx.Node, str]:
+    """The calls that stop a recording, once as much as possible is on the device."""
+    if stage.device.type != "cpu":
+        move_to_device(lowered, stage.device)
+    return why_on_host(lowered)
+
+
+def pieces_of(stage: Stage, policy: Policy) -> Pieces:
+    """How the pieces of a graph are made, where it is split."""
+
+    def make(gm: fx.GraphModule, inputs: list[Any], static: tuple[int, ...], on_host: bool) -> Program:
+        if on_host:
+            return build("eager", gm, inputs)
+        return to_program(gm, gm, replace(stage, inputs=inputs, static=static, ge_graph=None))
+
+    return Pieces(make, policy, stage.device, stage.name, stage.guarded, stage.names, stage.degradations)
 
 
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
@@ -248,6 +295,7 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         config=settings.config,
         verify=_verifier if settings.verify else None,
         without=stage.detours.passes,
+        degradations=stage.degradations,
     )
 
 
@@ -275,6 +323,15 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
     return graph
 
 
+def tell_fallbacks(stage: Stage) -> None:
+    """Each op that has no converter is less than promised."""
+    told = stage.detours.nodes.values()
+    causes = dict.fromkeys((r.op, r.why, r.source) for r in stage.report.fallbacks if r.why not in told)
+    for op, why, source in causes:
+        what = f"{op} has no converter here and is carried through as it is: {why}"
+        stage.degradations.add(what, at=source, next="register_fx_node_ge_converter takes one")
+
+
 def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
     placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
@@ -287,7 +344,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     if not settings.static_kernels or stage.backward:
         return None
     if settings.dumps:
-        logger.warning_once(
+        stage.degradations.add(
             "static_kernel_compile has no effect where tensors are dumped: ops run one by one"
         )
         return None
@@ -296,6 +353,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
         stage.name,
         stage.static,
         contract,
+        stage.degradations,
         cached=not settings.static_kernels_uncached,
         symbol=settings.static_kernel_symbol,
         values=settings.static_kernel_values,
@@ -308,7 +366,7 @@ def dumping(original: fx.GraphModule, lowered: fx.GraphModule | None, stage: Sta
     if not settings.dumps:
         return None
     if not settings.captures:
-        logger.warning_once("dump_config.enable_dump has no effect in graph mode: only capture mode dumps")
+        stage.degradations.add("dump_config.enable_dump has no effect in graph mode: only capture mode dumps")
         return None
     logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
     if settings.run_eagerly:
@@ -323,7 +381,7 @@ def trace_files(stage: Stage, files: PhaseFiles | None) -> TraceFiles | None:
     checks = stage.settings.checks_deadlocks
     reason = why_no_traces(stage)
     if reason is not None and checks:
-        logger.warning_once("deadlock_check has nothing to analyse: %s", reason)
+        stage.degradations.add(f"deadlock_check has nothing to analyse: {reason}")
     if reason is not None or not (checks or files):
         return None
     folder = files.model if files is not None else Path()
@@ -332,8 +390,6 @@ def trace_files(stage: Stage, files: PhaseFiles | None) -> TraceFiles | None:
 
 def why_no_traces(stage: Stage) -> str | None:
     """The reason why there is no device graph to look at, or None."""
-    if not stage.settings.captures:
-        return "graph mode records no device graphs"
     if stage.settings.run_eagerly or stage.settings.dumps:
         return "nothing is recorded beside force_eager and tensor dumps"
     if not device_row(stage.device).traces:
@@ -381,6 +437,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             decomposed=stage.uses_ir,
             backward=stage.backward,
             inference=stage.is_inference,
+            kept_only=settings.codegen != kind,
         )
 
     return _with_fall_back(make, asked_for, stage)
@@ -423,7 +480,8 @@ def anchored(program: Program, original: fx.GraphModule, absolute: Iterable[int]
     if not offsets:
         return program
     count = len(original.graph.find_nodes(op="placeholder"))
-    return Anchored(program, offsets, lambda: build("eager", original, stage.inputs[:count]), count)
+    other = partial(build, "eager", original, stage.inputs[:count])
+    return Anchored(program, offsets, other, count, stage.degradations)
 
 
 class Reference:
@@ -468,4 +526,4 @@ def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:
     """Roles, key and aliases of the flat inputs."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     packs = tuple(node.meta[HOST_LIST] for node in placeholders if HOST_LIST in node.meta)
-    return inputs_of(gm, stage.inputs, stage.static, packs, stage.layouts, stage.guarded)
+    return inputs_of(gm, stage.inputs, stage.static, packs, stage.layouts, stage.guarded, stage.names)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchair.convert.report import Reason
+from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOption, BadOptionType, BadPath, first_line
-from torchair.core.log import degraded
 from torchair.engine.lower import KernelFailed
 from torchair.passes.run import PassFailed
 
@@ -23,6 +23,7 @@ class Detours:
     nodes: dict[str, str] = field(default_factory=dict)  # carried through as they are, and why
     without_ir: bool = False
     said: list[Reason] = field(default_factory=list)
+    degradations: Degradations = field(default_factory=Degradations)
 
     def add(self, error: Exception) -> bool:
         """Go around what raised this; False where there is no way around, or the user can mend it."""
@@ -44,5 +45,5 @@ class Detours:
     def say(self, what: str, why: str) -> bool:
         """Tell the user, and keep it for the report."""
         self.said.append(Reason(what, why))
-        degraded(f"{what}: {why}")
+        self.degradations.add(f"{what}: {why}")
         return True

@@ -18,24 +18,51 @@ from torchair.backend.compiled import CompiledGraph
 from torchair.backend.settings import settle
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import Config, deprecations, mode_warnings, with_options
+from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
+from torchair.core.errors import BadOptionType
+from torchair.core.log import logger
+from torchair.core.torch_private import backend_names, register_backend
 from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 def get_npu_backend(
-    *, compiler_config: Config | None = None, custom_decompositions: Decompositions | None = None
+    *misplaced: Any,
+    compiler_config: Config | None = None,
+    custom_decompositions: Decompositions | None = None,
 ) -> functools.partial[Any]:
     """A backend for `torch.compile`, with this configuration.
 
     `custom_decompositions` maps op overloads to functions that take them apart before conversion.
     """
-    config = CompilerConfig() if compiler_config is None else compiler_config
+    if misplaced:
+        raise BadOptionType(
+            "get_npu_backend takes its arguments by name",
+            got=_shown(misplaced[0]),
+            next="get_npu_backend(compiler_config=config)",
+        )
+    config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     _warn(config)
     return functools.partial(
         _backend, compiler_config=config, decompositions=dict(custom_decompositions or {})
     )
+
+
+def checked(config: Any) -> Config:
+    """The config, if it is one."""
+    if isinstance(config, Config):
+        return config
+    raise BadOptionType(
+        "compiler_config must be a CompilerConfig",
+        got=_shown(config),
+        next="config = torchair.CompilerConfig(), then assign its options; "
+        "torch.compile(options={...}) takes flat names",
+    )
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r} ({type(value).__name__})"
 
 
 def _warn(config: Config) -> None:
@@ -53,10 +80,10 @@ def _backend(
     compiler_config: Config,
     decompositions: Decompositions,
     options: Mapping[str, Any] | None = None,
-    **ignored: Any,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
-    """What Dynamo calls. `options=` of one `torch.compile` stay in that compilation."""
-    settings = settle(with_options(compiler_config, options))
+    """What Dynamo calls. `options=` and `mode=` of one `torch.compile` stay in that compilation."""
+    settings = settle(with_mode(with_options(compiler_config, options), mode))
     return compile_dynamo(gm, example_inputs, settings, decompositions)
 
 
@@ -74,7 +101,7 @@ def get_compiler(compiler_config: Config | None = None) -> Compiler:
     """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen, as AOTAutograd hands
     it over.
     """
-    return Compiler(CompilerConfig() if compiler_config is None else compiler_config)
+    return Compiler(checked(CompilerConfig() if compiler_config is None else compiler_config))
 
 
 class Compiler:
@@ -98,3 +125,14 @@ def compile_fx(
     if inputs is None:
         inputs = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
     return Compiler(with_options(flat.CompilerConfig(), options))(gm, inputs)
+
+
+def register_names() -> None:
+    """The names for `torch.compile(backend=...)`, where no installed package offers them."""
+    offered = backend_names()
+    for name, door in {"npu": npu, "npugraph_ex": npugraph_ex}.items():
+        owner = offered.get(name, "")
+        if name not in offered:
+            register_backend(door, name=name)
+        elif not owner.startswith("torchair."):
+            logger.warning("backend %r belongs to %s; torchair.get_npu_backend() is ours", name, owner)

@@ -15,10 +15,12 @@ from torch import fx
 
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import input_facts, pass_context, prepare, to_ir
-from torchair.backend.settings import Settings, settle
+from torchair.backend.settings import Settings, idle_options, settle
 from torchair.capture import Role
+from torchair.capture.host import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Reason, Report
+from torchair.core.source import source_of
 from torchair.core.torch_private import ExplainWithBackend, reset_dynamo
 from torchair.passes import FX_PASSES, run
 
@@ -59,7 +61,9 @@ class Explanation:
     converted: list[str] = field(default_factory=list[str])
     decomposed: list[Reason] = field(default_factory=list[Reason])
     fallbacks: list[Reason] = field(default_factory=list[Reason])
+    on_host: list[Reason] = field(default_factory=list[Reason])
     copied_inputs: list[CopiedInput] = field(default_factory=list[CopiedInput])
+    idle_options: dict[str, str] = field(default_factory=dict[str, str])
 
     def tables(self) -> list[Table]:
         """One table per question."""
@@ -72,11 +76,13 @@ class Explanation:
             _table(
                 "Fall-backs: carried through as they are", ("op", "times", "why"), _counted(self.fallbacks)
             ),
+            _table("Recordings are split at", ("op", "times", "why"), _counted(self.on_host)),
             _table(
                 "Inputs copied before a replay",
                 ("graph", "input", "bytes", "why"),
                 [(c.graph, c.name, c.bytes, c.why) for c in self.copied_inputs],
             ),
+            _table("Options without effect here", ("option", "why"), list(self.idle_options.items())),
         ]
         return [table for table in made if table.row_count]
 
@@ -85,21 +91,27 @@ class Explanation:
         console = Console(width=110, file=text)
         for table in self.tables():
             console.print(table)
-        console.print(
-            f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart"
-        )
+        console.print(self.summary())
         return text.getvalue()
 
+    def summary(self) -> str:
+        """All of it in one line."""
+        kinds = f"{len(set(self.converted))} kinds of op converted, {len(set(self.decomposed))} taken apart"
+        return f"{kinds}, {len(self.fallbacks)} fallbacks, {len(self.graph_breaks)} graph breaks"
 
-def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Trace `model(*args, **kwargs)` and say what graph mode makes of it; prints tables and returns the
-    facts.
+
+def explain(
+    model: Callable[..., Any], *args: Any, compiler_config: CompilerConfig | None = None, **kwargs: Any
+) -> Explanation:
+    """Trace `model(*args, **kwargs)` and say what graph mode makes of it, with this config; prints tables and
+    returns the facts.
 
     Nothing is compiled for a device: the traced graphs run eagerly once, so the call has the model's side
     effects once.
     """
-    found = Explanation()
-    settings = settle(CompilerConfig())
+    config = CompilerConfig() if compiler_config is None else compiler_config
+    found = Explanation(idle_options=idle_options(config))
+    settings = settle(config)
 
     def inspect(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Any:
         _explain_graph(gm, inputs, settings, facts, found)
@@ -117,7 +129,7 @@ def explain(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation
         for reason in watched.break_reasons
         if reason.graph_break
     ]
-    Console().print(*found.tables())
+    Console().print(*found.tables(), found.summary())
     return found
 
 
@@ -126,12 +138,14 @@ def _explain_graph(
 ) -> None:
     nodes = len(gm.graph.nodes)
     gm, stage = prepare(gm, inputs, settings)
-    stage.static = tuple(facts.get("static", ()))
+    stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
     context = pass_context(stage)
     run(FX_PASSES, gm, context)
     graph = to_ir(gm, stage, context)
     found.graphs.append(GraphFacts(stage.name, nodes, len(graph.ops)))
     _collect(stage.report, found)
+    hosts = why_on_host(gm).items()
+    found.on_host.extend(Reason(str(node.target), why, source_of(node)) for node, why in hosts)
     roles = input_facts(gm, stage)
     for index in roles.having(Role.PLAIN, Role.ALIAS):
         value = stage.inputs[index]

@@ -12,12 +12,13 @@ from torchair.configs.compiler_config import OptionTree
 from torchair.configs.freeze import Config, freeze
 from torchair.configs.interactions import resolve
 from torchair.configs.option import walk
+from torchair.core.errors import Degraded
 from torchair.core.log import logger
 
 CAPTURE_MODES = ("npugraph_ex", "reduce-overhead")
+PATIENCE = 3  # calls of one size in graph mode before it is recorded
 
-# Setting -> option path. An option that is not here (and not a hardware hint) has its feature in a later
-# release.
+# Setting -> option path: all options that act here.
 PATHS = {
     "mode": "mode",
     "user_pre_pass": "post_grad_custom_pre_pass",
@@ -52,6 +53,7 @@ PATHS = {
     "codegen": "engine_config.codegen",
     "memory_budget": "engine_config.memory_budget",
     "verify": "engine_config.verify",
+    "strict": "engine_config.strict",
 }
 
 
@@ -92,6 +94,7 @@ class Settings:
     codegen: str = "auto"
     memory_budget: int | None = None
     verify: bool = False
+    strict: bool = False
     # The option tree itself, only to be handed to the user's passes.
     config: Any = None
 
@@ -115,22 +118,27 @@ class Settings:
         """By either name: the flat one, or the older one under `debug`."""
         return self.deadlock_check or self.graph_deadlock_check
 
-    def policy(self, backward: bool) -> Policy:
-        """How recordings are made."""
+    def policy(self, *, backward: bool = False, inference: bool = True) -> Policy:
+        """How recordings are made. Graph mode has one program for all sizes: a size is recorded when it has
+        come a few times. What a forward graph keeps for its backward graph stays where it was made: in
+        training, recordings have pools of their own.
+        """
+        is_direct = self.run_eagerly or (self.dumps if self.captures else self.codegen == "reference")
         return Policy(
-            capture=self.captures and not self.run_eagerly and not self.dumps,
+            capture=not is_direct,
+            counts=self.captures and not backward,
+            patience=0 if self.captures else PATIENCE,
             capture_limit=self.capture_limit,
-            clone_input=self.clone_input,
+            clone_input=self.clone_input and self.captures,
             clone_output=self.clone_output,
             frozen_parameter=self.frozen_parameter,
             force_recapture=self.force_recapture,
             pool=self.pool,
-            reuse_pool=not self.separate_pools,
+            reuse_pool=not self.separate_pools and inference,
             error_mode=self.error_mode,
             memory_budget=self.memory_budget,
             skip_validation=self.skip_validation,
-            backward=backward,
-            eager=self.captures and (self.run_eagerly or self.dumps),
+            eager=self.captures and is_direct,
             statistics=self.statistics,
         )
 
@@ -159,15 +167,21 @@ def settle(config: Config) -> Settings:
     frozen, texts = resolve(freeze(config))
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=3)
-    _say_what_is_idle(frozen)
+    for path, why in idle_options(config).items():
+        if why is NOBODY and frozen["engine_config.strict"]:
+            raise Degraded(f"option {path}={frozen[path]!r} has no effect: {why}")
+        logger.info("option %s=%r has no effect: %s", path, frozen[path], why)
     values = {name: frozen[path] for name, path in PATHS.items()}
     assert set(values) == {field.name for field in fields(Settings)} - {"config"}, "every setting has a path"
     return Settings(**values, config=config)
 
 
-def _say_what_is_idle(frozen: dict[str, Any]) -> None:
-    known = set(PATHS.values())
-    for path, row in walk(OptionTree):
-        if path not in known and frozen[path] != row.default:
-            why = "it addresses Ascend hardware" if row.hint else "nothing in this version acts on it yet"
-            logger.warning_once("option %s=%r is stored, but has no effect: %s", path, frozen[path], why)
+def idle_options(config: Config) -> dict[str, str]:
+    """What was set and does nothing here, and why."""
+    frozen = freeze(config)
+    rows = {path: row for path, row in walk(OptionTree) if frozen[path] != row.default}
+    hints = {path: "it addresses Ascend hardware" for path, row in rows.items() if row.hint}
+    return hints | {path: NOBODY for path, row in rows.items() if not row.acts}
+
+
+NOBODY = "nothing in this version acts on it"

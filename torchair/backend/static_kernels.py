@@ -28,6 +28,7 @@ from torchair.capture.key import key_function, key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import build
 from torchair.codegen.inductor import TUNED
+from torchair.core.degraded import Degradations
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
 from torchair.core.torch_private import (
@@ -112,8 +113,9 @@ class Order:
 class Job(Pending):
     """One program on its way."""
 
-    def __init__(self, title: str, order: Order, contract: Contract) -> None:
+    def __init__(self, title: str, order: Order, contract: Contract, degradations: Degradations) -> None:
         super().__init__()
+        self._degradations = degradations
         self._title = title
         self._order = order
         self._contract = contract
@@ -125,21 +127,22 @@ class Job(Pending):
         if self._order.cached:
             with tempfile.TemporaryDirectory(prefix="torchair-static-") as folder:
                 self._failed = _compile_elsewhere(self._order, Path(folder))
-        if self._failed:
-            logger.warning("static kernels for %s: not compiled: %s", self._title, self._failed)
-        else:
+        if not self._failed:
             logger.event("static kernels for %s: ready in %.1f s", self._title, time.perf_counter() - began)
         self.is_done.set()
 
     def take(self) -> Program | None:
         """The program, from the cache; None when it could not be made."""
         if self._failed:
+            self._degradations.add(f"static kernels for {self._title} are not compiled: {self._failed}")
             return None
         try:
-            return Promised(self._order.fill(), self._contract, key_function(()), self._title)
+            program = self._order.fill()
         except Exception as error:
-            logger.warning("static kernels for %s: not loaded: %s", self._title, _last_line(str(error)))
+            what = f"static kernels for {self._title} are not loaded: {_last_line(str(error))}"
+            self._degradations.add(what)
             return None
+        return Promised(program, self._contract, key_function(()), self._degradations)
 
 
 def _compile_elsewhere(order: Order, folder: Path) -> str:
@@ -211,6 +214,7 @@ class StaticKernels:
         name: str,
         static: Sequence[int],
         contract: Contract,
+        degradations: Degradations,
         *,
         cached: bool,
         symbol: int,
@@ -220,6 +224,7 @@ class StaticKernels:
         self._name = name
         self._static = tuple(static)
         self._contract = contract
+        self._degradations = degradations
         self._cached = cached
         self._symbol = symbol
         self._values = None if values is None else set(values)
@@ -235,10 +240,10 @@ class StaticKernels:
         try:
             graph = dump_graph(specialised(self._gm, likes))
         except Exception as error:
-            logger.warning("static kernels for %s: not compiled: %s", title, _last_line(str(error)))
+            self._degradations.add(f"static kernels for {title} are not compiled: {_last_line(str(error))}")
             return None
         order = Order(graph, likes, self._static, self._cached, torch.get_num_threads())
-        job = Job(title, order, self._contract)
+        job = Job(title, order, self._contract, self._degradations)
         WORKER.give(job)
         return job
 

@@ -11,22 +11,27 @@ from torchair.capture.call_log import (
     TellingSpecialRunner,
     is_telling,
 )
+from torchair.capture.chain import Chain
 from torchair.capture.device import DEVICES, Device, device_row
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy, why_not
 from torchair.capture.promised import Promised
-from torchair.capture.replay import Recorded, ReplayRunner
+from torchair.capture.record import CannotRecord
+from torchair.capture.replay import Recorded, ReplayRunner, Split
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
+from torchair.core.degraded import Degradations
 from torchair.core.log import capture_logger as logger
 from torchair.fxgraph.contract import Contract
 
 __all__ = [
     "DEVICES",
+    "CannotRecord",
     "Cause",
+    "Chain",
     "Device",
     "Inputs",
     "Pending",
@@ -37,6 +42,7 @@ __all__ = [
     "Role",
     "Runner",
     "Specialist",
+    "Split",
     "capture",
     "device_row",
     "inputs_of",
@@ -55,31 +61,58 @@ def capture(
     specialist: Specialist | None = None,
     recorded: Recorded | None = None,
     contract: Contract | None = None,
+    split: Split | None = None,
+    parts: tuple[Runner, ...] = (),
+    degradations: Degradations | None = None,
 ) -> Runner:
     """Put a program behind a runner. `row` says what the device offers; by default its row of `DEVICES`.
     `specialist` makes better programs for single keys while this one serves; `recorded` sees device graphs;
-    `contract` is what the graph promised of its results.
+    `contract` is what the graph promised of its results; `split` takes over where an op breaks a recording;
+    `parts` are runners inside the program, which record; what is less than promised is told to
+    `degradations`.
     """
     row = row or device_row(device)
+    degradations = degradations or Degradations()
     if contract is not None:
-        program = Promised(program, contract, key_function(inputs.key), name)
+        program = Promised(program, contract, key_function(inputs.key), degradations)
     telling = is_telling()
     if policy.statistics and not telling:
-        logger.warning_once(
-            "record_statistics_debug_info has no effect: the log %r was not at DEBUG when the graph was "
-            "compiled",
-            logger.name,
+        degradations.add(
+            f"record_statistics_debug_info has no effect: the log {logger.name!r} was not at DEBUG when the "
+            "graph was compiled"
         )
+    if parts:
+        if specialist is not None:
+            degradations.add("static_kernel_compile has no effect on a graph that is recorded in pieces")
+        how = f"recorded in {len(parts)} pieces"
+        plain = Telling if telling else Runner
+        runner = plain(program, inputs, policy, device, name, how, degradations=degradations)
+        runner.parts = parts
+        return runner
     reason = why_not(inputs, policy, row)
     if reason is None:
         made = TellingReplayRunner if telling else ReplayRunner
-        return made(program, inputs, policy, device, name, row, specialist, recorded)
-    if policy.capture and not policy.backward:
-        if row.graph is None:
+        return made(
+            program,
+            inputs,
+            policy,
+            device,
+            name,
+            row,
+            specialist,
+            recorded,
+            split=split,
+            degradations=degradations,
+        )
+    if policy.capture:
+        if row.graph is None and policy.counts:
             bound = TellingBoundRunner if telling else BoundRunner
-            return bound(program, inputs, policy, device, name, row, specialist)
-        logger.warning_once("%s is not recorded and runs directly: %s", name, reason)
+            return bound(program, inputs, policy, device, name, row, specialist, degradations=degradations)
+        if row.graph is not None:
+            degradations.add(f"a graph is not recorded, its ops run one by one: {reason}")
     if specialist is not None:
         special = TellingSpecialRunner if telling else SpecialRunner
-        return special(program, inputs, policy, device, name, reason, specialist)
-    return (Telling if telling else Runner)(program, inputs, policy, device, name, reason)
+        return special(program, inputs, policy, device, name, reason, specialist, degradations=degradations)
+    return (Telling if telling else Runner)(
+        program, inputs, policy, device, name, reason, degradations=degradations
+    )

@@ -23,8 +23,9 @@ class Cause(Enum):
 def watched_inputs(inputs: Inputs, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:
     """Which inputs have their address compared before every replay."""
     if skip_validation:
-        return []
-    return inputs.having(Role.MUTATED) if frozen_parameter else inputs.having(Role.MUTATED, Role.PARAMETER)
+        return inputs.having(Role.PASSED)
+    roles = (Role.MUTATED, Role.PASSED)
+    return inputs.having(*roles) if frozen_parameter else inputs.having(*roles, Role.PARAMETER)
 
 
 def cause_of(inputs: Inputs, moved: Sequence[int]) -> Cause:

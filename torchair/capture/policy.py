@@ -37,8 +37,12 @@ class Policy:
     """Bytes that the recordings of one FX graph may take; least recently used ones are dropped."""
     skip_validation: bool = False
     """Compare nothing before a replay: the caller promises that nothing moved."""
-    backward: bool = False
-    """The graph is a backward graph."""
+    patience: int = 0
+    """Calls of one key that run directly before it is recorded."""
+    warm_up: int = 0
+    """Calls that run directly, of any key, while the recordings before this one are made."""
+    counts: bool = True
+    """Where the device has no graphs, calls are counted as if it had."""
     eager: bool = False
     """Capture mode, in which nothing is recorded on request."""
     statistics: bool = False
@@ -70,8 +74,6 @@ def why_not(inputs: Inputs, policy: Policy, row: Device) -> str | None:
     """The reason to run this graph directly, or None when it can be recorded."""
     if not policy.capture:
         return "capture is switched off"
-    if policy.backward:
-        return "backward graphs are not recorded"
     missing = row.why_no_graphs()
     if missing is not None:
         return missing

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchair.capture.pending import Program
-from torchair.core.log import degraded
+from torchair.core.degraded import Degradations
 from torchair.fxgraph.contract import Contract, Look, looked_at
 from torchair.fxgraph.marks import marked_arguments, unmarked
 
@@ -39,13 +39,17 @@ class Promised:
     _boxed_call = True
 
     def __init__(
-        self, program: Program, contract: Contract, key_of: Callable[[Sequence[Any]], Hashable], name: str
+        self,
+        program: Program,
+        contract: Contract,
+        key_of: Callable[[Sequence[Any]], Hashable],
+        degradations: Degradations | None = None,
     ) -> None:
         self.program = program
         self.kind = program.kind
         self._contract = contract
         self._key_of = key_of
-        self._name = name
+        self._degradations = degradations or Degradations()
         self._adds = bool(contract.left_out or contract.marked)  # to what the program makes
         self._known: dict[Hashable, Mends] = {}
 
@@ -111,5 +115,4 @@ class Promised:
     def _report(self, faults: dict[int, str]) -> None:
         place, what = next(iter(faults.items()))
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        text = f"{self._name}: output {place} {what}{more}; a copy or a view puts it right on every call"
-        degraded(text)
+        self._degradations.add(f"output {place} {what}{more}; a copy or a view puts it right on every call")

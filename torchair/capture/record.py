@@ -15,7 +15,7 @@ from torchair.capture.head import FEW, Copy, Head, is_bytes, is_dense
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena, Pool
 from torchair.capture.roles import Inputs, Role
-from torchair.core.errors import BadCall
+from torchair.core.errors import BadCall, first_line
 from torchair.core.quick import Addresses, Repeat
 from torchair.core.torch_private import (
     STORAGE_WRAPPER_USES,
@@ -135,6 +135,15 @@ class OutsideCapture(RuntimeError):
     """Work that a recording would have lost."""
 
 
+class CannotRecord(RuntimeError):
+    """An op that broke a recording: which overload, and the how manieth call of it, from 0."""
+
+    def __init__(self, op: OpOverload, place: int, error: Exception) -> None:
+        super().__init__(f"{op}: {first_line(error)}")
+        self.op = op
+        self.place = place
+
+
 class Watch(TorchDispatchMode):
     """Refuses a capture in which an op runs on a stream that is not being captured: it would run once, now,
     on data that is not there yet, and never again in a replay.
@@ -143,9 +152,16 @@ class Watch(TorchDispatchMode):
     def __init__(self, row: Device) -> None:
         super().__init__()
         self._row = row
+        self._calls: Counter[OpOverload] = Counter()
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        self._calls[func] += 1
+        try:
+            result = func(*args, **(kwargs or {}))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise CannotRecord(func, self._calls[func] - 1, error) from error
         if func.is_view or self._row.is_capturing():
             return result
         made = result if isinstance(result, list | tuple) else [result]
@@ -230,9 +246,10 @@ def record(
     before = row.reserved_bytes(device)
 
     def run(own: list[Any]) -> list[Any]:
+        kept = list(own)  # the program may clear its list
         with Watch(row):
             results = program(own)
-        return results if homes is None else homes.take(results, placed, inputs)
+        return results if homes is None else homes.take(results, kept, inputs)
 
     copies = statics.copies(args)
     graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device, copies)

@@ -39,11 +39,12 @@ from torchair.capture.outputs import Homes, home_sizes
 from torchair.capture.pending import Pending, Program, Specialist
 from torchair.capture.policy import Policy
 from torchair.capture.pool import Arena, pool_for
-from torchair.capture.record import Recording, record
+from torchair.capture.record import CannotRecord, Recording, record
 from torchair.capture.report import InputRow, RecordingRow, Report
 from torchair.capture.roles import Inputs, Role
 from torchair.capture.runner import Again, Runner
 from torchair.core import quick
+from torchair.core.degraded import Degradations
 from torchair.core.log import capture_logger as logger
 from torchair.core.quick import Repeat
 from torchair.core.torch_private import is_profiling
@@ -51,6 +52,9 @@ from torchair.core.torch_private import is_profiling
 TURNS = 2  # recordings of one key that take turns while outputs are held
 RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
 REMEMBERED = 4096  # dropped keys that are remembered
+
+Split = Callable[[CannotRecord], "Runner | None"]
+"""Runs the graph in pieces, without the op that broke a recording; None where there is no such piece."""
 
 Recorded = Callable[[Graph], None]
 """Looks at the device graph of each recording when it has been made; must not raise."""
@@ -84,10 +88,14 @@ class ReplayRunner(Runner):
         row: Device,
         specialist: Specialist | None = None,
         recorded: Recorded | None = None,
+        *,
+        split: Split | None = None,
+        degradations: Degradations | None = None,
     ) -> None:
-        super().__init__(program, inputs, policy, device, name, None)
+        super().__init__(program, inputs, policy, device, name, None, degradations=degradations)
         self._specialist = specialist
         self._observe = recorded
+        self._split = split
         self._row = row
         self._pool = pool_for(row, device, policy.pool)
         self._arena = Arena(device)
@@ -100,11 +108,13 @@ class ReplayRunner(Runner):
         )
         self._validates = not policy.skip_validation
         self._forced = policy.force_recapture and self._validates
+        self._patience = policy.warm_up + (policy.patience if inputs.key else 0)
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._drops: Counter[Hashable] = Counter()
         self._asked: Counter[Hashable] = Counter()
         self._dropped = 0
         self._last: Hashable = None
+        self._failure: Exception | None = None  # of the last attempt to record
         self._repeat: Repeat | None = None  # of the recording that was replayed last
 
     @property
@@ -152,7 +162,7 @@ class ReplayRunner(Runner):
                     return self._take_over(entry, program, args)
             recording = self._choose(entry, args)
             if recording is None:
-                return self._directly(entry.program, args)
+                return self._instead(entry, args)
             try:
                 outputs = self._replay(entry, recording, args)
             except Refused:
@@ -172,6 +182,14 @@ class ReplayRunner(Runner):
                 return recording.replay(args)
         return recording.replay(args)
 
+    def _instead(self, entry: Entry, args: list[Any]) -> list[Any]:
+        """Without a recording. Where none could be made, it was not for the arguments if the program runs."""
+        failure, self._failure = self._failure, None
+        outputs = self._directly(entry.program, args)
+        if failure is not None:
+            self._fail(failure)
+        return outputs
+
     def _copy_before(self, entry: Entry, args: list[Any]) -> list[Any]:
         """The runtime does not let a graph copy from elsewhere: from now on inputs are copied before."""
         self._copies_inside = False
@@ -181,7 +199,7 @@ class ReplayRunner(Runner):
         what = "a copy inside the graph was refused: inputs are copied before each launch"
         recording = self._record_again(entry, args, Cause.COPIES, what, keep=0)
         if recording is None:
-            return self._directly(entry.program, args)
+            return self._instead(entry, args)
         outputs = self._replay(entry, recording, args)
         args.clear()
         return outputs
@@ -231,10 +249,9 @@ class ReplayRunner(Runner):
         if entry.wasted >= RESTLESS and now != entry.wandering:
             entry.wandering = now
             self.book.direct[f"{what} on every call"] += 1
-            logger.warning_once(
-                "%s: %s on every call, so the graph runs directly; keep the tensor and write into it",
-                self.name,
-                what,
+            self.degradations.add(
+                f"{what} on every call, so the ops of its graph run one by one",
+                next="keep the tensor and write into it",
             )
             return None
         entry.moves += 1
@@ -260,9 +277,12 @@ class ReplayRunner(Runner):
         offset = self._row.random_offset(self.device) if self.inputs.random else None
         with torch.profiler.record_function("acl_graph_warm_up"):
             outputs = self.program(args)
-        if self._asked[key] < self._drops[key]:
+        if self._asked[key] < self._drops[key] + self._patience:
+            if len(self._asked) > REMEMBERED:
+                self._asked.clear()
             self._asked[key] += 1
-            self.book.direct["its recording was dropped at capture_limit"] += 1
+            dropped = self._drops[key] > 0
+            self.book.direct["its recording was dropped at capture_limit" if dropped else "new sizes"] += 1
             return outputs
         self._asked.pop(key, None)
         while len(self._entries) >= self.policy.capture_limit:
@@ -271,7 +291,7 @@ class ReplayRunner(Runner):
         entry.output_sizes = home_sizes(outputs, kept, self.inputs)
         entry.draws = offset is not None and self._row.random_offset(self.device) != offset
         self._last = key
-        if self._record(entry, kept, private=False) is not None:
+        if self._proven(self._record(entry, kept, private=False)):
             self.book.keys(len(self._entries))
             if self._specialist is not None:
                 entry.pending = self._specialist(key, kept)
@@ -285,11 +305,20 @@ class ReplayRunner(Runner):
         entry.recordings = []
         entry.program = program
         entry.output_sizes = home_sizes(outputs, kept, self.inputs)
-        self._record(entry, kept, private=False)
+        self._proven(self._record(entry, kept, private=False))
         return outputs
 
+    def _proven(self, recording: Recording | None) -> bool:
+        """Was it made? The program has just run with these arguments: if not, no other call will do."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._fail(failure)
+        return recording is not None
+
     def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
-        """Record for this entry. None when it failed: for this call if the key has others, else for good."""
+        """Record for this entry. None when it failed, and then `_failure` says why; where another recording
+        merely has no room, only for this call.
+        """
         private = private or self.policy.clone_output
         try:
             try:
@@ -304,10 +333,11 @@ class ReplayRunner(Runner):
                 return self._recorded(entry, args, private)
         except torch.OutOfMemoryError as error:
             if not entry.recordings:
-                return self._give_up(f"out of memory while recording: {_first_line(error)}")
-            self.book.direct["no memory for another recording while outputs are held"] += 1
+                self._failure = error
+            else:
+                self.book.direct["no memory for another recording while outputs are held"] += 1
         except Exception as error:
-            return self._give_up(f"recording failed: {_first_line(error)}")
+            self._failure = error
         return None
 
     def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
@@ -403,10 +433,29 @@ class ReplayRunner(Runner):
         for recording in recordings:
             recording.drop()
 
+    def _fail(self, error: Exception) -> None:
+        """The graph cannot be recorded: in pieces, or not at all."""
+        other = self._split(error) if self._split is not None and isinstance(error, CannotRecord) else None
+        if other is not None:
+            self._hand_over(other, str(error))
+        elif isinstance(error, torch.OutOfMemoryError):
+            self._give_up(f"out of memory while recording: {_first_line(error)}")
+        else:
+            text = str(error) if isinstance(error, CannotRecord) else _first_line(error)
+            self._give_up(f"recording failed: {text}")
+
+    def _hand_over(self, other: Runner, reason: str) -> None:
+        """Another runner, which records the graph in pieces, runs it from now on."""
+        self._forget(f"{other.why_not}: {reason}")
+        self.program, self.parts = other.program, other.parts
+
     def _give_up(self, reason: str) -> None:
         """Run directly from now on."""
+        self._forget(reason)
+        self.degradations.add(f"a graph is not recorded, its ops run one by one: {reason}")
+
+    def _forget(self, reason: str) -> None:
         self.why_not = reason
-        logger.warning_once("%s is not recorded and runs directly: %s", self.name, reason)
         for entry in self._entries.values():
             self._drop(entry.recordings)
         self._entries.clear()
@@ -421,6 +470,7 @@ class ReplayRunner(Runner):
             self.program.kind,
             str(self.device),
             self.why_not,
+            tuple(self.degradations.texts),
             pool=self._pool.token,
             inputs=tuple(
                 InputRow(self.inputs.title(i), role.value, sizes.get(i, 0), self._why_copied(role))

@@ -67,6 +67,7 @@ class Report:
     program: str
     device: str
     why_not: str | None
+    degradations: tuple[str, ...] = ()
     pool: tuple[int, int] | None = None
     inputs: tuple[InputRow, ...] = ()
     recordings: tuple[RecordingRow, ...] = ()
@@ -107,6 +108,7 @@ class Report:
         )
         lines += [f"recorded again {n} times: {what}" for (_, what), n in self.recaptures.items()]
         lines += [f"run directly {n} times: {what}" for what, n in self.direct.items()]
+        lines += [f"less than promised: {text}" for text in self.degradations]
         if self.dropped:
             lines.append(f"dropped {self.dropped} recordings, least recently used first")
         return "\n".join(lines)

@@ -5,17 +5,18 @@ Everything here is found once, when the graph is compiled; the runner only reads
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from torchair.core.torch_private import HigherOrderOperator, OpOverload
+from torchair.capture.host import say
 from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of
+from torchair.fxgraph.partition import written_by
 
 
 @dataclass(frozen=True, order=True)
@@ -38,6 +39,7 @@ class Role(Enum):
 
     PARAMETER = "parameter"  # used in place, address checked unless parameters are frozen
     MUTATED = "mutated"  # used in place, address checked
+    PASSED = "passed"  # made by a recording before this one; used in place, address checked
     PLAIN = "plain"  # copied into a static buffer
     ALIAS = "alias"  # plain, and some output is a view of it: the output is tied to the caller's tensor
     SYMBOL = "symbol"  # a number; part of the key
@@ -64,11 +66,8 @@ class Inputs:
         return [index for index, role in enumerate(self.roles) if role in roles]
 
     def title(self, index: int) -> str:
-        """The input's name with the user's own name for it, for messages."""
-        origin = self.origins[index] if index < len(self.origins) else ""
-        return (
-            f"{self.names[index]} ({origin})" if origin and origin != self.names[index] else self.names[index]
-        )
+        """The user's own name for the input, where it is known, for messages."""
+        return (self.origins[index] if index < len(self.origins) else "") or self.names[index]
 
 
 def inputs_of(
@@ -78,10 +77,13 @@ def inputs_of(
     packs: tuple[Pack, ...] = (),
     layouts: Sequence[Layout | None] | None = None,
     guarded: bool = True,
+    arguments: Sequence[str] = (),
+    passed: Collection[int] = (),
 ) -> Inputs:
     """Analyse one ATen graph; `static` are the indices of parameters and marked inputs, `packs` are how the
     last inputs are made, `layouts` what is promised of the outputs; `guarded`: sizes and strides of a call
-    have been checked before it comes here.
+    have been checked before it comes here; `arguments` are the user's names; `passed` inputs are made by
+    another recording, at the same address in every call.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
@@ -91,6 +93,8 @@ def inputs_of(
     roles = tuple(
         Role.UNUSED
         if isinstance(value, torch.Tensor) and not node.users and index not in aliases
+        else Role.PASSED
+        if index in passed
         else _role(value, index in set(static), index in mutated, index in aliases, on_device)
         for index, (node, value) in enumerate(zip(placeholders, values, strict=True))
     )
@@ -99,9 +103,9 @@ def inputs_of(
         roles=roles,
         key=_key(placeholders, values, roles, guarded),
         aliases=aliases,
-        origins=tuple(_origin(node) for node in placeholders),
-        obstacles=tuple(_obstacles(gm, on_device, roles)),
-        random=any(_has_tag(node, torch.Tag.nondeterministic_seeded) for node in gm.graph.nodes),
+        origins=tuple(_origin(node, arguments) for node in placeholders),
+        obstacles=tuple(_obstacles(gm, roles)),
+        random=any(map(_draws, gm.graph.nodes)),
         packs=packs,
     )
 
@@ -138,7 +142,7 @@ def _mutated(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
     on = _on_memory(values), _on_memory([node.meta.get("val") for node in position])
     found: set[int] = set()
     for node in gm.graph.nodes:
-        for written in _written(node):
+        for written in written_by(node):
             root, _ = root_of(written)
             if root in position:
                 found.add(position[root])
@@ -154,26 +158,6 @@ def _on_memory(values: Sequence[Any]) -> dict[int, list[int]]:
         if (memory := memory_of(value)) is not None:
             found.setdefault(memory, []).append(index)
     return found
-
-
-def _written(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes whose memory this node writes, by the op's schema."""
-    if node.op != "call_function":
-        return
-    if isinstance(node.target, HigherOrderOperator):
-        # A mutating Triton kernel may write any tensor it is given.
-        if node.target.name() == "triton_kernel_wrapper_mutation":
-            yield from (n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor))
-        return
-    if not isinstance(node.target, OpOverload):
-        return
-    for place, argument in enumerate(node.target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
-        yield from (
-            v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, fx.Node)
-        )
 
 
 def _key(
@@ -212,51 +196,26 @@ def _numbers(index: int, value: torch.Tensor) -> Iterator[tuple[KeyPart, Any]]:
         yield KeyPart(index, "stride", dim), step
 
 
-def _origin(node: fx.Node) -> str:
-    """What AOTAutograd knows about the input: a parameter's qualified name, if it is one."""
-    return str(getattr(node.meta.get("desc"), "target", ""))
+def _origin(node: fx.Node, arguments: Sequence[str]) -> str:
+    """What AOTAutograd knows about the input: a parameter's qualified name, or which argument it is."""
+    desc = node.meta.get("desc")
+    index = getattr(desc, "idx", None)
+    if isinstance(index, int) and index < len(arguments):
+        return arguments[index]
+    return str(getattr(desc, "target", ""))
 
 
-def _obstacles(gm: fx.GraphModule, on_device: bool, roles: Sequence[Role]) -> Iterator[str]:
-    """Why a recording of this graph would be wrong or impossible; each with its node and source line."""
+def _obstacles(gm: fx.GraphModule, roles: Sequence[Role]) -> Iterator[str]:
+    """Why a recording of this graph would be wrong; each with its node and source line."""
     for index, node in absolute_inputs(gm).items():
         if roles[index] in (Role.PLAIN, Role.ALIAS):
-            yield f"{_say(node)} may look at memory beside its input, which a copy of the input has not"
-    if not on_device:
-        return
-    fixed: set[fx.Node] = set()  # values that depend on no input
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        if node.op != "placeholder" and all(source in fixed for source in node.all_input_nodes):
-            fixed.add(node)
-        if node.op in ("placeholder", "output"):
-            continue
-        if _has_tag(node, torch.Tag.data_dependent_output):
-            yield f"{_say(node)} reads a device value on the host"
-        elif _has_tag(node, torch.Tag.dynamic_output_shape) or free_unbacked_symbols(value):
-            yield f"{_say(node)} has a size that depends on data"
-        elif _device(value) == "cpu" and not (node in fixed and value.dim() == 0):
-            yield f"{_say(node)} is a CPU tensor in a device graph"
+            yield f"{say(node)} may look at memory beside its input, which a copy of the input has not"
 
 
 def _device(value: Any) -> str | None:
     return value.device.type if isinstance(value, torch.Tensor) else None
 
 
-def _has_tag(node: fx.Node, tag: torch.Tag) -> bool:
-    return node.op == "call_function" and tag in getattr(node.target, "tags", ())
-
-
-def _say(node: fx.Node) -> str:
-    """`nonzero (model.py:41)`."""
-    lines = [
-        line.strip()
-        for line in node.meta.get("stack_trace", "").splitlines()
-        if line.strip().startswith("File")
-    ]
-    if not lines:
-        return f"{node.name} [{node.target}]"
-    name, line = lines[-1].split(",")[:2]
-    return (
-        f"{node.name} [{node.target}] at {name[6:-1].rsplit('/', 1)[-1]}:{line.replace('line', '').strip()}"
-    )
+def _draws(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
+    return torch.Tag.nondeterministic_seeded in tags

@@ -16,6 +16,7 @@ from torchair.capture.pending import Program, Programs, Specialist
 from torchair.capture.policy import Policy
 from torchair.capture.report import Book, InputRow, Report
 from torchair.capture.roles import Inputs, Role
+from torchair.core.degraded import Degradations
 from torchair.core.torch_private import is_profiling
 
 Again = Callable[[tuple[Any, ...]], list[Any] | None]
@@ -35,7 +36,10 @@ class Runner:
         device: torch.device,
         name: str,
         why_not: str | None,
+        *,
+        degradations: Degradations | None = None,
     ) -> None:
+        self.degradations = degradations or Degradations()
         self.program = program
         self.inputs = inputs
         self.policy = policy
@@ -43,7 +47,8 @@ class Runner:
         self.name = name
         self.why_not = why_not
         # What runs directly in capture mode is a range of its own for profilers.
-        self._is_eager = policy.eager or (policy.capture and not policy.backward)
+        self._is_eager = policy.eager or (policy.capture and policy.counts)
+        self.parts: tuple[Runner, ...] = ()  # that a graph is recorded in, where it is split
         self.book = Book(name)
         # What conversion did to the graph; the backend puts its report here.
         self.conversion: Any = None
@@ -90,7 +95,9 @@ class Runner:
 
     def report(self) -> Report:
         """What happened so far."""
-        return Report(self.name, self.program.kind, str(self.device), self.why_not)
+        return Report(
+            self.name, self.program.kind, str(self.device), self.why_not, tuple(self.degradations.texts)
+        )
 
 
 class SpecialRunner(Runner):
@@ -105,8 +112,10 @@ class SpecialRunner(Runner):
         name: str,
         why_not: str,
         specialist: Specialist,
+        *,
+        degradations: Degradations | None = None,
     ) -> None:
-        super().__init__(program, inputs, policy, device, name, why_not)
+        super().__init__(program, inputs, policy, device, name, why_not, degradations=degradations)
         self._key = key_function(inputs.key)
         self._programs = Programs(program, specialist)
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
@@ -142,8 +151,11 @@ class BoundRunner(Runner):
         name: str,
         row: Device,
         specialist: Specialist | None = None,
+        *,
+        degradations: Degradations | None = None,
     ) -> None:
-        super().__init__(program, inputs, policy, device, name, row.why_no_graphs())
+        reason = row.why_no_graphs()
+        super().__init__(program, inputs, policy, device, name, reason, degradations=degradations)
         self._programs = None if specialist is None else Programs(program, specialist)
         self._token = policy.pool or row.new_pool()
         self._key = key_function(inputs.key)
@@ -213,6 +225,7 @@ class BoundRunner(Runner):
             self.program.kind,
             str(self.device),
             self.why_not,
+            tuple(self.degradations.texts),
             pool=self._token,
             inputs=tuple(
                 InputRow(self.inputs.title(i), role.value, 0, "the program reads it where it is")

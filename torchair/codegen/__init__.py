@@ -30,12 +30,14 @@ def build(
     inference: bool = True,
     tuned: bool = False,
     cached: bool = True,
+    kept_only: bool = False,
 ) -> Program:
     """Compile an ATen graph; `gm` is left as it is.
 
     static: inputs of constant address. frozen: they are promised never to move; nobody looks again.
     guarded: something in front of the call checks shapes. decomposed: Inductor's decompositions are applied.
     tuned: try kernels out and keep the fastest. cached: what Inductor made before is taken from disk.
+    kept_only: a native library is taken from disk, and none is made.
     """
     stage = {"decomposed": decomposed, "backward": backward, "inference": inference}
     match kind:
@@ -51,7 +53,7 @@ def build(
                 )
         case "native":
             with BUILDING:
-                return native.build(gm, inputs, static=static, frozen=frozen, **stage)
+                return native.build(gm, inputs, static=static, frozen=frozen, kept_only=kept_only, **stage)
     raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")
 
 

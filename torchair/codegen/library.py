@@ -25,6 +25,7 @@ from torchair.codegen import graph
 from torchair.codegen.inductor import keep_output_strides
 from torchair.codegen.split import Split
 from torchair.core import torch_private as private
+from torchair.core.degraded import Degradations
 from torchair.core.errors import NotPossible
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
@@ -49,8 +50,13 @@ class Library:
     source: str
 
 
-def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Library:
-    """The library for this graph: from disk, else compiled now."""
+def has_any() -> bool:
+    """Is there a library on disk, of whatever graph?"""
+    return any(cache_folder().glob("*/manifest.json"))
+
+
+def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool, kept_only: bool) -> Library:
+    """The library for this graph: from disk, else compiled now, unless `kept_only`."""
     keep_output_strides(parts.library)
     # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
     options = private.known_options({**OPTIONS, "aot_inductor.metadata": {}})
@@ -60,6 +66,8 @@ def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool) -> Libra
         found = load(entry)
         if found is not None:
             return found
+        if kept_only:
+            raise NotPossible("no library of this graph is on disk", next="ask for codegen native by name")
         with private.fake_tracing(mode):
             return _make(parts, entry, backward=backward, inference=inference)
 
@@ -70,7 +78,7 @@ def load(entry: Path) -> Library | None:
         manifest = json.loads((entry / "manifest.json").read_text())
         path = entry / manifest["library"]
         if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["sha256"]:
-            logger.warning("native library %s does not match its manifest; it is compiled again", path)
+            Degradations().add(f"native library {path} does not match its manifest; it is compiled again")
             return None
         return Library(path, "\n".join((entry / name).read_text() for name in manifest["sources"]))
     except (OSError, ValueError, KeyError):

@@ -39,8 +39,11 @@ def build(
     decomposed: bool = True,
     backward: bool = False,
     inference: bool = True,
+    kept_only: bool = False,
 ) -> Native:
     """Compile to a library, or load the one compiled before; `NotPossible` says why where there is no way."""
+    if kept_only and not library.has_any():
+        raise NotPossible("no library is on disk", next="ask for codegen native by name")
     gm = graph.prepare(gm, inputs, decomposed=decomposed)
     mode = graph.fake_mode_of(gm, inputs)
     with private.fake_tracing(mode):
@@ -49,7 +52,7 @@ def build(
         cpu.give_rows_their_stride(gm, mode)
     parts = split(gm, static)
     device = graph.device_of(gm)
-    made = library.obtain(parts, mode, backward=backward, inference=inference)
+    made = library.obtain(parts, mode, backward=backward, inference=inference, kept_only=kept_only)
     host = eager.build(parts.host, inputs).run if parts.host is not None else None
     return Native(parts, made, device, host, frozen=frozen)
 

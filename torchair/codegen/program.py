@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from torchair.core.log import degraded
+from torchair.core.degraded import Degradations
 
 
 @runtime_checkable
@@ -63,7 +63,12 @@ class Anchored:
     _boxed_call = True
 
     def __init__(
-        self, program: Program, offsets: dict[int, int], other: Callable[[], Program], count: int
+        self,
+        program: Program,
+        offsets: dict[int, int],
+        other: Callable[[], Program],
+        count: int,
+        degradations: Degradations,
     ) -> None:
         self.program = program
         self.kind = program.kind
@@ -71,6 +76,7 @@ class Anchored:
         self._make = other
         self._count = count
         self._other: Program | None = None
+        self._degradations = degradations
 
     @property
     def source(self) -> str:
@@ -81,7 +87,7 @@ class Anchored:
             if args[index].storage_offset() != offset:
                 if self._other is None:
                     now = args[index].storage_offset()
-                    degraded(
+                    self._degradations.add(
                         f"input {index} begins at {now} of its storage, and at {offset} when it was traced; "
                         "as_strided counts from the start of the storage, so the ops run one by one"
                     )

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from torchair.configs.engine_options import engine_options, rank_directory
+from torchair.configs.idle import acts
 from torchair.configs.json_form import JsonForm
 from torchair.configs.kinds import (
     BOOL,
@@ -38,6 +39,7 @@ from torchair.configs.option import (
     Option,
     flat_names,
     flat_rows,
+    walk,
 )
 from torchair.core.errors import BadOption
 
@@ -533,6 +535,14 @@ class EngineConfig(Group):
         own=True,
     )
     verify = Option(False, "Check the whole graph between passes.", flat="verify", own=True, cached=False)
+    strict = Option(
+        False,
+        "What makes a run less than promised is an error instead of a warning. TORCHAIR_STRICT=1 in the "
+        "environment does it for all graphs.",
+        flat="strict",
+        own=True,
+        cached=False,
+    )
 
 
 class OptionTree(JsonForm):
@@ -578,6 +588,10 @@ class OptionTree(JsonForm):
         if self.ge_config.oo_level.raw == "O1":
             local["ge.topoSortingMode"] = SORTING["StableRDFS"]
         return local, session
+
+
+for _path, _row in walk(OptionTree):
+    _row.acts = acts(_path)
 
 
 class NpuGraphExNames(

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import REDUCE, CompilerConfig, NpuGraphExNames, OptionTree
-from torchair.configs.option import cell, root_of, unknown_name, walk
-from torchair.core.errors import BadOptionType
+from torchair.configs.option import ALL_MODES, CAPTURE_MODES, cell, root_of, unknown_name, walk
+from torchair.core.errors import BadOption, BadOptionType
 
 Config = CompilerConfig | npugraph_ex.CompilerConfig
 C = TypeVar("C", bound=Config)
@@ -38,6 +38,27 @@ def with_options(config: C, options: Mapping[str, Any] | None) -> C:
     """A copy of `config` with `options` applied: what one compilation asks for stays in that compilation."""
     twin = copy.deepcopy(config)
     apply_options(twin, options or {})
+    return twin
+
+
+def with_mode(config: C, mode: str | None) -> C:
+    """A copy of `config` for `torch.compile(mode=...)`."""
+    if mode is None or mode == "default":
+        return config
+    if mode not in ALL_MODES:
+        raise BadOption(
+            f"mode={mode!r} is not a mode of this backend",
+            near="valid modes: " + ", ".join(ALL_MODES),
+            next="leave mode= out, or set config.mode",
+        )
+    twin = copy.deepcopy(config)
+    if isinstance(twin, CompilerConfig):
+        twin.mode = mode
+    elif mode not in CAPTURE_MODES:
+        raise BadOption(
+            f"mode={mode!r} is graph mode, and this backend records and replays",
+            next="torch.compile(backend='npu') is graph mode",
+        )
     return twin
 
 

@@ -17,8 +17,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, overload
 
 from torchair.configs.kinds import BOOL, Kind
-from torchair.core.errors import BadOption, BadOptionType
-from torchair.core.log import logger
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadOption, BadOptionType, UnknownOption
 
 GRAPH_MODES = ("max-autotune",)
 CAPTURE_MODES = ("reduce-overhead", "npugraph_ex")
@@ -53,6 +53,7 @@ class Option:
     engine: Engine | None = None
     cached: bool = True  # it enters the cache key
     hint: bool = False  # for the Ascend engine; accepted and reported elsewhere
+    acts: bool = True  # something reads it; hints are read by the Ascend engine
     own: bool = False  # not part of the API we share with other TorchAir implementations
     plain: bool = False  # reads as a plain value instead of a Cell
     deprecated: Mapping[Any, str] = field(default_factory=dict[Any, str])  # value -> what to use instead
@@ -159,8 +160,8 @@ class Group:
         if hasattr(type(known), "__set__"):
             object.__setattr__(self, name, value)
         elif self._open:
-            logger.warning_once("%s%s is not an option: kept, but nothing reads it", self._prefix, name)
             self._keep(name, value)
+            Degradations().add(f"{self._prefix}{name} is not an option: it is kept, but nothing reads it")
         else:
             raise unknown_name(name, self._valid_names(), where=type(self).__name__)
 
@@ -168,7 +169,7 @@ class Group:
         """Only reached for names without a row."""
         if name in self.__dict__.get("_extra", {}):
             return self._extra[name]
-        raise AttributeError(f"{type(self).__name__} has no option {name!r}", name=name, obj=self)
+        raise unknown_name(name, self._valid_names(), where=type(self).__name__)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and dict(settings(self)) == dict(settings(cast(Group, other)))
@@ -191,6 +192,9 @@ class Group:
 
     def _store(self, row: Option, value: Any) -> None:
         self._raw[row.name] = value
+        if not row.acts and value != row.default:
+            what = f"{self._prefix}{row.name}={value!r} is kept, but nothing in this version acts on it"
+            Degradations().add(what)
 
     def _clear(self, row: Option) -> None:
         self._raw.pop(row.name, None)
@@ -349,10 +353,10 @@ def assigned(group: Group) -> dict[str, Any]:
     return {path: value for path, value in settings(group) if path not in defaults or value != defaults[path]}
 
 
-def unknown_name(name: str, valid: list[str], *, where: str) -> BadOption:
+def unknown_name(name: str, valid: list[str], *, where: str) -> UnknownOption:
     """The one error for names that do not exist."""
     close = difflib.get_close_matches(name, valid, n=1)
-    return BadOption(
+    return UnknownOption(
         f"{where} has no option {name!r}",
         near="valid names: " + ", ".join(valid),
         next=f"did you mean {close[0]!r}?" if close else "see docs/reference/options.md",

@@ -378,7 +378,7 @@ def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any
     target = structured(node.target, node.args, node.kwargs)
     made = torch_op(target, args, kwargs, sum(value is not None for value in expected), name)
     walk.report.fallbacks.append(Reason(name, why, source_of(node)))
-    logger.warning_once("%s is carried through as it is: %s%s", name, why, _at(node))
+    logger.info("%s is carried through as it is: %s%s", name, why, _at(node))
     results = iter(made)
     filled = [None if value is None else next(results) for value in expected]
     for tensor, value in zip(filled, expected, strict=True):

@@ -12,8 +12,8 @@ E = TypeVar("E", bound="AirError")
 
 
 def is_of_user(error: BaseException) -> bool:
-    """Does the fault lie in code of the user's that we called?"""
-    return isinstance(error, AirError) and error.by_user
+    """Does the fault lie in code of the user's that we called, or was it the user's wish that it be one?"""
+    return isinstance(error, DegradedWarning) or (isinstance(error, AirError) and error.by_user)
 
 
 def first_line(error: BaseException) -> str:
@@ -34,7 +34,7 @@ class AirError(Exception):
     def __init__(self, what: str, *, at: str = "", got: str = "", near: str = "", next: str = "") -> None:
         self.what = what
         self.details = {"at": at, "got": got, "near": near, "next": next}
-        lines = [f"{type(self).__name__}: {what}"]
+        lines = [what]
         lines += [f"  {key:<6} {_indent(text)}" for key, text in self.details.items() if text]
         super().__init__("\n".join(lines))
 
@@ -56,8 +56,18 @@ class DegradedWarning(UserWarning):
     """A run is less than promised: right, but with a copy, a fall-back or a detour."""
 
 
+class Degraded(AirError, RuntimeError):
+    """In strict mode: a run would be less than promised."""
+
+    by_user = True  # who asked for strictness wants to be told, not helped
+
+
 class BadOption(AirError, ValueError):
     """An option has a value outside its allowed set, or its name does not exist."""
+
+
+class UnknownOption(BadOption, AttributeError):
+    """There is no option, and no group of options, of this name."""
 
 
 class BadOptionType(AirError, TypeError):

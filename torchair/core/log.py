@@ -1,6 +1,4 @@
-"""The `torchair` logger: line format, the level EVENT, `event`, `warning_once`; telling of a degraded run;
-and a progress line.
-"""
+"""The `torchair` logger: line format, the level EVENT, `event`, `warning_once`; and a progress line."""
 
 from __future__ import annotations
 
@@ -10,14 +8,11 @@ import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-from torchair.core.errors import DegradedWarning
 
 EVENT_LEVEL = 35
 logging.addLevelName(EVENT_LEVEL, "EVENT")
@@ -35,11 +30,20 @@ class AirLogger(logging.Logger):
         if self.isEnabledFor(EVENT_LEVEL):
             self._log(EVENT_LEVEL, msg, args, **kwargs)
 
+    def is_new(self, text: str) -> bool:
+        """Was this text never said in this process? Now it was."""
+        is_new = text not in self._said
+        self._said.add(text)
+        return is_new
+
+    def forget(self) -> None:
+        """Nothing was said so far."""
+        self._said.clear()
+
     def warning_once(self, msg: str, *args: Any) -> None:
         """Log a warning the first time exactly this text is said in this process."""
         text = msg % args if args else msg
-        if text not in self._said and self.isEnabledFor(logging.WARNING):
-            self._said.add(text)
+        if self.isEnabledFor(logging.WARNING) and self.is_new(text):
             self._log(logging.WARNING, text, (), stacklevel=2)
 
 
@@ -101,9 +105,3 @@ def progress(text: str) -> Iterator[None]:
 logger = make_logger("torchair")
 capture_logger = make_logger("npugraph_ex")
 """What recording and replaying has to say, whichever name capture mode was asked for by."""
-
-
-def degraded(text: str) -> None:
-    """Say that a run is less than promised: to the log, and as a warning of one category."""
-    logger.warning("%s", text)
-    warnings.warn(text, DegradedWarning, stacklevel=3)

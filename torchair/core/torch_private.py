@@ -12,7 +12,9 @@ import contextlib
 import copyreg
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,8 +25,10 @@ from torch._decomp import decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import reset as reset_dynamo
 from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.backends import registry as backends
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
+from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
@@ -85,18 +89,18 @@ __all__ = [
     "ExplainWithBackend", "FakeTensorMode", "HigherOrderOperator", "OpOverload", "OpOverloadPacket",
     "PatternMatcherPass", "PythonReferenceAnalysis", "ReInplaceTrigger", "ReinplaceCounters",
     "ShapeEnv", "TorchDispatchMode", "TracingContext", "V", "aot_autograd", "aot_compilation",
-    "auto_functionalized", "auto_functionalized_v2", "borrow_tensor", "build_facts", "capturing_getter",
-    "clear_blas_workspaces", "compile_fx_inner", "compiled_callable", "decomposition_of",
-    "decomposition_table", "default_partition", "detect_fake_mode", "disable_modes", "dump_graph",
-    "dynamo_counters", "dynamo_utils", "enable_python_dispatcher", "end_pool_allocation",
+    "argument_names", "auto_functionalized", "auto_functionalized_v2", "backend_names", "borrow_tensor",
+    "build_facts", "capturing_getter", "clear_blas_workspaces", "compile_fx_inner", "compiled_callable",
+    "decomposition_of", "decomposition_table", "default_partition", "detect_fake_mode", "disable_modes",
+    "dump_graph", "dynamo_counters", "dynamo_utils", "enable_python_dispatcher", "end_pool_allocation",
     "fake_tensor_prop", "fake_tracing", "faking", "find_overload", "forget_data_sizes", "free_symbols",
     "fwd_only", "generated_source", "get_cpp_compiler", "get_cpp_wrapper_config", "inductor_cache_dir",
     "inductor_config", "inductor_decompositions", "inductor_reinplace", "is_profiling", "is_unbacked",
     "joint_graph_passes", "known_options", "library_path", "load_graph", "lower_bound",
     "lower_functionalized", "lowering_table", "make_fx", "native_runner", "neg_view", "pick_vec_isa",
-    "profiler", "raw_stream_getter", "regenerated_outputs", "register_replacement", "remove_noops",
-    "reset_dynamo", "resolve_overload", "same_addresses", "select_decomp_table", "snapshot_fake",
-    "stable_cache_keys", "static_input_indices", "statically_known_true", "storage_id",
+    "profiler", "raw_stream_getter", "regenerated_outputs", "register_backend", "register_replacement",
+    "remove_noops", "reset_dynamo", "resolve_overload", "same_addresses", "select_decomp_table",
+    "snapshot_fake", "stable_cache_keys", "static_input_indices", "statically_known_true", "storage_id",
     "storage_use_count", "symbol_facts", "sympy_interp", "torch_key", "tracing", "tree_flatten",
     "tree_unflatten", "unclaimed_symbols", "unfunctionalized", "with_shape_env", "without_modes",
     "writes_in_place", "written_by_plain_call",
@@ -104,6 +108,12 @@ __all__ = [
 
 
 # Inductor, as codegen uses it
+
+
+def backend_names() -> dict[str, str]:
+    """The names that `torch.compile(backend=...)` knows by now or by an entry point, and whose they are."""
+    known = {name: str(getattr(fn, "__module__", "")) for name, fn in backends._COMPILER_FNS.items()}
+    return {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")} | known
 
 
 def known_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -435,6 +445,15 @@ def static_input_indices(count: int) -> tuple[int, ...]:
     if context is None or context.fw_metadata is None:
         return ()
     return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
+    """What the user calls each input of a graph of Dynamo's: `x`, `kv[0]`, `layers.0.weight`."""
+    sources = [getattr(node, "_dynamo_source", None) for node in gm.graph.find_nodes(op="placeholder")]
+    names = [getattr(source, "name", "") for source in sources]
+    texts = [str(name() if callable(name) else name) for name in names]
+    plain = [re.sub(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", r".\1", text) for text in texts]
+    return tuple(re.sub(r"^L\['([^']+)'\]", r"\1", text).removeprefix("self.") for text in plain)
 
 
 def regenerated_outputs(count: int) -> dict[int, int]:

@@ -300,7 +300,7 @@ def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op,
     made = state.graph.node_copy(node, lambda old: mapped[old])
     made.meta = {key: node.meta[key] for key in ("val", "unbacked_bindings") if key in node.meta}
     if op.origin is not None:
-        made.meta["stack_trace"] = op.origin.source
+        made.meta["stack_trace"] = op.origin.trace
     if not first_time:
         state.shared |= take_over(node, made, mapped, state.fake_mode)
     _bind_symbols(state, made)

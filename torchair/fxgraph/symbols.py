@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 
 def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
@@ -31,6 +32,13 @@ def equal(a: Any, b: Any) -> bool:
 
 def _expression(number: Any) -> Any:
     return number.node.expr if is_symbol(number) else number
+
+
+def unbacked_in(value: Any) -> set[Any]:
+    """The symbols in a value (also nested) that only the data decides."""
+    if isinstance(value, list | tuple):
+        return {symbol for item in value for symbol in unbacked_in(item)}
+    return set(free_unbacked_symbols(value)) if is_symbol(value) or isinstance(value, torch.Tensor) else set()
 
 
 class Binding:

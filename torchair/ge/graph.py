@@ -57,6 +57,11 @@ class Origin:
     top: str = ""
 
     @property
+    def trace(self) -> str:
+        """The stack trace of the FX node, as torch keeps it."""
+        return "" if self.node is None else str(self.node.meta.get("stack_trace") or "")
+
+    @property
     def code(self) -> str:
         """The FX line, printed when it is asked for."""
         return "" if self.node is None else str(self.node.format_node() or "")

@@ -25,17 +25,20 @@ __all__ = [
 
 
 def get_npu_backend(
-    *, compiler_config: CompilerConfig | None = None, custom_decompositions: Decompositions | None = None
+    *misplaced: Any,
+    compiler_config: CompilerConfig | None = None,
+    custom_decompositions: Decompositions | None = None,
 ) -> functools.partial[Any]:
     """A backend for `torch.compile` that records and replays, with this configuration."""
+    config = CompilerConfig() if compiler_config is None else compiler_config
     return doors.get_npu_backend(
-        compiler_config=compiler_config or CompilerConfig(), custom_decompositions=custom_decompositions
+        *misplaced, compiler_config=config, custom_decompositions=custom_decompositions
     )
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
     """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen."""
-    return doors.get_compiler(compiler_config or CompilerConfig())
+    return doors.get_compiler(CompilerConfig() if compiler_config is None else compiler_config)
 
 
 def _show_in_torch_npu() -> None:

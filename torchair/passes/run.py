@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchair.core.degraded import Degradations
 from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
 from torchair.passes.census import Census, Member, census, comparison
@@ -63,6 +64,7 @@ class PassContext:
     skips: list[Skip] = field(default_factory=list["Skip"])
     changes: dict[str, int] = field(default_factory=dict[str, int])
     current: str = ""
+    degradations: Degradations = field(default_factory=Degradations)
     # The graph that passes are told about, and what was in it before the first of them.
     seen: Any = None
     first: Census = field(default_factory=dict[str, Member])

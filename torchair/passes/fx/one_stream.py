@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from torchair.core.log import logger
+from torchair.core.source import source_of
 from torchair.ops import streams
 from torchair.passes.run import PassContext
 
@@ -14,9 +14,10 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
     found = [node for node in gm.graph.nodes if node.target in streams.EVENTS | streams.KEEP]
     scopes = _stream_scopes(gm.graph)
     if scopes:
-        logger.warning_once(
-            "stream scopes have no effect: this code generator runs a graph on one stream; "
-            "engine_config.codegen='eager' keeps them"
+        ctx.degradations.add(
+            "stream scopes have no effect: this code generator runs a graph on one stream",
+            at=source_of(scopes[0]),
+            next="engine_config.codegen='eager' keeps them",
         )
     for node in (*scopes, *reversed(found)):
         gm.graph.erase_node(node)

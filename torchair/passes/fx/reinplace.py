@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from torchair.core.log import logger
+from torchair.core.errors import first_line
 from torchair.fxgraph.edit import copy_graph
 from torchair.passes.fx.in_place import InPlace
 from torchair.passes.fx.twins import overwrite_several, plan_of
@@ -22,10 +22,9 @@ def reinplace_inplaceable_ops_pass(gm: fx.GraphModule, ctx: PassContext) -> int:
     except NotImplementedError:
         raise
     except Exception as error:
-        logger.warning_once(
-            "values are not written in place: %s: %s; inplace_pass=False switches the attempt off",
-            type(error).__name__,
-            error,
+        ctx.degradations.add(
+            f"values are not written in place: {type(error).__name__}: {first_line(error)}",
+            next="inplace_pass=False switches the attempt off",
         )
         gm.graph = saved.graph
         return 0

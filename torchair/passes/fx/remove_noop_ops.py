@@ -26,6 +26,7 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     together = {place for pair in shared if pair[1] >= 0 for place in pair}
     given = copy_graph(gm)
     windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
+    windows = [(node, source) for node, source in windows if _owns_memory(source)]
     fake_mode = detect_fake_mode(ctx.inputs)
     remove_noops(gm, fake_mode)
     if fake_mode is not None:

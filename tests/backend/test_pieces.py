@@ -1,0 +1,91 @@
+"""Graphs in which ops need the host: recorded in pieces around them, on a simulated device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torchair
+from tests.capture.simulated import SimulatedDevice
+from torchair.capture import DEVICES
+from torchair.core.errors import DegradedWarning
+
+
+@pytest.fixture
+def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
+    """Graphs on the CPU."""
+    made = SimulatedDevice()
+    monkeypatch.setitem(DEVICES, "cpu", made)
+    return made
+
+
+def compiled(fn: Callable[..., Any], mode: str, codegen: str = "eager", **rest: Any) -> Any:
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = mode, codegen
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, **rest)
+
+
+def takes_rows(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    y = x.sin() * 2
+    picked = y[mask]
+    return picked.cos().sum() + y.sum()
+
+
+def adds_where(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    y[mask] = 3.0
+    return y.cos() + 1
+
+
+def reads_a_number(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    n = (mask.sum() + 1).item()
+    torch._check(n >= 1)
+    return (y * n).sum(0)
+
+
+def writes_through_a_view(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    row = y[1]
+    y[mask] = 0.0
+    row.add_(1)
+    return y + row
+
+
+# How many recordings there are; in graph mode writing by a mask needs no host.
+PIECES = [
+    (takes_rows, "max-autotune", 2),
+    (takes_rows, "npugraph_ex", 2),
+    (adds_where, "max-autotune", 1),
+    (adds_where, "npugraph_ex", 2),
+    (reads_a_number, "max-autotune", 2),
+    (reads_a_number, "npugraph_ex", 2),
+    (writes_through_a_view, "max-autotune", 1),
+    (writes_through_a_view, "npugraph_ex", 2),
+]
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize(("fn", "mode", "pieces"), PIECES)
+def test_what_comes_before_and_after_is_recorded(
+    row: SimulatedDevice, fn: Callable[..., Any], mode: str, pieces: int, codegen: str
+) -> None:
+    run = compiled(fn, mode, codegen, dynamic=False)
+    with (
+        torch.no_grad(),
+        warnings.catch_warnings(record=True) as said,
+        torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True),
+    ):
+        warnings.simplefilter("always", DegradedWarning)
+        for call in range(8):
+            x = torch.randn(4, 5)
+            mask = torch.arange(4) <= call % 2
+            torch.testing.assert_close(run(x.clone(), mask), fn(x.clone(), mask))
+    assert row.replays >= 7, "the first piece from the second call on"
+    texts = [str(one.message) for one in said]
+    assert len(texts) == pieces - 1, texts
+    assert all("recorded in 2 pieces" in text and "test_pieces.py" in text for text in texts), texts

@@ -1,0 +1,107 @@
+"""Which ops need the host, and what is moved to the device so that fewer do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from torchair.capture.host import move_to_device, why_on_host
+from torchair.core.torch_private import FakeTensorMode, ShapeEnv, make_fx
+
+DEVICE = torch.device("meta")
+
+
+def traced(function: Callable[..., Any], *devices: str) -> fx.GraphModule:
+    """A graph of 4x4 tensors on these devices; no device is needed for it."""
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        args = [torch.empty(4, 4, device=device) for device in devices or ("meta",)]
+        return make_fx(function, tracing_mode="real", record_stack_traces=True)(*args)
+
+
+def reasons(gm: fx.GraphModule) -> dict[str, str]:
+    return {str(node.target): why for node, why in why_on_host(gm).items()}
+
+
+@pytest.mark.parametrize(
+    ("function", "op", "reason"),
+    [
+        (lambda x: torch.nonzero(x), "aten.nonzero.default", "size that depends on data"),
+        (lambda x: x + x.sum().item(), "aten._local_scalar_dense.default", "on the host"),
+        (lambda x: x.cpu() + 1, "aten._to_copy.default", "CPU"),
+        (lambda x: x[x > 0], "aten.index.Tensor", "size that depends on data"),
+        (lambda x: x.index_put((x > 0,), x.sum()), "aten.index_put.default", "mask"),
+    ],
+)
+def test_what_needs_the_host(function: Callable[..., Any], op: str, reason: str) -> None:
+    assert reason in reasons(traced(function))[op]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.arange(3, device="meta")],
+        lambda x: (
+            x[[2, 0]] if x.device.type == "cpu" else x.index_select(0, torch.ones(2, device="meta").long())
+        ),
+        lambda x: x.index_put((torch.zeros(2, dtype=torch.long, device="meta"),), x[:2]),
+        lambda x: x * torch.full((), 2.0),
+        lambda x: x.scatter(0, x.long(), x).cumsum(0).sort().values,
+    ],
+)
+def test_what_needs_none(function: Callable[..., Any]) -> None:
+    assert reasons(traced(function)) == {}
+
+
+def test_sizes_that_data_decided_need_the_host_once() -> None:
+    gm = traced(lambda x: torch.nonzero(x).float().sin().sum(0))
+    assert list(reasons(gm)) == ["aten.nonzero.default"]
+
+
+def moved(gm: fx.GraphModule) -> dict[str, str]:
+    """Which device each call is on, behind the move."""
+    move_to_device(gm, DEVICE)
+    gm.graph.lint()
+    return {
+        str(node.target): node.meta["val"].device.type
+        for node in gm.graph.nodes
+        if node.op == "call_function"
+    }
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[torch.arange(3)],
+        lambda x: x + torch.arange(4).unsqueeze(0).to("meta"),
+        lambda x: x[(torch.arange(4) * 2 % 4).flip(0)],
+        lambda x: x * torch.full((4,), 0.5).to("meta"),
+    ],
+)
+def test_constants_are_made_on_the_device(function: Callable[..., Any]) -> None:
+    gm = traced(function)
+    assert why_on_host(gm)
+    assert set(moved(gm).values()) == {"meta"}
+    assert not why_on_host(gm)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2, torch.arange(3)),  # returned
+        lambda x: x * torch.arange(4.0).exp().to("meta"),  # the last bit may differ
+        lambda x: x * torch.rand(4).to("meta"),
+    ],
+)
+def test_what_would_change_stays(function: Callable[..., Any]) -> None:
+    gm = traced(function)
+    assert "cpu" in moved(gm).values()
+
+
+def test_a_number_of_the_host_is_copied_before_it_is_read() -> None:
+    gm = traced(lambda x, y: x * y.sum() + x, "meta", "cpu")
+    move_to_device(gm, DEVICE)
+    assert [str(node.target) for node in why_on_host(gm)] == ["aten.sum.default", "aten._to_copy.default"]

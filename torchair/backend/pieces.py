@@ -1,0 +1,141 @@
+"""A graph in which ops need the host, as a chain of recordings and host work.
+
+What is known before comes from the graph (`capture/host.py`); an op that breaks a recording at run time is
+cut out then, and what is left is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.settings import PATIENCE
+from torchair.capture import CannotRecord, Chain, Policy, Program, Runner, capture, inputs_of
+from torchair.core.degraded import Degradations
+from torchair.core.source import source_of
+from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.layout import layouts_of, new_values, root_of
+from torchair.fxgraph.partition import Partition, partition
+from torchair.fxgraph.symbols import unbacked_in
+
+Make = Callable[[fx.GraphModule, list[Any], tuple[int, ...], bool], Program]
+"""A program for a graph with these fake inputs, of which these are static; whether for the host."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What the pieces of one graph have in common."""
+
+    make: Make
+    policy: Policy
+    device: torch.device
+    name: str
+    guarded: bool
+    arguments: tuple[str, ...] = ()
+    degradations: Degradations = field(default_factory=Degradations)
+
+    def chain(
+        self, gm: fx.GraphModule, hosts: Mapping[fx.Node, str], static: tuple[int, ...]
+    ) -> tuple[Chain, tuple[Runner, ...]]:
+        """The program that runs `gm` in pieces, and the runners of those that are recorded; `hosts` are the
+        calls that need the host, and why.
+        """
+        fixed = {node for place, node in enumerate(_inputs(gm)) if place in static}
+        returned = {root_of(node)[0] for node in gm.graph.output_node().all_input_nodes}
+        steady = set[fx.Node]()  # at one address in all calls
+        partitions = partition(gm, hosts.__contains__)
+        programs, runs, parts = list[Program](), list[Any](), list[Runner]()
+        for each in partitions:
+            fakes = [node.meta["val"] for node in each.takes]
+            own = tuple(place for place, node in enumerate(each.takes) if node in fixed)
+            programs.append(self.make(each.gm, fakes, own, each.on_host))
+            if each.on_host:
+                runs.append(programs[-1])
+                continue
+            passed = tuple(place for place, node in enumerate(each.takes) if node in steady)
+            parts.append(self._runner(each, programs[-1], fakes, own, passed, len(parts)))
+            runs.append(parts[-1].boxed)
+            # What the caller may hold is made elsewhere then.
+            steady.update(node for node in each.gives if root_of(node)[0] not in returned)
+        self._tell(partitions, hosts)
+        kind = parts[0].program.kind if parts else "eager"
+        source = "\n".join(program.source for program in programs)
+        return Chain(gm, partitions, runs, kind, source), tuple(parts)
+
+    def _runner(
+        self,
+        each: Partition,
+        program: Program,
+        fakes: list[Any],
+        static: tuple[int, ...],
+        passed: tuple[int, ...],
+        place: int,
+    ) -> Runner:
+        facts = inputs_of(
+            each.gm, fakes, static, guarded=self.guarded, arguments=self.arguments, passed=passed
+        )
+        # A size that data decides may never come again.
+        patience = PATIENCE if unbacked_in(fakes) else self.policy.patience
+        return capture(
+            program,
+            facts,
+            replace(self.policy, patience=patience, warm_up=place if passed else 0),
+            self.device,
+            f"{self.name}_{place}",
+            contract=self._contract(each.gm, fakes, program),
+            split=self.split(each.gm, program, static),
+            degradations=self.degradations,
+        )
+
+    def _contract(self, gm: fx.GraphModule, fakes: list[Any], program: Program) -> Contract:
+        """What the next piece counts on."""
+        written = tuple(place for place, _ in new_values(gm))
+        return Contract(layouts_of(gm), tuple(fakes), written, is_eager=program.kind in ("eager", "fx"))
+
+    def split(
+        self, gm: fx.GraphModule, program: Program, static: tuple[int, ...], contract: Contract | None = None
+    ) -> Callable[[CannotRecord], Runner | None]:
+        """What takes over where an op breaks the recording of `gm`."""
+
+        def split(error: CannotRecord) -> Runner | None:
+            calls = list(gm.graph.find_nodes(op="call_function", target=error.op))
+            if program.kind == "eager" and error.place < len(calls):
+                calls = calls[error.place : error.place + 1]
+            if not calls:
+                return None
+            reason = f"cannot be recorded ({error})"
+            chain, parts = self.chain(gm, dict.fromkeys(calls, reason), static)
+            fakes = [node.meta["val"] for node in _inputs(gm)]
+            facts = inputs_of(gm, fakes, static, guarded=self.guarded, arguments=self.arguments)
+            return capture(
+                chain,
+                facts,
+                self.policy,
+                self.device,
+                self.name,
+                parts=parts,
+                contract=contract,
+                degradations=self.degradations,
+            )
+
+        return split
+
+    def _tell(self, partitions: list[Partition], hosts: Mapping[fx.Node, str]) -> None:
+        """What the host does before the one recording, or behind it, splits nothing."""
+        recorded = [place for place, each in enumerate(partitions) if not each.on_host]
+        if len(recorded) < 2:
+            return
+        inner = partitions[recorded[0] : recorded[-1]]
+        between = {node.name for each in inner if each.on_host for node in each.gm.graph.nodes}
+        for node, reason in hosts.items():
+            if node.name in between or not between:
+                what = f"a graph is recorded in {len(recorded)} pieces: {node.target} {reason}"
+                self.degradations.add(what, at=source_of(node))
+
+
+def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))

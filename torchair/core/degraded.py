@@ -1,0 +1,58 @@
+"""What makes a run less than promised: one warning per cause, kept for reports; in strict mode an error."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+
+from torchair.core.errors import Degraded, DegradedWarning
+from torchair.core.log import logger
+
+STRICT = "TORCHAIR_STRICT"
+"""The environment variable that makes every degradation an error."""
+
+_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?:\s+(?P<code>.*))?$")
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+
+
+class Degradations:
+    """What was less than promised in one compilation and in the calls of what it made."""
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict or os.environ.get(STRICT) == "1"
+        self.texts: list[str] = []
+
+    def add(self, what: str, *, at: str = "", next: str = "") -> None:
+        """Tell it: `at` is the line of the user's code (`file:line   code`), `next` what to do about it. A
+        cause is told once in a process; in strict mode it is raised.
+        """
+        place = _PLACE.match(at)
+        where = (
+            f" ({os.path.basename(place['file'])}:{place['line']}  {place['code'] or ''}".rstrip()
+            if place
+            else ""
+        )
+        text = what + (f"{where})" if where else "") + (f"; {next}" if next else "")
+        if text not in self.texts:
+            self.texts.append(text)
+        if self.strict:
+            raise Degraded(what, at=at, next=next)
+        if not logger.is_new(text):
+            return
+        logger.warning("%s", text)
+        if place:
+            warnings.warn_explicit(text, DegradedWarning, place["file"], int(place["line"]))
+        else:
+            warnings.warn(text, DegradedWarning, stacklevel=_level())
+
+
+def _level() -> int:
+    """How far up the caller of this package is; the caller of `add` where torch is in between."""
+    frame, level = sys._getframe(1), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return 2 if frame is None or name.partition(".")[0] == "torch" else level

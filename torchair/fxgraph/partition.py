@@ -1,0 +1,224 @@
+"""One FX graph as a chain of graphs, alternately run by the host and recorded.
+
+An op that needs the host (its result decides sizes, it reads a device value, it lives on the CPU) cuts the
+graph: what comes before and what comes after can be recorded. Ops move as far ahead as data, writes, random
+numbers and effects let them, so that the chain is as short as it can be.
+
+Memory, not views of it, passes from one partition to the next: a view is taken again where it is read, so
+that whoever writes through it is seen to write the memory of its input. Sizes are asked for again, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.torch_private import HigherOrderOperator, OpOverload
+from torchair.fxgraph.layout import root_of, viewed_by
+from torchair.fxgraph.symbols import unbacked_in
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One graph of the chain. `takes` and `gives` are nodes of the whole graph, in the order of its
+    inputs and outputs.
+    """
+
+    gm: fx.GraphModule
+    on_host: bool
+    takes: tuple[fx.Node, ...]
+    gives: tuple[fx.Node, ...]
+
+
+def partition(gm: fx.GraphModule, needs_host: Callable[[fx.Node], bool]) -> list[Partition]:
+    """The chain of graphs that does what `gm` does; one graph where no op needs the host."""
+    groups = list(_groups(gm.graph, needs_host))
+    # Sizes are written in these: whoever has them need not work them out.
+    symbols = [node for node in gm.graph.find_nodes(op="placeholder") if _is_symbol(node)]
+    makers = {node for _, group in groups for node in group}
+    wanted = {node for node in gm.graph.output_node().all_input_nodes if node in makers}
+    takes: list[tuple[fx.Node, ...]] = []
+    for _, group in groups:
+        inside = set(group)
+        sources = [source for node in group for source in node.all_input_nodes]
+        taken = dict.fromkeys(symbols)
+        taken.update(dict.fromkeys(owner for source in sources for owner in _owners(source, inside)))
+        wanted.update(taken)
+        takes.append(tuple(taken))
+    return [
+        _partition(gm, group, on_host, taken, tuple(node for node in group if node in wanted))
+        for (on_host, group), taken in zip(groups, takes, strict=True)
+    ]
+
+
+def _groups(graph: fx.Graph, needs_host: Callable[[fx.Node], bool]) -> Iterator[tuple[bool, list[fx.Node]]]:
+    """All that the host can do, then all that can be recorded, then what has sizes that data decided (which
+    may never come again), and so on; views and sizes go with any. Nodes keep their order.
+    """
+    waits = _dependencies(graph)
+    side: dict[fx.Node, str] = {}
+    for node in waits:
+        maker = node.args[0] if node.target is operator.getitem else None
+        # What picks a result stays with who made it.
+        side[node] = side[maker] if maker in side else _side(node, needs_host)
+    left, done = list(waits), set[fx.Node]()
+    carried: list[fx.Node] = []
+    for turn in itertools.cycle((("host",), ("fixed",), ("fixed", "varying"))):
+        group: list[fx.Node] = []
+        for node in left:
+            if side[node] in (*turn, "free") and waits[node] <= done:
+                done.add(node)
+                group.append(node)
+        left = [node for node in left if node not in done]
+        if any(side[node] != "free" for node in group) or not left:
+            yield turn == ("host",), [*carried, *group]
+            carried = []
+        else:
+            carried += group
+        if not left:
+            return
+
+
+def _side(node: fx.Node, needs_host: Callable[[fx.Node], bool]) -> str:
+    if _is_free(node):
+        return "free"
+    if needs_host(node):
+        return "host"
+    values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
+    return "varying" if unbacked_in(values) else "fixed"
+
+
+def _is_symbol(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat)
+
+
+def _is_free(node: fx.Node) -> bool:
+    """A view or a number that is computed from sizes: nothing runs on a device."""
+    viewed = viewed_by(node)
+    if viewed is not None and viewed[1] is not None:
+        return True
+    value = node.meta.get("val")
+    is_number = isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+    return is_number and not (isinstance(node.target, OpOverload) and _reads_data(node.target))
+
+
+def _reads_data(target: OpOverload) -> bool:
+    return torch.Tag.data_dependent_output in target.tags
+
+
+def _dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
+    """Who must have run before each call: who made its arguments, who read or wrote memory before it is
+    written, who wrote memory before it is read, and for random numbers and effects whoever came before.
+    """
+    waits: dict[fx.Node, set[fx.Node]] = {}
+    readers: dict[fx.Node, list[fx.Node]] = {}
+    writer: dict[fx.Node, fx.Node] = {}
+    last: fx.Node | None = None  # whose effect must come first
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        before = {source for source in node.all_input_nodes if source in waits}
+        written = {root_of(target)[0] for target in written_by(node)}
+        for root in {root_of(source)[0] for source in node.all_input_nodes} | written:
+            if root in writer:
+                before.add(writer[root])
+            if root in written:
+                before.update(readers.pop(root, ()))
+                writer[root] = node
+            readers.setdefault(root, []).append(node)
+        if _has_order(node):
+            before |= {last} if last is not None else set()
+            last = node
+        waits[node] = before - {node}
+    return waits
+
+
+def _has_order(node: fx.Node) -> bool:
+    """Does it matter what else ran before, beside who made its arguments and wrote them?"""
+    if not isinstance(node.target, OpOverload):
+        return node.is_impure()
+    draws = torch.Tag.nondeterministic_seeded in node.target.tags
+    return draws or (node.is_impure() and not node.target._schema.is_mutable)
+
+
+def written_by(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes whose memory this node writes, by the op's schema."""
+    if node.op != "call_function":
+        return
+    if isinstance(node.target, HigherOrderOperator):
+        # A mutating Triton kernel may write any tensor it is given.
+        if node.target.name() == "triton_kernel_wrapper_mutation":
+            yield from (n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor))
+        return
+    if not isinstance(node.target, OpOverload):
+        return
+    for place, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
+        listed: Any = value if isinstance(value, list | tuple) else [value]
+        yield from (item for item in listed if isinstance(item, fx.Node))
+
+
+def _owners(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
+    """What others must give for a group to have the value of this node: it, or what it is taken from."""
+    if node in inside or node.op == "get_attr":
+        return
+    again = _again(node)
+    if not again:
+        yield node
+    for source in again:
+        yield from _owners(source, inside)
+
+
+def _again(node: fx.Node) -> Sequence[fx.Node]:
+    """What a node is computed from that is computed again where it is read; nothing where it is passed on."""
+    if node.op != "call_function":
+        return ()
+    viewed = viewed_by(node)
+    if viewed is not None and viewed[1] is None:
+        return (viewed[0],)  # written in place: the same tensor
+    return node.all_input_nodes if _is_free(node) or _is_list_of_views(node) else ()
+
+
+def _is_list_of_views(node: fx.Node) -> bool:
+    """`split` and the like: what `getitem` picks from."""
+    picks = [user for user in node.users if user.target is operator.getitem]
+    return bool(picks) and viewed_by(picks[0]) is not None
+
+
+def _partition(
+    gm: fx.GraphModule,
+    group: Sequence[fx.Node],
+    on_host: bool,
+    takes: tuple[fx.Node, ...],
+    gives: tuple[fx.Node, ...],
+) -> Partition:
+    graph = fx.Graph(gm)
+    inside = set(group)
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in takes:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = {key: value for key, value in node.meta.items() if key != "unbacked_bindings"}
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            viewed = viewed_by(node) if node not in inside else None
+            if viewed is not None and viewed[1] is None:
+                copies[node] = copied(viewed[0])
+            else:
+                for source in node.all_input_nodes:
+                    copied(source)
+                copies[node] = graph.node_copy(node, lambda source: copies[source])
+        return copies[node]
+
+    for node in group:
+        copied(node)
+    graph.output(tuple(copies[node] for node in gives))
+    return Partition(fx.GraphModule(gm, graph), on_host, takes, gives)
