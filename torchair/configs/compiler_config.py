@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from torchair.configs.engine_config import EngineConfig
 from torchair.configs.engine_options import engine_options, rank_directory
 from torchair.configs.idle import acts
 from torchair.configs.json_form import JsonForm
 from torchair.configs.kinds import (
     BOOL,
-    INT64_MAX,
     Choice,
     ExistingDir,
     ExistingFile,
@@ -512,35 +512,6 @@ class CaptureConfig(Group):
         False,
         "Neither read nor write the cache of kernels made for one shape.",
         flat="disable_static_kernel_compile_cache",
-        cached=False,
-    )
-
-
-class EngineConfig(Group):
-    """The embedded engine: who generates code, and within which bounds."""
-
-    codegen = Option(
-        "auto",
-        "What runs the graph: `reference` interprets it op by op, `eager` is readable Python, `inductor` and "
-        "`native` are compiled, `auto` chooses.",
-        Choice("auto", "reference", "eager", "inductor", "native"),
-        flat="codegen",
-        own=True,
-    )
-    memory_budget = Option(
-        None,
-        "Most bytes that recordings may hold; unset means no bound.",
-        IntRange(0, INT64_MAX, none=True),
-        flat="memory_budget",
-        own=True,
-    )
-    verify = Option(False, "Check the whole graph between passes.", flat="verify", own=True, cached=False)
-    strict = Option(
-        False,
-        "What makes a run less than promised is an error instead of a warning. TORCHAIR_STRICT=1 in the "
-        "environment does it for all graphs.",
-        flat="strict",
-        own=True,
         cached=False,
     )
 

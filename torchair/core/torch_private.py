@@ -449,7 +449,9 @@ def static_input_indices(count: int) -> tuple[int, ...]:
 
 def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
     """What the user calls each input of a graph of Dynamo's: `x`, `kv[0]`, `layers.0.weight`."""
-    sources = [getattr(node, "_dynamo_source", None) for node in gm.graph.find_nodes(op="placeholder")]
+    graph = getattr(gm, "graph", None)
+    inputs = graph.find_nodes(op="placeholder") if isinstance(graph, fx.Graph) else ()
+    sources = [getattr(node, "_dynamo_source", None) for node in inputs]
     names = [getattr(source, "name", "") for source in sources]
     texts = [str(name() if callable(name) else name) for name in names]
     plain = [re.sub(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", r".\1", text) for text in texts]
