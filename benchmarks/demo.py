@@ -1,7 +1,7 @@
-"""`python -m benchmarks.demo`: three models in both modes, static and dynamic, in one table.
+"""`python -m benchmarks.demo`: three models in both modes, static and dynamic, a line as soon as it is known.
 
-For each: equal to eager, graph breaks, fall-backs, time to ready, speed against eager and `torch.compile`.
-Ends with 0 only if every result is equal.
+For each: equal to eager, graph breaks, fall-backs, time to ready, speed against eager and (static) stock
+`torch.compile`. Ends with 0 only if every result is equal.
 """
 
 from __future__ import annotations
@@ -10,28 +10,31 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from torch import Tensor, nn
 
 import torchair
 from benchmarks.columns import BY_NAME as COLUMN_BY_NAME
 from benchmarks.columns import own_copy
 from benchmarks.equality import snapshot, why_unequal
-from benchmarks.models import BY_NAME, Inputs, Model
+from benchmarks.models import BY_NAME, Inputs, Model, bert, llama
 from benchmarks.report import console, duration, machine, ratio, times
 from benchmarks.timing import Thunk, measure
 
-MODELS = ("llama-prefill", "bert", "cnn")
+# The quickest to compile first; those of `transformers` with two layers.
+MODELS = (
+    BY_NAME["cnn"],
+    replace(BY_NAME["bert"], build=partial(bert, layers=2)),
+    replace(BY_NAME["llama-prefill"], name="llama", build=partial(llama, layers=2)),
+)
 MODES = ("graph", "capture")
-# Explain, then stock and both modes, static and dynamic.
-STEPS = 1 + 2 * (1 + len(MODES))
-ROUNDS = 7
+ROUNDS = 5
+WIDTHS = {"model": 15, "mode": 9, "shapes": 9, "equal": 7, "breaks": 8, "fall-backs": 12, "ready": 9,
+          "× eager": 9, "× stock": 9}  # fmt: skip
 
 
 @dataclass
@@ -43,10 +46,16 @@ class Line:
     shapes: str
     breaks: str
     fallbacks: str
-    ready: float = 0.0
+    ready: float
+    problem: str | None
     against_eager: float | None = None
     against_stock: float | None = None
-    problem: str | None = None
+
+    def __str__(self) -> str:
+        speeds = times(self.against_eager), times(self.against_stock)
+        equal = "yes" if self.problem is None else "NO"
+        known = (self.model, self.mode, self.shapes, equal, self.breaks, self.fallbacks)
+        return row(*known, duration(self.ready), *speeds)
 
 
 @dataclass(frozen=True)
@@ -65,28 +74,23 @@ class Subject:
         return cls(model, module, feeds, tuple(snapshot(module(**feed)) for feed in feeds))
 
 
-def demonstrate(model: Model, device: str, step: Callable[[str], None]) -> list[Line]:
-    """Both modes, static and dynamic, each timed beside eager and stock `torch.compile` of the same kind."""
-    step(f"{model.name}: explain")
+def demonstrate(model: Model, device: str) -> Iterator[Line]:
+    """Both modes, static and dynamic, each timed beside eager; static also beside stock `torch.compile`,
+    which takes longer to compile than all the rest.
+    """
     subject = Subject.of(model, device)
     breaks, fallbacks = explained(subject)
-    lines = []
     for shapes in ("static", "dynamic"):
-        step(f"{model.name}: torch.compile, {shapes}")
         calls: dict[str, Thunk] = {"eager": partial(subject.module, **subject.feeds[0])}
-        stock, _, trouble = prepare("stock", subject, shapes)
-        if trouble is None:
-            calls["stock"] = stock
-        made = []
+        if shapes == "static":
+            stock, _, trouble = prepare("stock", subject, shapes)
+            calls |= {"stock": stock} if trouble is None else {}
         for mode in MODES:
-            step(f"{model.name}: {mode} mode, {shapes}")
             call, seconds, problem = prepare(mode, subject, shapes)
+            line = Line(model.name, mode, shapes, breaks, fallbacks, seconds, problem)
             if problem is None:
-                calls[mode] = call
-            made.append(Line(model.name, mode, shapes, breaks, fallbacks, seconds, problem=problem))
-        fill_speeds(made, calls, device)
-        lines += made
-    return lines
+                fill_speeds(line, calls | {mode: call}, device)
+            yield line
 
 
 def explained(subject: Subject) -> tuple[str, str]:
@@ -118,54 +122,37 @@ def prepare(column: str, subject: Subject, shapes: str) -> tuple[Thunk, float, s
     return thunk, seconds, problem
 
 
-def fill_speeds(lines: list[Line], calls: dict[str, Thunk], device: str) -> None:
+def fill_speeds(line: Line, calls: dict[str, Thunk], device: str) -> None:
     for _ in range(2):
         for call in calls.values():
             call()
     seconds = measure(calls, device, ROUNDS, sample_seconds=0.03)
-    for line in lines:
-        if line.mode in seconds:
-            line.against_eager = ratio(seconds, "eager", line.mode)
-            line.against_stock = ratio(seconds, "stock", line.mode)
+    line.against_eager = ratio(seconds, "eager", line.mode)
+    line.against_stock = ratio(seconds, "stock", line.mode)
 
 
-def table_of(lines: list[Line], device: str) -> Table:
-    facts = ", ".join(f"{name} {value}" for name, value in machine(device).items())
-    legend = "× eager, × stock: how many times as fast as eager and as torch.compile"
-    table = Table(title=f"torchair on {device}", caption=f"{legend}\n{facts}")
-    for title in ("model", "mode", "shapes", "equal"):
-        table.add_column(title, no_wrap=True)
-    for title in ("breaks", "fall-backs", "ready", "× eager", "× stock"):
-        table.add_column(title, justify="right")
-    for line in lines:
-        equal = "[green]yes[/green]" if line.problem is None else "[red]NO[/red]"
-        table.add_row(
-            line.model, line.mode, line.shapes, equal, line.breaks, line.fallbacks,
-            duration(line.ready), times(line.against_eager), times(line.against_stock),
-            end_section=line.shapes == "dynamic" and line.mode == MODES[-1],
-        )  # fmt: skip
-    return table
-
-
-def advance(progress: Progress, task: TaskID, description: str) -> None:
-    progress.update(task, advance=1, description=description)
+def row(*cells: str) -> str:
+    """Cells of fixed widths: a line stands before the next one is known."""
+    return "".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS.values(), strict=True)).rstrip()
 
 
 def main() -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    lines: list[Line] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress, torch.no_grad():
-        task = progress.add_task("", total=len(MODELS) * STEPS)
-        for name in MODELS:
+    facts = ", ".join(f"{name} {value}" for name, value in machine(device).items())
+    console.print(f"torchair on {device} ({facts})", markup=False)
+    console.print("× eager, × stock: how many times as fast as eager and as torch.compile\n", markup=False)
+    console.print(row(*WIDTHS), style="bold")
+    problems: list[str] = []
+    with torch.no_grad():
+        for model in MODELS:
             torch.compiler.reset()
-            lines += demonstrate(BY_NAME[name], device, partial(advance, progress, task))
-        progress.update(task, completed=len(MODELS) * STEPS, description="done")
-    console.print(table_of(lines, device))
-    for line in lines:
-        if line.problem is not None:
-            console.print(f"{line.model}, {line.mode}, {line.shapes}: {line.problem}", markup=False)
-    return int(any(line.problem is not None for line in lines))
+            for line in demonstrate(model, device):
+                console.print(str(line), markup=False)
+                if line.problem is not None:
+                    problems.append(f"{line.model}, {line.mode}, {line.shapes}: {line.problem}")
+    for problem in problems:
+        console.print(problem, markup=False)
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

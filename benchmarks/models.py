@@ -205,17 +205,18 @@ class OneOp(nn.Module):
         return x + 1
 
 
-def llama() -> nn.Module:
+def llama(layers: int = 4) -> nn.Module:
     config = transformers.LlamaConfig(
-        vocab_size=512, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=256, max_position_embeddings=512, use_cache=False,
+        vocab_size=512, hidden_size=128, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=256, max_position_embeddings=512, use_cache=False,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
 
-def bert() -> nn.Module:
+def bert(layers: int = 4) -> nn.Module:
     config = transformers.BertConfig(
-        vocab_size=512, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, intermediate_size=256,
+        vocab_size=512, hidden_size=128, num_hidden_layers=layers, num_attention_heads=4,
+        intermediate_size=256,
     )  # fmt: skip
     return transformers.BertModel(config)
 
@@ -253,9 +254,9 @@ LLAMA_8B = DecoderShape(layers=32, hidden=4096, inner=14336, heads=32, kv_heads=
 
 MODELS = (
     Model("llama-decode", "tiny Llama, one step over a static cache", lambda: Decoder(TINY), decode(TINY)),
-    Model("llama-prefill", "tiny transformers Llama, 32 tokens", llama, text(1, 32), other=text(3, 40)),
-    Model("bert", "tiny transformers BERT, 32 tokens", bert, text(1, 32), other=text(3, 40)),
-    Model("cnn", "ResNet-like, one image of 32 x 32", lambda: ResNet(16), images(1, 32), other=images(3, 48)),
+    Model("llama-prefill", "tiny transformers Llama, 32 tokens", llama, text(1, 32), other=text(1, 40)),
+    Model("bert", "tiny transformers BERT, 32 tokens", bert, text(1, 32), other=text(1, 40)),
+    Model("cnn", "ResNet-like, one image of 32 x 32", lambda: ResNet(16), images(1, 32), other=images(1, 48)),
     Model("mlp", "32 layers of width 64, batch 1", Mlp, rows(1, 64), other=rows(5, 64)),
     Model("decoder32", "32 narrow decoder layers, one step", lambda: Decoder(DEEP), decode(DEEP)),
     Model("one-op", "a single addition", OneOp, rows(8), other=rows(9)),

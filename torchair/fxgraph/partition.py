@@ -38,11 +38,15 @@ class Partition:
 
 def partition(gm: fx.GraphModule, needs_host: Callable[[fx.Node], bool]) -> list[Partition]:
     """The chain of graphs that does what `gm` does; one graph where no op needs the host."""
-    groups = list(_groups(gm.graph, needs_host))
+    returned = set(gm.graph.output_node().all_input_nodes)
+    # Views and sizes are worked out where they are read, or returned.
+    groups = [
+        (on_host, [node for node in group if node in returned or not _is_free(node)])
+        for on_host, group in _groups(gm.graph, needs_host)
+    ]
     # Sizes are written in these: whoever has them need not work them out.
     symbols = [node for node in gm.graph.find_nodes(op="placeholder") if _is_symbol(node)]
-    makers = {node for _, group in groups for node in group}
-    wanted = {node for node in gm.graph.output_node().all_input_nodes if node in makers}
+    wanted = set(returned)
     takes: list[tuple[fx.Node, ...]] = []
     for _, group in groups:
         inside = set(group)

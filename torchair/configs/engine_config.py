@@ -1,0 +1,35 @@
+"""The options of the embedded engine, which other TorchAir implementations have not."""
+
+from __future__ import annotations
+
+from torchair.configs.kinds import INT64_MAX, Choice, IntRange
+from torchair.configs.option import Group, Option
+
+
+class EngineConfig(Group):
+    """The embedded engine: who generates code, and within which bounds."""
+
+    codegen = Option(
+        "auto",
+        "What runs the graph: `reference` interprets it op by op, `eager` is readable Python, `inductor` and "
+        "`native` are compiled, `auto` chooses.",
+        Choice("auto", "reference", "eager", "inductor", "native"),
+        flat="codegen",
+        own=True,
+    )
+    memory_budget = Option(
+        None,
+        "Most bytes that recordings may hold; unset means no bound.",
+        IntRange(0, INT64_MAX, none=True),
+        flat="memory_budget",
+        own=True,
+    )
+    verify = Option(False, "Check the whole graph between passes.", flat="verify", own=True, cached=False)
+    strict = Option(
+        False,
+        "What makes a run less than promised is an error instead of a warning. TORCHAIR_STRICT=1 in the "
+        "environment does it for all graphs.",
+        flat="strict",
+        own=True,
+        cached=False,
+    )
