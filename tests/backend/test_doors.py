@@ -18,6 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from torchair import npugraph_ex
+from torchair.backend import doors
+from torchair.backend.aot import compile_dynamo
 
 MODES = ("max-autotune", "npugraph_ex")
 
@@ -52,9 +54,52 @@ def test_the_backend_is_a_partial_that_shows_its_config() -> None:
     assert made.keywords["compiler_config"] is cfg
 
 
-def test_positional_use_is_refused() -> None:
-    with pytest.raises(TypeError):
-        torchair.get_npu_backend(config())  # type: ignore[misc]
+@pytest.mark.parametrize("get", [torchair.get_npu_backend, torchair.npugraph_ex.get_npu_backend])
+@pytest.mark.parametrize(("wrong", "text"), [
+    (lambda get: get(config()), "takes its arguments by name.*get_npu_backend\\(compiler_config=config\\)"),
+    (lambda get: get({"mode": "npugraph_ex"}), "by name.*'mode'"),
+    (lambda get: get(compiler_config={"mode": "npugraph_ex"}), "must be a CompilerConfig.*'mode'.*options="),
+    (lambda get: get(compiler_config="npugraph_ex"), "must be a CompilerConfig"),
+])  # fmt: skip
+def test_what_is_no_config_is_refused(get: Any, wrong: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=f"(?s){text}"):
+        wrong(get)
+
+
+@pytest.mark.parametrize(("mode", "captures"), [
+    ("max-autotune", False), ("npugraph_ex", True), ("reduce-overhead", True),
+])  # fmt: skip
+def test_the_modes_of_torch_compile_act(mode: str, captures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(gm: Any, inputs: Any, settings: Any, decompositions: Any) -> Any:
+        seen.append(settings.captures)
+        return compile_dynamo(gm, inputs, settings, decompositions)
+
+    monkeypatch.setattr(doors, "compile_dynamo", spy)
+    for made in ("npu", backend("npugraph_ex" if mode == "max-autotune" else "max-autotune")):
+        torch.compiler.reset()
+        torch.compile(torch.sin, backend=made, mode=mode)(torch.ones(2))
+    assert seen == [captures, captures]
+
+
+def test_other_modes_are_refused() -> None:
+    for name, mode, text in (
+        ("npu", "max-autotune-no-cudagraphs", "valid modes: max-autotune, reduce-overhead, npugraph_ex"),
+        ("npugraph_ex", "max-autotune", "backend='npu'"),
+    ):
+        with pytest.raises(Exception, match=text) as caught:
+            torch.compile(torch.sin, backend=name, mode=mode)(torch.ones(2))
+        assert isinstance(caught.value.inner_exception, ValueError)  # type: ignore[attr-defined]
+
+
+def test_a_mistyped_group_gets_a_suggestion() -> None:
+    made = torchair.CompilerConfig()
+    with pytest.raises(AttributeError, match="did you mean 'experimental_config'"):
+        made.experimental_confg.frozen_parameter = True  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="did you mean 'frozen_parameter'"):
+        made.experimental_config.frozen_paramter = True
+    assert not hasattr(made, "no_such_group")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -83,6 +128,21 @@ def test_names_work_without_importing_torchair(name: str) -> None:
         "f = lambda x: torch.relu(x) + 1\n"
         f"y = torch.compile(f, backend={name!r}, options={{'codegen': 'eager'}})(torch.ones(3))\n"
         "assert y.tolist() == [2, 2, 2], y\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_are_registered_without_entry_points() -> None:
+    """As in a source tree that was never installed."""
+    script = (
+        "import importlib.metadata as m\n"
+        "m.entry_points = lambda **kwargs: m.EntryPoints()\n"
+        "import torch, torchair\n"
+        "for name in ('npu', 'npugraph_ex'):\n"
+        "    f = torch.compile(lambda x: torch.relu(x) + 1, backend=name, options={'codegen': 'eager'})\n"
+        "    assert f(torch.ones(3)).tolist() == [2, 2, 2]\n"
+        "assert torchair.npugraph_ex and torchair.ops and torchair.tools and torchair.ge\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -156,8 +216,11 @@ def test_options_stay_in_their_compilation() -> None:
 
 def test_an_unknown_option_names_the_valid_ones() -> None:
     compiled = torch.compile(torch.sin, backend=backend(), options={"no_such": 1})
-    with pytest.raises(Exception, match=r"(?s)no_such.*capture_limit"):
+    with pytest.raises(Exception, match=r"(?s)no_such.*capture_limit") as caught:
         compiled(torch.ones(2))
+    # Dynamo wraps it, with the name of its class before the text.
+    assert isinstance(caught.value.inner_exception, ValueError)  # type: ignore[attr-defined]
+    assert str(caught.value).count("UnknownOption") == 1
 
 
 def test_custom_decompositions_win() -> None:

@@ -1,0 +1,241 @@
+"""Whatever is less than promised is told once, with its line and cure; in strict mode it is an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchair
+from tests.capture.simulated import SimulatedDevice
+from torchair.backend import compile as backend
+from torchair.backend.settings import PATHS, settle
+from torchair.capture import DEVICES
+from torchair.configs.compiler_config import OptionTree
+from torchair.configs.option import walk
+from torchair.core.degraded import STRICT, Degradations
+from torchair.core.errors import Degraded, DegradedWarning
+
+
+@pytest.fixture
+def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
+    """Graphs on the CPU."""
+    made = SimulatedDevice()
+    monkeypatch.setitem(DEVICES, "cpu", made)
+    return made
+
+
+@torch.library.custom_op("airtest::loud", mutates_args=())
+def loud_op(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@loud_op.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def compiled(fn: Callable[..., Any], mode: str, strict: bool, **options: Any) -> Any:
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    config.engine_config.codegen = "eager"
+    config.engine_config.strict = strict
+    for path, value in options.items():
+        group, name = path.split("__")
+        setattr(getattr(config, group), name, value)
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+
+
+def carries_an_op_through(strict: bool) -> None:
+    compiled(lambda x: loud_op(x) + 1, "max-autotune", strict)(torch.ones(3))
+
+
+def splits(strict: bool) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return y[y > 0].sum() + y.cos().sum()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
+        compiled(fn, "npugraph_ex", strict)(torch.ones(3))
+
+
+def looks_beside_its_input(strict: bool) -> None:
+    with torch.no_grad():
+        compiled(lambda x: x.as_strided((2,), (1,), 1) + 1, "npugraph_ex", strict)(torch.ones(4)[:3])
+
+
+def moves_on_every_call(strict: bool) -> None:
+    run, kept = compiled(lambda x: x.add_(1), "npugraph_ex", strict), [torch.zeros(3) for _ in range(9)]
+    with torch.no_grad():
+        for x in kept:
+            run(x)
+
+
+def breaks_a_recording(strict: bool) -> None:
+    fails = DEVICES["cpu"]
+    assert isinstance(fails, SimulatedDevice)
+
+    def fail() -> None:
+        if fails.records:
+            raise RuntimeError("no recording today")
+
+    fails.on_record = fail
+    with torch.no_grad():
+        compiled(lambda x: x + 1, "npugraph_ex", strict)(torch.ones(3))
+
+
+def dumps_in_graph_mode(strict: bool) -> None:
+    compiled(lambda x: x + 1, "max-autotune", strict, dump_config__enable_dump=True)(torch.ones(3))
+
+
+def checks_for_deadlocks(strict: bool) -> None:
+    compiled(lambda x: x + 1, "npugraph_ex", strict, debug__deadlock_check=True)(torch.ones(3))
+
+
+# What is told, and whether a line of this file belongs to it.
+DEGRADED: dict[Callable[[bool], None], tuple[str, bool]] = {
+    carries_an_op_through: (r"airtest.loud.default .*carried through.*register_fx_node_ge_converter", True),
+    splits: (r"recorded in 3 pieces: aten.index.Tensor has a size that depends on data", True),
+    looks_beside_its_input: (r"not recorded.*as_strided.* may look at memory beside its input", False),
+    moves_on_every_call: (r"mutated input x moved on every call.*keep the tensor and write into it", False),
+    breaks_a_recording: (r"not recorded.*no recording today", False),
+    dumps_in_graph_mode: (r"enable_dump has no effect in graph mode", False),
+    checks_for_deadlocks: (r"deadlock_check has nothing to analyse", False),
+}
+
+
+@pytest.fixture(autouse=True)
+def _not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STRICT, raising=False)
+
+
+@pytest.mark.usefixtures("row")
+@pytest.mark.parametrize("cause", DEGRADED, ids=lambda cause: cause.__name__)
+def test_told_once(cause: Callable[[bool], None]) -> None:
+    text, has_line = DEGRADED[cause]
+    with pytest.warns(DegradedWarning, match=text) as said:
+        cause(False)
+    assert len(said) == 1, [str(one.message) for one in said]
+    assert not has_line or said[0].filename == __file__
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DegradedWarning)
+        cause(False)  # the same cause again
+
+
+@pytest.mark.usefixtures("row")
+@pytest.mark.parametrize("by", ["option", "environment"])
+@pytest.mark.parametrize("cause", DEGRADED, ids=lambda cause: cause.__name__)
+def test_an_error_in_strict_mode(
+    cause: Callable[[bool], None], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "environment":
+        monkeypatch.setenv(STRICT, "1")
+    with pytest.raises(Exception, match=DEGRADED[cause][0].partition(".*")[0]) as caught:
+        cause(by == "option")
+    error = getattr(caught.value, "inner_exception", caught.value)
+    assert isinstance(error, Degraded)
+
+
+def test_reports_list_what_was_told(row: SimulatedDevice) -> None:
+    gm = torch.fx.symbolic_trace(lambda x: [torch.ops.airtest.loud(x)])
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "eager"
+    with pytest.warns(DegradedWarning):
+        runner = backend.compile_fx(gm, [torch.ones(2)], settle(config))
+    (text,) = runner.report().degradations
+    assert "loud has no converter" in text
+    assert f"less than promised: {text}" in str(runner.report())
+
+
+def test_explain_counts_what_there_is_none_of(capsys: pytest.CaptureFixture[str]) -> None:
+    found = torchair.explain(lambda x: x + 1, torch.ones(2))
+    assert "0 fallbacks, 0 graph breaks" in str(found)
+    assert "0 fallbacks, 0 graph breaks" in capsys.readouterr().out
+
+
+def test_explain_lists_hints_and_nobody_warns_of_them() -> None:
+    config = torchair.CompilerConfig()
+    config.ge_config.oo_level = "O1"
+    found = torchair.explain(lambda x: x + 1, torch.ones(2), compiler_config=config)
+    assert found.idle_options == {"ge_config.oo_level": "it addresses Ascend hardware"}
+
+
+def test_explain_names_the_users_arguments_and_host_ops() -> None:
+    def fn(hidden: torch.Tensor) -> torch.Tensor:
+        return hidden[hidden > 0].sum()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found = torchair.explain(fn, torch.ones(4))
+    assert [copied.name for copied in found.copied_inputs] == ["hidden"]
+    assert [(reason.op, "test_loud.py" in reason.source) for reason in found.on_host] == [
+        ("aten.index.Tensor", True)
+    ]
+
+
+def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
+    rows = dict(walk(OptionTree))
+    assert {path for path, row in rows.items() if row.acts} == {
+        path for path, row in rows.items() if row.hint or path in PATHS.values()
+    }
+
+
+def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:
+    config = torchair.CompilerConfig()
+    config.export.export_name = None  # the default
+    with pytest.warns(DegradedWarning, match=r"debug.graph_dump.type='py' is kept, but nothing") as said:
+        config.debug.graph_dump.type = "py"
+    assert said[0].filename == __file__
+    config.engine_config.strict = True
+    with pytest.raises(Degraded, match=r"debug\.graph_dump\.type"):
+        settle(config)
+
+
+def test_a_text_has_its_line_and_its_cure() -> None:
+    told = Degradations()
+    with pytest.warns(DegradedWarning) as said:
+        told.add("it is slow", at="/a/model.py:41   x[mask] += y", next="use where")
+    assert [str(one.message) for one in said] == ["it is slow (model.py:41  x[mask] += y); use where"]
+    assert (said[0].filename, said[0].lineno) == ("/a/model.py", 41)
+
+
+SCRIPT = """
+import torch, torchair
+
+@torch.library.custom_op("airtest::script", mutates_args=())
+def script(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@script.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+config = torchair.CompilerConfig()
+config.engine_config.codegen = "eager"
+config.debug.fx_summary.type = "csv"
+run = torch.compile(lambda x: script(x).sin(), backend=torchair.get_npu_backend(compiler_config=config))
+for size in (2, 3, 4):
+    run(torch.ones(size))
+clean = torch.compile(lambda x: x.sin(), backend="npu", options={"codegen": "eager"})
+clean(torch.ones(3))
+"""
+
+
+def test_a_script_with_default_logging_shows_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    root = str(Path(__file__).parents[2])
+    command, env = [sys.executable, str(path)], {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "DegradedWarning" in line]
+    assert len(lines) == 2, done.stderr
+    assert "script.py:14: DegradedWarning: debug.fx_summary.type='csv'" in lines[0]
+    assert "script.py:15: DegradedWarning: airtest.script.default has no converter" in lines[1]

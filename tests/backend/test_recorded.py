@@ -1,0 +1,118 @@
+"""What is promised to be recorded is: graph mode, backward graphs, on a simulated device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchair
+from tests.capture.simulated import SimulatedDevice
+from torchair.backend.settings import PATIENCE
+from torchair.capture import DEVICES
+
+
+@pytest.fixture
+def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
+    """Graphs on the CPU."""
+    made = SimulatedDevice()
+    monkeypatch.setitem(DEVICES, "cpu", made)
+    return made
+
+
+def compiled(fn: Any, mode: str = "max-autotune", codegen: str = "eager", **rest: Any) -> Any:
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = mode, codegen
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), **rest)
+
+
+def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).relu().sum(0)
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_static_graphs_are_one_launch_from_the_second_call_on(row: SimulatedDevice, codegen: str) -> None:
+    run, w = compiled(step, codegen=codegen, dynamic=False), torch.randn(4, 4)
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(run(x, w), step(x, w))
+    assert (row.captures, row.replays) == (1, 4)
+
+
+def test_a_size_is_recorded_once_it_has_come_a_few_times(row: SimulatedDevice) -> None:
+    run, w = compiled(step, dynamic=True), torch.randn(4, 4)
+    with torch.no_grad():
+        for size in (3, 5, 7, 9, 11):
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(run(x, w), step(x, w))
+        assert row.records == 0, "sizes that come once run directly"
+        for _ in range(PATIENCE + 2):
+            x = torch.randn(5, 4)
+            torch.testing.assert_close(run(x, w), step(x, w))
+    assert (row.captures, row.replays) == (1, 2)
+
+
+def test_the_reference_engine_is_not_recorded(row: SimulatedDevice) -> None:
+    run, w = compiled(step, codegen="reference", dynamic=False), torch.randn(4, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            run(torch.randn(3, 4), w)
+    assert row.records == 0
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return (x + self.down(torch.nn.functional.gelu(self.up(x)))).square().mean()
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_a_training_step_is_three_launches(row: SimulatedDevice, mode: str, codegen: str) -> None:
+    """Forward, backward and the optimiser; gradients and parameters as eager has them."""
+    torch.manual_seed(0)
+    ours, theirs = Block(), Block()
+    theirs.load_state_dict(ours.state_dict())
+    run = compiled(ours, mode, codegen, dynamic=False)
+    optimisers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, theirs)]
+    update = compiled(optimisers[0].step, mode, codegen, dynamic=False)
+    replays = []
+    for _ in range(6):
+        x = torch.randn(2, 5, 16)
+        for model, optimiser in zip((run, theirs), optimisers, strict=True):
+            optimiser.zero_grad(set_to_none=False)
+            model(x).backward()
+        torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()])
+        before = row.replays
+        update()
+        optimisers[1].step()
+        torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()))
+        replays.append((before, row.replays))
+    counts = [after - (replays[i - 1][1] if i else 0) for i, (_, after) in enumerate(replays)]
+    assert counts[-1] == 3, replays
+
+
+def test_memory_of_a_backward_graph_is_not_overwritten(row: SimulatedDevice) -> None:
+    """Two forwards before the first backward: each has its own saved tensors."""
+    run = compiled(lambda x: (x.sin() * x.exp()).sum(), "npugraph_ex", dynamic=False)
+    for _ in range(3):
+        xs = [torch.randn(4, requires_grad=True) for _ in range(3)]
+        losses = [run(x) for x in xs]
+        for x, loss in zip(xs, losses, strict=True):
+            (grad,) = torch.autograd.grad(loss, x)
+            (want,) = torch.autograd.grad((x.sin() * x.exp()).sum(), x)
+            torch.testing.assert_close(grad, want)
+    assert row.replays > 3
