@@ -95,9 +95,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Attention over a static cache that is written in place, then SwiGLU."""
 
-    def __init__(self, shape: DecoderShape) -> None:
+    def __init__(self, shape: DecoderShape, *, indexes: bool = False) -> None:
         super().__init__()
         self.shape = shape
+        self.indexes = indexes  # the cache is written as most people write it
         kv_width = shape.kv_heads * shape.head
         self.norm1, self.norm2 = Norm(shape.hidden), Norm(shape.hidden)
         self.q = nn.Linear(shape.hidden, shape.hidden, bias=False)
@@ -114,8 +115,12 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         y = self.norm1(x)
         q, k, v = (self._heads(project(y)) for project in (self.q, self.k, self.v))
-        self.keys.index_copy_(2, position, rotate(k, cos, sin))
-        self.values.index_copy_(2, position, v)
+        if self.indexes:
+            self.keys[:, :, position] = rotate(k, cos, sin)
+            self.values[:, :, position] = v
+        else:
+            self.keys.index_copy_(2, position, rotate(k, cos, sin))
+            self.values.index_copy_(2, position, v)
         attended = F.scaled_dot_product_attention(
             rotate(q, cos, sin), self.keys, self.values, attn_mask=mask, enable_gqa=True
         )
@@ -146,6 +151,30 @@ class Decoder(nn.Module):
         x = self.embed(tokens)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         mask = self.slots[None, :] <= position[:, None]
+        for layer in self.layers:
+            x = layer(x, position, cos, sin, mask)
+        return self.head(self.norm(x))
+
+
+class IndexedDecoder(nn.Module):
+    """The same step, written with tables and indices: `cache[:, :, pos] = k`, `cos[pos]`, `mask[pos]`."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(shape.vocab, shape.hidden)
+        self.layers = nn.ModuleList(Layer(shape, indexes=True) for _ in range(shape.layers))
+        self.norm = Norm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        exponent = torch.arange(0, shape.head, 2, dtype=torch.float32) / shape.head
+        angle = torch.arange(shape.context).float()[:, None] * 500_000.0**-exponent
+        angle = torch.cat((angle, angle), dim=-1)
+        self.register_buffer("cos", angle.cos().to(torch.get_default_dtype()))
+        self.register_buffer("sin", angle.sin().to(torch.get_default_dtype()))
+        self.register_buffer("mask", torch.ones(shape.context, shape.context, dtype=torch.bool).tril())
+
+    def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        cos, sin, mask = self.cos[position], self.sin[position], self.mask[position]
         for layer in self.layers:
             x = layer(x, position, cos, sin, mask)
         return self.head(self.norm(x))
@@ -254,6 +283,7 @@ LLAMA_8B = DecoderShape(layers=32, hidden=4096, inner=14336, heads=32, kv_heads=
 
 MODELS = (
     Model("llama-decode", "tiny Llama, one step over a static cache", lambda: Decoder(TINY), decode(TINY)),
+    Model("llama-indexed", "the same, with indices", lambda: IndexedDecoder(TINY), decode(TINY)),
     Model("llama-prefill", "tiny transformers Llama, 32 tokens", llama, text(1, 32), other=text(1, 40)),
     Model("bert", "tiny transformers BERT, 32 tokens", bert, text(1, 32), other=text(1, 40)),
     Model("cnn", "ResNet-like, one image of 32 x 32", lambda: ResNet(16), images(1, 32), other=images(1, 48)),
@@ -264,6 +294,10 @@ MODELS = (
     Model(
         "llama-8b-decode", "Llama-3-8B shape, bf16, batch 1, context 1024",
         lambda: Decoder(LLAMA_8B), decode(LLAMA_8B),
+        devices=("cuda",), dtype=torch.bfloat16, tolerance={"rtol": 5e-2, "atol": 5e-2},
+    ),
+    Model(
+        "llama-8b-indexed", "the same, with indices", lambda: IndexedDecoder(LLAMA_8B), decode(LLAMA_8B),
         devices=("cuda",), dtype=torch.bfloat16, tolerance={"rtol": 5e-2, "atol": 5e-2},
     ),
 )  # fmt: skip
