@@ -56,6 +56,45 @@ def writes_through_a_view(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return y + row
 
 
+def two_alike(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Equal ops of equal shapes: what one piece gives the next are two values, not one."""
+    a, b = x * x.sin(), x * x.cos()
+    picked = x[mask].sum()
+    return a * picked, b * picked
+
+
+@torch.library.custom_op("airtest::total", mutates_args=())
+def total(x: torch.Tensor) -> int:
+    TOTALS.append(1)
+    return int(x.sum())
+
+
+@total.register_fake
+def _(x: torch.Tensor) -> Any:
+    return torch.library.get_ctx().new_dynamic_size()
+
+
+TOTALS: list[int] = []
+
+
+def test_an_op_that_returns_a_number_runs_once(row: SimulatedDevice) -> None:
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        count = torch.ops.airtest.total(y)
+        z = y * count
+        return z + count, z[mask]
+
+    run = compiled(fn, "npugraph_ex", dynamic=False)
+    x, mask = torch.ones(2), torch.tensor([True, False])
+    config = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    with torch.no_grad(), warnings.catch_warnings(), torch._dynamo.config.patch(config):
+        warnings.simplefilter("ignore", DegradedWarning)
+        for _ in range(5):
+            TOTALS.clear()
+            torch.testing.assert_close(run(x, mask), (torch.full((2,), 12.0), torch.tensor([8.0])))
+            assert len(TOTALS) == 1
+
+
 # How many recordings there are; in graph mode writing by a mask needs no host.
 PIECES = [
     (takes_rows, "max-autotune", 2),
@@ -66,6 +105,8 @@ PIECES = [
     (reads_a_number, "npugraph_ex", 2),
     (writes_through_a_view, "max-autotune", 1),
     (writes_through_a_view, "npugraph_ex", 2),
+    (two_alike, "max-autotune", 2),
+    (two_alike, "npugraph_ex", 2),
 ]
 
 

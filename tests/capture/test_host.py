@@ -105,3 +105,25 @@ def test_a_number_of_the_host_is_copied_before_it_is_read() -> None:
     gm = traced(lambda x, y: x * y.sum() + x, "meta", "cpu")
     move_to_device(gm, DEVICE)
     assert [str(node.target) for node in why_on_host(gm)] == ["aten.sum.default", "aten._to_copy.default"]
+
+
+def test_a_random_number_of_the_cpu_is_drawn_in_every_call() -> None:
+    assert list(reasons(traced(lambda x: x * torch.rand(())))) == ["aten.rand.default", "aten.mul.Tensor"]
+
+
+def test_what_the_device_may_refuse_stays() -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        whole = torch.arange(16).view(4, 4)
+        return x + (whole @ whole).to("meta")
+
+    assert moved(traced(product))["aten.mm.default"] == "cpu"
+
+
+def test_only_ops_of_atens_get_copies() -> None:
+    lib = torch.library.Library("airtest_host", "FRAGMENT")
+    lib.define("seeded(Tensor seed, Tensor x) -> Tensor")
+    lib.impl("seeded", lambda seed, x: torch.empty_like(x), "Meta")
+    lib.impl("seeded", lambda seed, x: torch.empty_like(x), "CPU")
+    gm = traced(lambda x, y: torch.ops.airtest_host.seeded(y.sum(), x), "meta", "cpu")
+    assert move_to_device(gm, DEVICE) == 0
+    assert "takes a tensor of the CPU" in reasons(gm)["airtest_host.seeded.default"]

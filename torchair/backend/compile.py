@@ -217,7 +217,16 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
             return build("eager", gm, inputs)
         return to_program(gm, gm, replace(stage, inputs=inputs, static=static, ge_graph=None))
 
-    return Pieces(make, policy, stage.device, stage.name, stage.guarded, stage.names, stage.degradations)
+    return Pieces(
+        make,
+        policy,
+        stage.fake_mode,
+        stage.device,
+        stage.name,
+        stage.guarded,
+        stage.names,
+        stage.degradations,
+    )
 
 
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:

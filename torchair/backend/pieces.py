@@ -17,6 +17,8 @@ from torchair.backend.settings import PATIENCE
 from torchair.capture import CannotRecord, Chain, Policy, Program, Runner, capture, inputs_of
 from torchair.core.degraded import Degradations
 from torchair.core.source import source_of
+from torchair.core.torch_private import FakeTensorMode
+from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.partition import Partition, partition
@@ -32,6 +34,7 @@ class Pieces:
 
     make: Make
     policy: Policy
+    fake_mode: FakeTensorMode
     device: torch.device
     name: str
     guarded: bool
@@ -44,6 +47,7 @@ class Pieces:
         """The program that runs `gm` in pieces, and the runners of those that are recorded; `hosts` are the
         calls that need the host, and why.
         """
+        separate_all(gm, self.fake_mode)
         fixed = {node for place, node in enumerate(_inputs(gm)) if place in static}
         returned = {root_of(node)[0] for node in gm.graph.output_node().all_input_nodes}
         steady = set[fx.Node]()  # at one address in all calls

@@ -52,6 +52,7 @@ class Chain:
             results = run([values[slot] for slot in takes])
             for slot, result in zip(gives, results, strict=True):
                 values[slot] = result
+            results = result = None
             for slot in last:
                 values[slot] = None
         return [values[item] if is_slot else item for is_slot, item in self._outputs]

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch.fx.node import map_arg
 
 from torchair.core.source import source_of
 from torchair.core.torch_private import HigherOrderOperator, OpOverload
+from torchair.fxgraph.partition import written_by
 from torchair.fxgraph.symbols import unbacked_in
 
 aten = torch.ops.aten
@@ -30,6 +30,8 @@ BY_MASK = (
 )
 BRANCHES = ("cond", "while_loop")
 COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
+# Beside what is pointwise: what every device does with integers.
+WHOLE = (aten.flip.default, aten.cat.default, aten.repeat.default, aten.cumsum.default, aten.roll.default)
 SAME = (aten.lift_fresh_copy.default, aten.clone.default, aten.detach.default, aten.alias.default)
 FILLS = (aten.full.default, aten.scalar_tensor.default, aten.zeros.default, aten.ones.default)
 FACTORIES = (*FILLS, aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default)
@@ -41,14 +43,21 @@ def why_on_host(gm: fx.GraphModule) -> dict[fx.Node, str]:
     fixed: set[fx.Node] = set()  # values that depend on no input
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
-        if node.op == "get_attr" or (
-            node.op == "call_function" and all(source in fixed for source in node.all_input_nodes)
-        ):
+        if node.op == "get_attr" or (_is_pure(node) and all(n in fixed for n in node.all_input_nodes)):
             fixed.add(node)
         reason = _why(node, fixed if on_device else None) if node.op == "call_function" else None
         if reason is not None:
             found[node] = reason
     return found
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Does a call give the same in every call, of the same arguments?"""
+    target: Any = node.target
+    if node.op != "call_function" or not isinstance(target, OpOverload):
+        return node.op == "call_function" and not node.is_impure()
+    draws = torch.Tag.nondeterministic_seeded in target.tags
+    return target.namespace in ("aten", "prims") and not draws and not target._schema.is_mutable
 
 
 def say(node: fx.Node) -> str:
@@ -131,6 +140,7 @@ def _move_constants(gm: fx.GraphModule, device: torch.device) -> int:
             _move_attribute(gm, node, device)
         elif "device" in {argument.name for argument in cast(Any, node.target)._schema.arguments}:
             node.kwargs = {**node.kwargs, "device": device}
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "pin_memory"}
         node.meta["val"] = _on(node.meta["val"], device)
     return len(movable)
 
@@ -154,7 +164,8 @@ def _is_exact(node: fx.Node) -> bool:
         return target in FILLS or (target in FACTORIES and not value.dtype.is_floating_point)
     dtypes = [tensor.dtype for source in (node, *node.all_input_nodes) for tensor in _tensors(source)]
     is_whole = not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
-    return is_whole or target.is_view or target in SAME
+    is_simple = torch.Tag.pointwise in target.tags or target in WHOLE
+    return target.is_view or target in SAME or (is_whole and is_simple)
 
 
 def _is_device_call(node: fx.Node) -> bool:
@@ -184,12 +195,13 @@ def _copy_first(gm: fx.GraphModule, device: torch.device) -> int:
 
     changing = set(_depending(gm))
     for node in list(gm.graph.nodes):
-        if _is_device_call(node) and node.target not in COPIES and isinstance(node.target, OpOverload):
-            takes = [source for source in node.all_input_nodes if source in changing]
+        target: Any = node.target
+        is_known = isinstance(target, OpOverload) and target.namespace in ("aten", "prims")
+        if _is_device_call(node) and is_known and target not in COPIES:
+            takes = [n for n in node.all_input_nodes if n in changing and n not in set(written_by(node))]
             if takes and any(not _is_on_cpu(v) for source in node.all_input_nodes for v in _tensors(source)):
-                node.args, node.kwargs = map_arg(
-                    (node.args, node.kwargs), lambda n, user=node: moved(n, user) if n in changing else n
-                )
+                for source in takes:
+                    node.replace_input_with(source, moved(source, node))
     return len(copies)
 
 

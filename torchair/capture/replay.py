@@ -45,6 +45,7 @@ from torchair.capture.roles import Inputs, Role
 from torchair.capture.runner import Again, Runner
 from torchair.core import quick
 from torchair.core.degraded import Degradations
+from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
 from torchair.core.quick import Repeat
 from torchair.core.torch_private import is_profiling
@@ -114,6 +115,7 @@ class ReplayRunner(Runner):
         self._asked: Counter[Hashable] = Counter()
         self._dropped = 0
         self._last: Hashable = None
+        self._gave_up = False
         self._failure: Exception | None = None  # of the last attempt to record
         self._repeat: Repeat | None = None  # of the recording that was replayed last
 
@@ -136,6 +138,8 @@ class ReplayRunner(Runner):
         if self.inputs.packs:
             self._pack(args)
         if self.why_not is not None or self._is_capturing():
+            if self._gave_up and self.degradations.strict:
+                raise Degraded(f"a graph is not recorded, its ops would run one by one: {self.why_not}")
             return self._directly(self.program, args)
         if torch.is_grad_enabled():
             with torch.no_grad():
@@ -452,6 +456,7 @@ class ReplayRunner(Runner):
     def _give_up(self, reason: str) -> None:
         """Run directly from now on."""
         self._forget(reason)
+        self._gave_up = True
         self.degradations.add(f"a graph is not recorded, its ops run one by one: {reason}")
 
     def _forget(self, reason: str) -> None:

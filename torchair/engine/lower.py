@@ -33,7 +33,7 @@ from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
 from torchair.engine.order import writes_last
 from torchair.engine.registry import as_host, is_pure_writer
-from torchair.engine.repeats import separate, take_over
+from torchair.engine.repeats import SHARED, separate, take_over
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
@@ -127,6 +127,7 @@ def lower(
         _lay_out(state, graph.results, outputs)
     state.graph.output(tuple(outputs))
     gm = fx.GraphModule(state.root, state.graph, "Lowered")
+    gm.meta[SHARED] = state.shared
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm

@@ -73,6 +73,18 @@ def run_on_fakes(node: fx.Node, fake_mode: FakeTensorMode) -> Any:
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
+SHARED = "values taken over"
+"""Where a lowered graph keeps the memory of values that were taken over."""
+
+
+def separate_all(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> None:
+    """Give every value of its own: who cuts a graph asks of all nodes which share memory."""
+    shared = gm.meta.pop(SHARED, None)
+    if shared:
+        calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+        separate(gm.graph, calls, shared, fake_mode)
+
+
 def separate(
     graph: fx.Graph, returned: Iterable[fx.Node], shared: set[int], fake_mode: FakeTensorMode
 ) -> None:

@@ -108,12 +108,20 @@ def _is_free(node: fx.Node) -> bool:
     if viewed is not None and viewed[1] is not None:
         return True
     value = node.meta.get("val")
-    is_number = isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
-    return is_number and not (isinstance(node.target, OpOverload) and _reads_data(node.target))
+    if not isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+        return False
+    # Other ops may look at the data of a tensor.
+    sources = [source.meta.get("val") for source in node.all_input_nodes]
+    return node.target in SIZES or not any(isinstance(s, torch.Tensor | list | tuple) for s in sources)
 
 
-def _reads_data(target: OpOverload) -> bool:
-    return torch.Tag.data_dependent_output in target.tags
+aten = torch.ops.aten
+SIZES = (
+    aten.sym_size.int,
+    aten.sym_stride.int,
+    aten.sym_numel.default,
+    aten.sym_storage_offset.default,
+)
 
 
 def _dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
