@@ -29,8 +29,11 @@ def count_of(programs: int, engine: str, mode: str, device: str = "cpu") -> Coun
 def test_programs_equal_eager(engine: str, mode: str) -> None:
     count = count_of(15, engine, mode)
     assert count.failures == 0
-    assert count.recordable <= count.replayed <= count.recorded <= count.simulated
-    assert (count.replayed > 0) == (mode == "npugraph_ex")
+    assert count.replayed <= count.recorded <= count.simulated
+    # The reference engine interprets the graph of graph mode: that is not recorded.
+    is_recorded = (engine, mode) != ("reference", "max-autotune")
+    assert count.replayed >= count.recordable if is_recorded else count.recorded == 0
+    assert (count.replayed > 0) == is_recorded
 
 
 @pytest.mark.full
