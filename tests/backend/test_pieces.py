@@ -130,3 +130,12 @@ def test_what_comes_before_and_after_is_recorded(
     texts = [str(one.message) for one in said]
     assert len(texts) == pieces - 1, texts
     assert all("recorded in 2 pieces" in text and "test_pieces.py" in text for text in texts), texts
+
+
+def test_where_all_ops_need_the_host_nothing_is_recorded(row: SimulatedDevice) -> None:
+    run = compiled(torch.nonzero, "npugraph_ex", dynamic=False)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for call in range(4):
+            x = torch.arange(4) <= call
+            torch.testing.assert_close(run(x), torch.nonzero(x))
+    assert row.records == 0

@@ -167,7 +167,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     else:
         lowered = gm
     policy = settings.policy(backward=stage.backward, inference=stage.is_inference)
-    program, parts, split = dumping(original, lowered, stage), (), None
+    program, parts, split = dumping(original, lowered, stage), None, None
     if program is None and lowered is not None and records(policy, stage):
         pieces = pieces_of(stage, policy)
         if hosts := on_host(lowered, stage):

@@ -63,8 +63,9 @@ class Pieces:
             passed = tuple(place for place, node in enumerate(each.takes) if node in steady)
             parts.append(self._runner(each, programs[-1], fakes, own, passed, len(parts)))
             runs.append(parts[-1].boxed)
-            # What the caller may hold is made elsewhere then.
-            steady.update(node for node in each.gives if root_of(node)[0] not in returned)
+            # What the caller may hold is made elsewhere then, and so is what is copied out on every call.
+            if not self.policy.clone_output:
+                steady.update(node for node in each.gives if root_of(node)[0] not in returned)
         self._tell(partitions, hosts)
         kind = parts[0].program.kind if parts else "eager"
         source = "\n".join(program.source for program in programs)

@@ -62,7 +62,7 @@ def capture(
     recorded: Recorded | None = None,
     contract: Contract | None = None,
     split: Split | None = None,
-    parts: tuple[Runner, ...] = (),
+    parts: tuple[Runner, ...] | None = None,
     degradations: Degradations | None = None,
 ) -> Runner:
     """Put a program behind a runner. `row` says what the device offers; by default its row of `DEVICES`.
@@ -81,10 +81,10 @@ def capture(
             f"record_statistics_debug_info has no effect: the log {logger.name!r} was not at DEBUG when the "
             "graph was compiled"
         )
-    if parts:
+    if parts is not None:
         if specialist is not None:
             degradations.add("static_kernel_compile has no effect on a graph that is recorded in pieces")
-        how = f"recorded in {len(parts)} pieces"
+        how = f"recorded in {len(parts)} pieces" if parts else "all of its ops need the host"
         plain = Telling if telling else Runner
         runner = plain(program, inputs, policy, device, name, how, degradations=degradations)
         runner.parts = parts
