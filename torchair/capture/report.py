@@ -75,6 +75,7 @@ class Report:
     direct: dict[str, int] = field(default_factory=dict)
     dropped: int = 0
     static_bytes: int = 0
+    parts: tuple[Report, ...] = ()  # of a graph that is recorded in pieces
 
     @property
     def bytes_in_per_call(self) -> int:
@@ -111,6 +112,7 @@ class Report:
         lines += [f"less than promised: {text}" for text in self.degradations]
         if self.dropped:
             lines.append(f"dropped {self.dropped} recordings, least recently used first")
+        lines += [str(part) for part in self.parts]
         return "\n".join(lines)
 
 

@@ -96,7 +96,12 @@ class Runner:
     def report(self) -> Report:
         """What happened so far."""
         return Report(
-            self.name, self.program.kind, str(self.device), self.why_not, tuple(self.degradations.texts)
+            self.name,
+            self.program.kind,
+            str(self.device),
+            self.why_not,
+            tuple(self.degradations.texts),
+            parts=tuple(part.report() for part in self.parts),
         )
 
 
