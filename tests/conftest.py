@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchair.capture import promised
+from torchair.capture import DEVICES, promised
 from torchair.core.log import capture_logger, logger
 
 SEED = 20240607
@@ -71,7 +71,9 @@ def _same_start() -> Iterator[None]:
     _seed()
     for log in (logger, capture_logger):
         log.forget()
+    devices = dict(DEVICES)
     yield
+    assert devices == DEVICES, "a test left another device behind, which later tests would run on"
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
 

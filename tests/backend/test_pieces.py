@@ -11,8 +11,11 @@ import torch
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
+from torchair.backend.compile import compile_fx
+from torchair.backend.settings import settle
 from torchair.capture import DEVICES
 from torchair.core.errors import DegradedWarning
+from torchair.core.torch_private import make_fx
 
 
 @pytest.fixture
@@ -139,3 +142,22 @@ def test_where_all_ops_need_the_host_nothing_is_recorded(row: SimulatedDevice) -
             x = torch.arange(4) <= call
             torch.testing.assert_close(run(x), torch.nonzero(x))
     assert row.records == 0
+
+
+@pytest.mark.usefixtures("row")
+def test_the_report_lists_the_pieces() -> None:
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sin().index_put((mask,), x.sum()).cos()]
+
+    x, mask = torch.randn(4), torch.tensor([True, False, True, False])
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = "npugraph_ex", "eager"
+    gm = make_fx(fn)(x, mask)
+    with torch.no_grad():
+        with pytest.warns(DegradedWarning, match="recorded in 2 pieces"):
+            runner = compile_fx(gm, [x, mask], settle(config))
+        for _ in range(4):
+            torch.testing.assert_close(runner([x, mask]), fn(x, mask))
+    report = runner.report()
+    assert [[recording.replays > 0 for recording in part.recordings] for part in report.parts] == [[True]] * 2
+    assert all(str(part) in str(report) for part in report.parts)

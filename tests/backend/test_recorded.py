@@ -10,6 +10,7 @@ from torch import nn
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
+from tests.slow import slow
 from torchair.backend.settings import PATIENCE
 from torchair.capture import DEVICES
 
@@ -79,8 +80,15 @@ class Block(nn.Module):
         return (x + self.down(torch.nn.functional.gelu(self.up(x)))).square().mean()
 
 
-@pytest.mark.parametrize("codegen", ["eager", "inductor"])
-@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize(
+    ("mode", "codegen"),
+    [
+        ("max-autotune", "eager"),
+        slow("max-autotune", "inductor"),
+        ("npugraph_ex", "eager"),
+        ("npugraph_ex", "inductor"),
+    ],
+)
 def test_a_training_step_is_three_launches(row: SimulatedDevice, mode: str, codegen: str) -> None:
     """Forward, backward and the optimiser; gradients and parameters as eager has them."""
     torch.manual_seed(0)

@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tests.slow import slow
+from torchair.backend import static_kernels
 from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKernels, likes_of, specialised
 from torchair.codegen.inductor import TUNED
 from torchair.core.degraded import Degradations
+from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private import make_fx
 from torchair.fxgraph.contract import Contract
 
@@ -95,7 +98,27 @@ def test_the_range_picks_keys(
     assert len(given) == wanted
 
 
-@pytest.mark.parametrize("force_eager", [False, True])
+def job(degradations: Degradations, cached: bool = True) -> Job:
+    order = Order(b"no graph", [], (), cached=cached, threads=1)
+    return Job("graph_t (3,)", order, Contract((), ()), degradations)
+
+
+@pytest.mark.parametrize(("cached", "told"), [(True, "not compiled: no compiler"), (False, "not loaded: ")])
+def test_kernels_that_cannot_be_made_are_told(
+    cached: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static_kernels, "_compile_elsewhere", lambda order, folder: "no compiler")
+    given = job(Degradations(), cached)
+    given.run()
+    with pytest.warns(DegradedWarning, match=rf"static kernels for graph_t \(3,\) are {told}"):
+        assert given.take() is None
+    strict = job(Degradations(strict=True), cached)
+    strict.run()
+    with pytest.raises(Degraded):
+        strict.take()
+
+
+@pytest.mark.parametrize("force_eager", [False, slow(True)])
 def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch, force_eager: bool) -> None:
     """The whole way, with the real compiler process."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.convert.harness import OLD, check, converted
+from tests.slow import slow
 from torchair import ge
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
@@ -146,7 +147,7 @@ def test_backward(is_causal, mask, dynamic):
 
 
 @pytest.mark.parametrize("given", ["nothing", "causal", "bool", "float"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.bfloat16), slow(torch.float64)])
 def test_heads_that_are_symbols(given, dtype):
     """Written out in plain ops; doubles are too."""
     if dtype == torch.float64 and OLD:

@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import torchair
+from tests.slow import slow
 from torchair import ge
 from torchair.backend.compile import Stage, pass_context, prepare, to_aten, to_ir
 from torchair.backend.settings import Settings
@@ -210,7 +211,7 @@ def types(graph: Graph) -> set[str]:
     return {op.type for part in (graph, *graph.subgraphs.values()) for op in part.ops}
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("dynamic", [slow(False), True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_eager(name: str, dynamic: bool) -> None:
     fn, wanted, carried = (CASES | DYNAMIC if dynamic else CASES)[name]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from tests.convert.harness import check
 from tests.convert.test_matmul import whole_call
+from tests.slow import slow
 
 aten = torch.ops.aten
 f32, bf16 = torch.float32, torch.bfloat16
@@ -95,7 +96,7 @@ BACKWARD = {
 }
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", [slow(False), True])
 @pytest.mark.parametrize("name", BACKWARD)
 def test_gradients_of_resizes(name, scaled):
     """With a scale that is not quite the ratio of the sizes, or none."""

@@ -13,6 +13,7 @@ from torch import Tensor, linalg
 
 from tests.convert import harness
 from tests.convert.harness import converted
+from tests.slow import STATIC_FIRST, slow
 from torchair import ge
 from torchair.backend.doors import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
@@ -21,9 +22,7 @@ from torchair.engine.interpret import interpret
 from torchair.ge.graph import Feed, Graph
 
 FORMS = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-DTYPES = pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.full), torch.complex64], ids=str
-)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64), torch.complex64], ids=str)
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
 
@@ -164,7 +163,9 @@ def test_qr(shape: tuple[int, ...], mode: str, dtype: torch.dtype) -> None:
 
 
 @DTYPES
-@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 1, 3), (0, 3, 3), (0, 2), (3, 0)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [slow((4, 4)), (5, 3), slow((3, 5)), (2, 1, 3), slow((0, 3, 3)), (0, 2), (3, 0)], ids=str
+)
 def test_geqrf(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape, dtype=dtype)
     check(torch.geqrf, x, **CLOSE)
@@ -187,7 +188,7 @@ def reflected(shape: tuple[int, ...], dtype: torch.dtype, fewer: int = 0) -> tup
     return torch.randn(shape, dtype=dtype), tau
 
 
-@FORMS
+@STATIC_FIRST
 @DTYPES
 @REFLECTED
 def test_householder_product(shape: tuple[int, ...], dtype: torch.dtype, dynamic: bool) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, linalg
 
 from tests.convert.harness import compare
 from tests.convert.test_linalg import CLOSE, FORMS, check, converted, square
+from tests.slow import STATIC_FIRST
 from torchair.backend.doors import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.aten.lu import rows_of, swaps_of
@@ -20,11 +21,6 @@ from torchair.engine.interpret import interpret
 aten = torch.ops.aten
 SHAPES = pytest.mark.parametrize("shape", [(4, 4), (5, 2), (2, 5), (2, 3, 1, 4), (1, 1)], ids=str)
 EMPTY = pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (2, 3, 0), (0, 3, 3), (0, 4, 2)], ids=str)
-
-# Symbols are tried on every shape; with them, each of the other cases is slow.
-STATIC_FIRST = pytest.mark.parametrize(
-    "dynamic", [False, pytest.param(True, marks=pytest.mark.full)], ids=["static", "dynamic"]
-)
 
 # Ties between pivots, and matrices in which a step finds nothing but zeros.
 SPECIAL: dict[str, Tensor] = {

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.convert.harness import check
+from tests.slow import STATIC_FIRST
 
 aten = torch.ops.aten
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
@@ -55,7 +56,7 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@STATIC_FIRST
 @pytest.mark.parametrize("name", POOLS)
 def test_pools(name, dynamic):
     fn, shape = POOLS[name]

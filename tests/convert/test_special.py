@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.convert.harness import check
+from tests.slow import slow
 
 special = torch.special
 INF, NAN = float("inf"), float("nan")
@@ -41,7 +42,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64)], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_function(name: str, dtype: torch.dtype) -> None:
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 1e-9, "atol": 1e-11}

@@ -15,6 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import torchair
 from tests.models.sweep import backend
+from tests.slow import slow
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
 from torchair.capture.promised import Promised
@@ -211,7 +212,7 @@ def gradients(fn: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("codegen", ["reference", "eager", "auto"])
+@pytest.mark.parametrize("codegen", ["reference", "eager", slow("auto")])
 @pytest.mark.parametrize(
     "fn",
     [

@@ -19,7 +19,7 @@ from tests.models.sweep import EQUAL, Result, compare, eager, fallbacks, page, r
 from tests.structure.tree import ROOT
 
 # A decoder, an encoder, convolutions, a state space and image patches.
-QUICK = ("gpt_neo", "esm", "resnet", "mamba2", "vit")
+QUICK = ("gpt_neo", "esm", "resnet", "vit")
 # Loading hundreds of modules meets whatever their authors deprecate, in whichever module that surfaces.
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.ops.compiled import MODES, agrees, compiles, ints, rand
+from tests.slow import slow
 from torchair.core.errors import DegradedWarning
 
 npu, air = torch.ops.npu, torch.ops.torchair
@@ -264,7 +265,7 @@ def kv_formula(mode):
     return formula
 
 
-@pytest.mark.parametrize("mode", ["Norm", "PA", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"])
+@pytest.mark.parametrize("mode", ["Norm", slow("PA"), slow("PA_NZ"), slow("PA_BLK_BNSD"), "PA_BLK_NZ"])
 def test_kv_norm_rope_cache(mode):
     inputs, formula = kv_inputs(2, 5, mode), kv_formula(mode)
 

@@ -19,6 +19,7 @@ from docs import generate
 from tests.structure.tree import ROOT
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import walk
+from torchair.core.degraded import STRICT
 
 REFERENCE = ROOT / "docs/reference"
 # The architecture page is about files, not about code to run.
@@ -124,11 +125,12 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-W", "error:::__main__", str(script)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), STRICT: "1"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert "DegradedWarning" not in done.stderr
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)

@@ -145,6 +145,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     settings = stage.settings
     context = pass_context(stage)
     if files is not None:
+        files.degradations = stage.degradations
         files.graph(gm)
         context.observe = files.after_pass
     # Who may have to run the graph as it is: dumps of it, and calls that begin elsewhere in a storage.
@@ -174,7 +175,8 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
             program, parts = pieces.chain(lowered, hosts, stage.static)
         else:
             program = to_program(lowered, gm, stage)
-            split = pieces.split(lowered, program, stage.static, contract)
+            promise = replace(contract, is_eager=runs_as_it_is(program, stage))
+            split = pieces.split(lowered, program, stage.static, promise)
     program = anchored(program or to_program(lowered, gm, stage), original, absolute, stage)
     if files is not None:
         files.code(program, stage.inputs)
@@ -394,7 +396,8 @@ def trace_files(stage: Stage, files: PhaseFiles | None) -> TraceFiles | None:
     if reason is not None or not (checks or files):
         return None
     folder = files.model if files is not None else Path()
-    return TraceFiles(stage.name, folder, device_row(stage.device), stage.device, checks=checks)
+    row = device_row(stage.device)
+    return TraceFiles(stage.name, folder, row, stage.device, stage.degradations, checks=checks)
 
 
 def why_no_traces(stage: Stage) -> str | None:

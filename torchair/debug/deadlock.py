@@ -4,7 +4,7 @@ A communication kernel of scheduling mode 1 starts only when all its vector core
 them until its peers on other devices answer. Two such kernels that nothing orders may each get a part of the
 cores. The analyser reads the task trace of a device graph (Chrome trace events) and looks for such pairs:
 streams started by other streams count as part of these, and order is what streams, events and memory flags
-say (vector clocks); times in the trace mean nothing. It is advice: it never raises.
+say (vector clocks); times in the trace mean nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from torchair.core.log import capture_logger as logger
 from torchair.debug.files import write_text
 
 Event = dict[str, Any]
@@ -181,16 +180,8 @@ def mark(events: Iterable[Event], conflicts: Sequence[Conflict]) -> list[Event]:
 
 def check_trace(path: Path, cores: int) -> list[Conflict]:
     """Analyse the trace of a device graph, print what was found and write the filtered and the marked trace
-    beside it. Whatever is wrong with the file is said in the log.
+    beside it.
     """
-    try:
-        return _check_trace(path, cores)
-    except Exception as error:
-        logger.error("no deadlock check of %s: %s: %s", path, type(error).__name__, error)
-        return []
-
-
-def _check_trace(path: Path, cores: int) -> list[Conflict]:
     content = json.loads(path.read_text(encoding="utf-8"))
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):

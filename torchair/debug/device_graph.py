@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from torchair.capture import Device
-from torchair.core.log import capture_logger as logger
+from torchair.core.degraded import Degradations
+from torchair.core.errors import first_line
 from torchair.debug.deadlock import check_trace
 from torchair.debug.files import FILE_MODE, make_folder
 
@@ -19,11 +20,21 @@ from torchair.debug.files import FILE_MODE, make_folder
 class TraceFiles:
     """Writes the trace of every recording of one FX graph; with `checks`, looks for deadlocks in it."""
 
-    def __init__(self, name: str, folder: Path, row: Device, device: torch.device, *, checks: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        row: Device,
+        device: torch.device,
+        degradations: Degradations,
+        *,
+        checks: bool,
+    ) -> None:
         self._name = name
         self._folder = folder
         self._row = row
         self._device = device
+        self._degradations = degradations
         self._checks = checks
         self._ids = itertools.count()
 
@@ -36,7 +47,8 @@ class TraceFiles:
             if self._checks:
                 check_trace(path, self._row.vector_cores(self._device))
         except Exception as error:
-            logger.error("%s: no trace of its recording: %s: %s", self._name, type(error).__name__, error)
+            missing = "a recording has no trace" + (", and no deadlock check" if self._checks else "")
+            self._degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")
 
     def _file_name(self) -> str:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S%f")

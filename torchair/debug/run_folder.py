@@ -7,7 +7,7 @@
             forward/ or backward/ or compile_fx/
                 000_aot_<phase>_graph.txt, 001_aot_<phase>_graph_after_<pass>.txt, …, output_code.py
 
-What cannot be written is said once and left out: looking at a compilation must not end it.
+What cannot be written is told once and left out: looking at a compilation must not end it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchair.core.degraded import Degradations
+from torchair.core.errors import first_line
 from torchair.core.log import LineFormat, capture_logger, logger
 from torchair.core.torch_private import dynamo_utils
 from torchair.debug.files import PRIVATE_MODE, make_folder, next_folder, open_file, write_text
@@ -59,6 +61,7 @@ class PhaseFiles:
         self.model = model
         self._phase = phase
         self._number = 0
+        self.degradations = Degradations()
 
     def graph(self, gm: fx.GraphModule) -> None:
         """The graph before all passes."""
@@ -70,12 +73,12 @@ class PhaseFiles:
 
     def code(self, program: Any, inputs: Sequence[Any]) -> None:
         """The generated module, with a `main` for such inputs."""
-        with _said_not_raised():
+        with _told(self.degradations):
             path = make_folder(self.model, self._phase) / "output_code.py"
             write_text(path, module_text(program, inputs), PRIVATE_MODE)
 
     def _write_graph(self, what: str, gm: fx.GraphModule) -> None:
-        with _said_not_raised():
+        with _told(self.degradations):
             path = make_folder(self.model, self._phase) / f"{self._number:03d}_{what}.txt"
             self._number += 1
             write_text(path, _readable(gm))
@@ -96,7 +99,7 @@ def open_model(gm: fx.GraphModule) -> ModelFiles | None:
     """A folder for what Dynamo hands over; None when nobody debugs."""
     model = _open("model")
     if model is not None:
-        with _said_not_raised():
+        with _told(Degradations()):
             write_text(model / "dynamo_out_graph.txt", _readable(gm))
     return None if model is None else ModelFiles(model)
 
@@ -110,7 +113,7 @@ def open_compile() -> PhaseFiles | None:
 def _open(stem: str) -> Path | None:
     if not is_debugging():
         return None
-    with _said_not_raised():
+    with _told(Degradations()):
         run = Path(dynamo_utils.get_debug_dir())
         product = make_folder(run.parent, run.name, PRODUCT)
         _log_into(product / "debug.log")
@@ -145,8 +148,9 @@ def _readable(gm: fx.GraphModule) -> str:
 
 
 @contextlib.contextmanager
-def _said_not_raised() -> Iterator[None]:
+def _told(degradations: Degradations) -> Iterator[None]:
+    """What cannot be written is told, and ends nothing."""
     try:
         yield
     except Exception as error:
-        capture_logger.warning_once("a debug file was not written: %s: %s", type(error).__name__, error)
+        degradations.add(f"a debug file was not written: {type(error).__name__}: {first_line(error)}")
