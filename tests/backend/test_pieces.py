@@ -15,7 +15,7 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
 from torchair.capture import DEVICES
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private import make_fx
+from torchair.core.torch_private.fake import make_fx
 
 
 @pytest.fixture
@@ -158,6 +158,8 @@ def test_the_report_lists_the_pieces() -> None:
             runner = compile_fx(gm, [x, mask], settle(config))
         for _ in range(4):
             torch.testing.assert_close(runner([x, mask]), fn(x, mask))
+    assert len({part.report().pool for part in runner.parts}) == 2, "each has memory of its own"
+    assert len({part._turns for part in runner.parts}) == 1, "and takes turns with the others"
     report = runner.report()
     assert [[recording.replays > 0 for recording in part.recordings] for part in report.parts] == [[True]] * 2
     assert all(str(part) in str(report) for part in report.parts)

@@ -12,7 +12,8 @@ from torch import fx, nn
 
 import torchair
 from torchair.backend.regions import inline_regions
-from torchair.core.torch_private import HigherOrderOperator, aot_autograd
+from torchair.core.torch_private.aot import aot_autograd
+from torchair.core.torch_private.ops import HigherOrderOperator
 
 MODES = ("max-autotune", "npugraph_ex")
 

@@ -16,7 +16,7 @@ from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKern
 from torchair.codegen.inductor import TUNED
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
-from torchair.core.torch_private import make_fx
+from torchair.core.torch_private.fake import make_fx
 from torchair.fxgraph.contract import Contract
 
 

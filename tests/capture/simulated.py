@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
 from torchair.capture.head import FORGET, SETTER, Head
 from torchair.capture.roles import KeyPart
-from torchair.core.torch_private import borrow_tensor
+from torchair.core.torch_private.memory import borrow_tensor
 
 CPU = torch.device("cpu")
 # Ops that wait for the device, beside those that torch has tagged.

@@ -9,7 +9,7 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice
 from torchair.capture import DEVICES
-from torchair.core.torch_private import make_fx
+from torchair.core.torch_private.fake import make_fx
 from torchair.npugraph_ex import CompilerConfig, get_compiler
 
 

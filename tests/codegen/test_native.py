@@ -110,6 +110,7 @@ def test_reasons_why_not() -> None:
         build("native", half.gm, [*half.inputs, object()])
 
 
+@pytest.mark.full
 def test_a_number_that_is_no_size_travels_as_a_length() -> None:
     """The symbol's own tensor is gone from the inputs, as when only its size was used."""
     x, sized = torch.randn(5, 4), torch.randn(7)

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from tests.codegen.tracing import Traced, allocated, trace
+from tests.slow import slow
 from torchair.backend.settings import Settings
-from torchair.codegen import Program, build
-from torchair.core import torch_private as private
+from torchair.codegen import build
 from torchair.core.errors import BadOption
+from torchair.core.program import Program
+from torchair.core.torch_private.fake import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
 from torchair.passes import LOWERED_PASSES, PassContext, run
 
@@ -34,7 +36,7 @@ def make(kind: str, traced: Traced, **options: Any) -> Program:
     return build(kind, gm, traced.inputs, **options)
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", [*QUICK, slow("native")])
 def test_numbers_views_and_symbols(kind: str) -> None:
     def fn(size: Any, w: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> list[Any]:
         y = layer(w, b, x)
@@ -92,7 +94,7 @@ def test_the_counter_sees_a_copy(kind: str) -> None:
     assert cache.count_nonzero() == 0
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", [*QUICK, slow("native")])
 def test_output_strides_constants_and_writes_to_an_input(kind: str) -> None:
     table = torch.arange(12.0).view(3, 4)
     scale = torch.tensor(3.0)
@@ -192,12 +194,12 @@ def test_unknown_kind() -> None:
         make("fortran", trace(lambda x: [x + 1], torch.ones(1)))
 
 
-@pytest.mark.parametrize("kind", [*QUICK, pytest.param("native", marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", [*QUICK, slow("native")])
 def test_constants_are_real_tensors(kind: str) -> None:
     """A kernel's table of numbers, read by index: nothing lifts it into the fake world first."""
     table = torch.randn(100, 7)
     traced = trace(lambda index: [aten.index(table, [index]).sum(-1)], torch.tensor([3, 99]))
-    mode = private.detect_fake_mode(traced.inputs)
+    mode = detect_fake_mode(traced.inputs)
     assert mode is not None
     mode.allow_non_fake_inputs = False
     index = torch.tensor([5, 0])

@@ -11,9 +11,11 @@ import torch
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from torchair.codegen import Program, build
-from torchair.core import torch_private as private
+from torchair.codegen import build
 from torchair.core.errors import NotPossible
+from torchair.core.program import Program
+from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.inductor import select_decomp_table
 
 
 def backend(kind: str, seen: list[Program]) -> Any:
@@ -31,7 +33,7 @@ def backend(kind: str, seen: list[Program]) -> Any:
         fw_compiler=partial(compiler, inference=False),
         bw_compiler=partial(compiler, inference=False, backward=True),
         inference_compiler=compiler,
-        decompositions=private.select_decomp_table(),
+        decompositions=select_decomp_table(),
         keep_inference_input_mutations=True,
     )
 
@@ -76,7 +78,7 @@ def test_statistics_of_attention_that_torch_mistakes() -> None:
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
 
     q = torch.ones(1, 2, 4, 8, dtype=torch.float64)
-    gm = private.make_fx(attend, tracing_mode="fake")(q)
+    gm = make_fx(attend, tracing_mode="fake")(q)
     build("inductor", gm, [q])
     (node,) = gm.graph.find_nodes(op="call_function", target=ATTENTION)
     result, statistics = node.meta["val"]

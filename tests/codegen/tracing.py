@@ -11,7 +11,8 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 from torch.profiler import ProfilerActivity, profile
 
-from torchair.core import torch_private as private
+from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, make_fx
+from torchair.core.torch_private.inductor import select_decomp_table
 
 
 @dataclass
@@ -33,17 +34,17 @@ def trace(
 
     With `size_first`, the first of these symbols is also the first input, as AOTAutograd passes it.
     """
-    mode = private.FakeTensorMode(shape_env=private.ShapeEnv(), allow_non_fake_inputs=True)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     fakes: list[Any] = [_fake(mode, arg, index in dynamic) for index, arg in enumerate(args)]
     if size_first:
         fakes.insert(0, fakes[dynamic[0]].size(0))
-    table = private.select_decomp_table() if decompose else {}
+    table = select_decomp_table() if decompose else {}
     with mode:
-        traced = private.make_fx(fn, decomposition_table=table, _allow_non_fake_inputs=True)
+        traced = make_fx(fn, decomposition_table=table, _allow_non_fake_inputs=True)
         return Traced(traced(*fakes), fakes)
 
 
-def _fake(mode: private.FakeTensorMode, tensor: torch.Tensor, dynamic: bool) -> torch.Tensor:
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor, dynamic: bool) -> torch.Tensor:
     if not dynamic:
         return mode.from_tensor(tensor, static_shapes=True)
     sizes = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (tensor.dim() - 1)]

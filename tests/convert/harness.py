@@ -17,7 +17,8 @@ import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - fills the tables
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
-from torchair.core.torch_private import detect_fake_mode, make_fx, select_decomp_table
+from torchair.core.torch_private.fake import detect_fake_mode, make_fx
+from torchair.core.torch_private.inductor import select_decomp_table
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower

@@ -49,14 +49,8 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
 from torchair.capture import promised
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.torch_private import (
-    FakeTensorMode,
-    ShapeEnv,
-    TracingContext,
-    tracing,
-    tree_flatten,
-    tree_unflatten,
-)
+from torchair.core.torch_private.aot import TracingContext, tracing
+from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, tree_flatten, tree_unflatten
 
 CODEGENS = ("eager", "inductor", "reference")
 # In this order: the first that an operator has gradients in is the one it is checked in.
@@ -168,7 +162,7 @@ class AsTraced:
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
 
-    def repeater(self, packed: Any) -> None:
+    def fast_path(self, packed: Any) -> None:
         """No fast path."""
 
 

@@ -25,7 +25,7 @@ from torchair.backend.compile import Stage, pass_context, prepare, to_aten, to_i
 from torchair.backend.settings import Settings
 from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private import aot_autograd
+from torchair.core.torch_private.aot import aot_autograd
 from torchair.engine.interpret import interpret
 from torchair.ge.equality import same_graph
 from torchair.ge.graph import Graph

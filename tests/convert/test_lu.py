@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, linalg
 
 from tests.convert.harness import compare
-from tests.convert.test_linalg import CLOSE, FORMS, check, converted, square
+from tests.convert.test_linalg import CLOSE, check, converted, square
 from tests.slow import STATIC_FIRST
 from torchair.backend.doors import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
@@ -48,7 +48,7 @@ def everything(x: Tensor) -> tuple[Tensor, ...]:
     return *linalg.lu(x), *factored(x), *unpacked(x)
 
 
-@FORMS
+@STATIC_FIRST
 @SHAPES
 def test_shapes(shape: tuple[int, ...], dynamic: bool) -> None:
     check(everything, torch.randn(shape), dynamic=dynamic, **CLOSE)

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from tests.convert.harness import check
+from tests.slow import STATIC_FIRST
 from torchair.convert.aten.polynomials import FAMILIES
 
 NAMES = [*FAMILIES, *(f"shifted_{name}" for name in FAMILIES if name.startswith("chebyshev"))]
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@STATIC_FIRST
 @pytest.mark.parametrize("name", NAMES)
 def test_degrees_as_data(name: str, dynamic: bool) -> None:
     x = torch.linspace(-1.5, 1.5, 9)

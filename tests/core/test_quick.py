@@ -82,7 +82,7 @@ def test_without_a_compiler_everything_works(tmp_path: Path) -> None:
     code = (
         "import logging, threading, torch\n"
         "from torchair.core import quick\n"
-        "quick.want()\n"
+        "quick.load_async()\n"
         "[t.join() for t in threading.enumerate() if t.name == 'torchair quick']\n"
         "x = torch.randn(2)\n"
         "assert quick._extension is None\n"
@@ -104,7 +104,7 @@ def test_a_damaged_library_is_made_again(
     monkeypatch.setattr(quick, "_extension", None)
     monkeypatch.setattr(quick, "build", lambda path: shutil.copy(built, path))
     quick.library().write_bytes(b"not a library")
-    quick.want()
+    quick.load_async()
     for thread in threading.enumerate():
         if thread.name == "torchair quick":
             thread.join()

@@ -20,10 +20,10 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
 from torchair.capture.promised import Promised
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core import torch_private as private
 from torchair.core.errors import DegradedWarning
 from torchair.core.overlaps import careful_overlaps
-from torchair.core.torch_private import make_fx
+from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.inductor import REBASES_WINDOWS
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import arrange, layout_of, layouts_of, lies
 
@@ -265,7 +265,7 @@ def test_as_strided_counts_from_the_start_of_the_storage(mode: str, codegen: str
 
     buffer = torch.arange(16.0)
     run = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)
-    if codegen == "inductor" and not private.REBASES_WINDOWS:
+    if codegen == "inductor" and not REBASES_WINDOWS:
         # This Inductor counts windows from the first element of an input, and so has none before it.
         with pytest.warns(DegradedWarning, match="inductor could not compile"):
             run(buffer[4:8])

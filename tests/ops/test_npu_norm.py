@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.ops.compiled import MODES, agrees, compiles, rand
+from tests.slow import slow
 
 npu = torch.ops.npu
 f32, bf16 = torch.float32, torch.bfloat16
@@ -146,7 +147,7 @@ def test_packed_int4_rows():
     assert ((nibbles * scale.unsqueeze(-1) - expected).abs() <= scale.unsqueeze(-1) / 2 + 1e-6).all()
 
 
-@pytest.mark.parametrize("code", [291, 292, 296, 297])
+@pytest.mark.parametrize("code", [291, slow(292), 296, slow(297)])
 def test_microscaled(code):
     """Every value is within half a step of its block's scale; scales come in pairs."""
     y, scale, _ = npu.npu_rms_norm_dynamic_mx_quant(X, GAMMA, dst_type=code)

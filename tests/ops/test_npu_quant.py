@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.ops.compiled import MODES, agrees, compiles, ints, rand
+from tests.slow import slow
 
 npu = torch.ops.npu
 i8, i32, e4m3, e5m2 = torch.int8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2
@@ -209,7 +210,7 @@ def power(code, block):
 
 
 @pytest.mark.parametrize("code", [291, 292, 296, 297])
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("axis", [slow(0), 1])
 def test_microscaled(code, axis):
     x = rand(70, 96)
     y, scale = npu.npu_dynamic_mx_quant(x, axis=axis, dst_type=code)

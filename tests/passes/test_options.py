@@ -10,6 +10,7 @@ import torch._dynamo
 
 import torchair
 from tests.models.zoo import ROWS, leaves
+from tests.slow import slow
 from torchair.backend import compile as backend
 from torchair.backend.settings import Settings
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, PassContext
@@ -129,7 +130,7 @@ def test_other_programs_keep_their_graphs_functional() -> None:
     settings = Settings(mode="npugraph_ex", user_pre_pass=print, user_post_pass=print)
     for kind in ("inductor", "native"):
         found = settings.switches(kind)
-        assert not any(found[name] for name in ("as_written", "remove_cat_ops", "inplace_pass"))
+        assert not any(found[name] for name in ("runs_op_by_op", "remove_cat_ops", "inplace_pass"))
         assert not found["input_inplace_pass"]
     assert all(settings.switches("eager").values())
 
@@ -160,8 +161,9 @@ def test_the_lists_have_the_documented_names_in_order() -> None:
     assert tuple(title for title in titles if title in DOCUMENTED) == DOCUMENTED
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [slow("llama", False), ("llama", True), ("bert", False), slow("bert", True)]
+)
 def test_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
     """Passes fire on real models, and the numbers stay."""
     row = next(row for row in ROWS if row.name == name)

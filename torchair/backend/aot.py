@@ -12,7 +12,7 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
 from torchair.capture import Runner
 from torchair.core.quick import Written
-from torchair.core.torch_private import (
+from torchair.core.torch_private.aot import (
     aot_autograd,
     argument_names,
     default_partition,
@@ -79,10 +79,10 @@ def compile_dynamo(
 def _plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
     """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
     written = Written(indices)
-    boxed, again = runner.boxed, runner.repeater(written.packed)
+    boxed, fast_path = runner.boxed, runner.fast_path(written.packed)
 
     def run(*args: Any) -> Any:
-        if again is not None and (outputs := again(args)) is not None:
+        if fast_path is not None and (outputs := fast_path(args)) is not None:
             return outputs
         if indices:
             written.raise_versions(args)

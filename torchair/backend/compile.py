@@ -24,20 +24,16 @@ from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Policy, Runner, capture, device_row, inputs_of
 from torchair.capture.host import move_to_device, why_on_host
-from torchair.codegen import Program, build
+from torchair.codegen import build
 from torchair.codegen.program import Anchored
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.torch_private import (
-    FakeTensorMode,
-    ShapeEnv,
-    detect_fake_mode,
-    fake_tensor_prop,
-    lowering_table,
-)
+from torchair.core.program import Program
+from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
+from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.device_graph import TraceFiles
 from torchair.debug.dump import ArrayFiles, TensorFiles
 from torchair.debug.run_folder import PhaseFiles
@@ -56,6 +52,7 @@ from torchair.fxgraph.layout import (
 )
 from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import is_symbol
+from torchair.fxgraph.values import device_of
 from torchair.ge.graph import Graph, Op
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
@@ -284,13 +281,6 @@ def _is_foreign(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> bool:
         if node.op == "call_function" and isinstance(value, torch.Tensor):
             return _mode(value) is not fake_mode
     return False
-
-
-def device_of(gm: fx.GraphModule) -> torch.device:
-    """The accelerator the graph uses, or the CPU."""
-    values = [node.meta.get("val") for node in gm.graph.nodes]
-    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
-    return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
 
 
 def pass_context(stage: Stage, kind: str | None = None) -> PassContext:

@@ -21,7 +21,7 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
 from torchair.core.errors import BadOptionType
 from torchair.core.log import logger
-from torchair.core.torch_private import backend_names, register_backend
+from torchair.core.torch_private.aot import backend_names, register_backend
 from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]

@@ -21,7 +21,7 @@ from torchair.capture.host import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Reason, Report
 from torchair.core.source import source_of
-from torchair.core.torch_private import ExplainWithBackend, reset_dynamo
+from torchair.core.torch_private.aot import ExplainWithBackend, reset_dynamo
 from torchair.passes import FX_PASSES, run
 
 
@@ -179,7 +179,7 @@ class _Eager:
     def boxed(self) -> Any:
         return self
 
-    def repeater(self, written: bytes) -> None:
+    def fast_path(self, written: bytes) -> None:
         return None
 
     def __call__(self, args: list[Any]) -> Any:

@@ -14,10 +14,20 @@ import torch
 from torch import fx
 
 from torchair.backend.settings import PATIENCE
-from torchair.capture import CannotRecord, Chain, Policy, Program, Runner, capture, inputs_of
+from torchair.capture import (
+    CannotRecord,
+    Chain,
+    Policy,
+    Runner,
+    Turns,
+    capture,
+    device_row,
+    inputs_of,
+)
 from torchair.core.degraded import Degradations
+from torchair.core.program import Program
 from torchair.core.source import source_of
-from torchair.core.torch_private import FakeTensorMode
+from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
@@ -52,6 +62,8 @@ class Pieces:
         returned = {root_of(node)[0] for node in gm.graph.output_node().all_input_nodes}
         steady = set[fx.Node]()  # at one address in all calls
         partitions = partition(gm, hosts.__contains__)
+        # Pieces run one after the other: one stream to capture on, and the workspaces that belong to it.
+        turns = Turns(device_row(self.device), self.device)
         programs, runs, parts = list[Program](), list[Any](), list[Runner]()
         for each in partitions:
             fakes = [node.meta["val"] for node in each.takes]
@@ -61,7 +73,7 @@ class Pieces:
                 runs.append(programs[-1])
                 continue
             passed = tuple(place for place, node in enumerate(each.takes) if node in steady)
-            parts.append(self._runner(each, programs[-1], fakes, own, passed, len(parts)))
+            parts.append(self._runner(each, programs[-1], fakes, own, passed, len(parts), turns))
             runs.append(parts[-1].boxed)
             # What the caller may hold is made elsewhere then, and so is what is copied out on every call.
             if not self.policy.clone_output:
@@ -79,6 +91,7 @@ class Pieces:
         static: tuple[int, ...],
         passed: tuple[int, ...],
         place: int,
+        turns: Turns,
     ) -> Runner:
         facts = inputs_of(
             each.gm, fakes, static, guarded=self.guarded, arguments=self.arguments, passed=passed
@@ -93,6 +106,7 @@ class Pieces:
             f"{self.name}_{place}",
             contract=self._contract(each.gm, fakes, program),
             split=self.split(each.gm, program, static),
+            turns=turns,
             degradations=self.degradations,
         )
 

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import auto_functionalized_v2, statically_known_true
+from torchair.core.overlaps import is_dense
+from torchair.core.torch_private.fake import statically_known_true
+from torchair.core.torch_private.ops import auto_functionalized_v2
 
 aten = torch.ops.aten
 _REGION: Any = torch.ops.higher_order.invoke_subgraph
@@ -108,10 +110,10 @@ def _part(
     known = base.meta["val"]
     where = _where(given, prefix, known)
     assert where is not None, "asked in `_is_odd`"
-    if _is_dense(known) and statically_known_true(known.storage_offset() == 0):
+    if is_dense(known) and statically_known_true(known.storage_offset() == 0):
         whole, put_back = (lambda base: base), (lambda base, made: made)
     else:
-        layout: dict[str, Any] = {} if _is_dense(known) else {"memory_format": torch.contiguous_format}
+        layout: dict[str, Any] = {} if is_dense(known) else {"memory_format": torch.contiguous_format}
         whole = lambda base: graph.call_function(aten.clone.default, (base,), layout)  # noqa: E731
         put_back = lambda base, made: graph.call_function(aten.copy.default, (base, made))  # noqa: E731
 
@@ -122,22 +124,18 @@ def _part(
     return graph.call_function(aten.as_strided.default, (whole(base), *where)), scatter
 
 
-def _is_dense(base: torch.Tensor) -> bool:
-    return aten.is_non_overlapping_and_dense(base)
-
-
 def _where(given: dict[str, Any], prefix: str, base: torch.Tensor) -> tuple[Any, Any, Any] | None:
     """Sizes, strides and offset of this part in a base without gaps that begins its memory; None where that
     cannot be said.
     """
     sizes, strides, offset = (given[prefix + part] for part in STRIDED)
     first = base.storage_offset()
-    if _is_dense(base) and statically_known_true(first == 0):
+    if is_dense(base) and statically_known_true(first == 0):
         return sizes, strides, offset
     numbers = (*sizes, *strides, offset, *base.shape, *base.stride(), first)
     if not all(isinstance(number, int) for number in numbers):
         return None
-    if _is_dense(base):
+    if is_dense(base):
         return sizes, strides, offset - first
     start, *steps = (_indices(number, base) for number in (offset - first, *strides))
     for dim, size in enumerate(base.shape):

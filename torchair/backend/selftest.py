@@ -20,14 +20,8 @@ from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.support import Support, TypedTensor, declared, target_name
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private import (
-    FakeTensorMode,
-    OpOverloadPacket,
-    ShapeEnv,
-    resolve_overload,
-    tree_flatten,
-    tree_unflatten,
-)
+from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, tree_flatten, tree_unflatten
+from torchair.core.torch_private.ops import OpOverloadPacket, resolve_overload
 
 SEED = 20240607
 RTOL, ATOL = 1e-3, 1e-5

@@ -146,19 +146,19 @@ class Settings:
         """What the lists of passes ask for; `kind` is the code generator. Where ops run as they stand in the
         graph, passes decide about memory and streams; Inductor does so by itself, from a functional graph.
         """
-        as_written = kind == "eager"
+        runs_op_by_op = kind == "eager"
         return {
             "captures": self.captures,
-            "as_written": as_written,
-            "runs_its_ops": self.captures and as_written,
+            "runs_op_by_op": runs_op_by_op,
+            "runs_its_ops": self.captures and runs_op_by_op,
             "user_pre_pass": self.user_pre_pass is not None,
             "user_post_pass": self.user_post_pass is not None,
             "host_lists": self.captures and not self.dumps_original,
             "remove_noop_ops": self.remove_noop_ops,
             "pattern_fusion_pass": self.pattern_fusion_pass,
-            "remove_cat_ops": as_written and self.remove_cat_ops,
-            "inplace_pass": as_written and not self.no_inplace,
-            "input_inplace_pass": as_written and not self.no_input_inplace,
+            "remove_cat_ops": runs_op_by_op and self.remove_cat_ops,
+            "inplace_pass": runs_op_by_op and not self.no_inplace,
+            "input_inplace_pass": runs_op_by_op and not self.no_input_inplace,
         }
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.capture import Pending, Program
+from torchair.capture import Pending
 from torchair.capture.key import key_function, key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import build
@@ -31,7 +31,8 @@ from torchair.codegen.inductor import TUNED
 from torchair.core.degraded import Degradations
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
-from torchair.core.torch_private import (
+from torchair.core.program import Program
+from torchair.core.torch_private.fake import (
     FakeTensorMode,
     ShapeEnv,
     dump_graph,

@@ -13,7 +13,7 @@ import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
 from torchair.backend.static_kernels import Order
-from torchair.capture import Program
+from torchair.core.program import Program
 
 TRIAL_SECONDS = 900
 

@@ -15,8 +15,9 @@ from torchair.capture.chain import Chain
 from torchair.capture.device import DEVICES, Device, device_row
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause
-from torchair.capture.pending import Pending, Program, Specialist
+from torchair.capture.pending import Pending, Specialist
 from torchair.capture.policy import Policy, why_not
+from torchair.capture.pool import Turns
 from torchair.capture.promised import Promised
 from torchair.capture.record import CannotRecord
 from torchair.capture.replay import Recorded, ReplayRunner, Split
@@ -25,6 +26,7 @@ from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
 from torchair.core.degraded import Degradations
 from torchair.core.log import capture_logger as logger
+from torchair.core.program import Program
 from torchair.fxgraph.contract import Contract
 
 __all__ = [
@@ -36,13 +38,13 @@ __all__ = [
     "Inputs",
     "Pending",
     "Policy",
-    "Program",
     "Recorded",
     "Report",
     "Role",
     "Runner",
     "Specialist",
     "Split",
+    "Turns",
     "capture",
     "device_row",
     "inputs_of",
@@ -62,12 +64,14 @@ def capture(
     recorded: Recorded | None = None,
     contract: Contract | None = None,
     split: Split | None = None,
+    turns: Turns | None = None,
     parts: tuple[Runner, ...] | None = None,
     degradations: Degradations | None = None,
 ) -> Runner:
     """Put a program behind a runner. `row` says what the device offers; by default its row of `DEVICES`.
     `specialist` makes better programs for single keys while this one serves; `recorded` sees device graphs;
     `contract` is what the graph promised of its results; `split` takes over where an op breaks a recording;
+    recordings with the same `turns` never run side by side;
     `parts` are runners inside the program, which record; what is less than promised is told to
     `degradations`.
     """
@@ -102,6 +106,7 @@ def capture(
             specialist,
             recorded,
             split=split,
+            turns=turns,
             degradations=degradations,
         )
     if policy.capture:

@@ -17,7 +17,7 @@ import torch
 from torchair.capture.device import device_row
 from torchair.capture.record import Recording
 from torchair.capture.replay import Entry, ReplayRunner
-from torchair.capture.runner import Again, BoundRunner, Runner, SpecialRunner
+from torchair.capture.runner import BoundRunner, FastPath, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Telling(Runner):
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         return self
 
-    def repeater(self, written: bytes) -> Again | None:
+    def fast_path(self, written: bytes) -> FastPath | None:
         return None
 
     def __call__(self, args: list[Any]) -> list[Any]:

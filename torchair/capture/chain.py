@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
 
+from torchair.core.program import Call
 from torchair.fxgraph.partition import Partition
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 class Chain:
@@ -23,7 +22,7 @@ class Chain:
         self,
         gm: fx.GraphModule,
         partitions: Sequence[Partition],
-        runs: Sequence[Boxed],
+        runs: Sequence[Call],
         kind: str,
         source: str,
     ) -> None:
@@ -38,7 +37,7 @@ class Chain:
             (True, slots[item]) if isinstance(item, fx.Node) else (False, item) for item in returned
         ]
         kept = {slot for is_slot, slot in self._outputs if is_slot}
-        self._steps: list[tuple[Boxed, list[int], list[int], list[int]]] = []
+        self._steps: list[tuple[Call, list[int], list[int], list[int]]] = []
         for each, run in reversed(list(zip(partitions, runs, strict=True))):
             takes, gives = [slots[node] for node in each.takes], [slots[node] for node in each.gives]
             last = [slot for slot in (*takes, *gives) if slot not in kept]

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 import torch
 
 from torchair.capture.head import Copy, Head, Runtime
-from torchair.core.torch_private import (
+from torchair.core.program import Call
+from torchair.core.torch_private.memory import (
     capturing_getter,
     clear_blas_workspaces,
     end_pool_allocation,
     raw_stream_getter,
 )
 
-Program = Callable[[list[Any]], list[Any]]
 PoolToken = tuple[int, int]
 
 _tokens = itertools.count(1)
@@ -162,7 +162,7 @@ class Device:
 
     def record(
         self,
-        program: Program,
+        program: Call,
         args: list[Any],
         pool: PoolToken,
         stream: Any,

@@ -91,11 +91,6 @@ def is_bytes(source: torch.Tensor, target: torch.Tensor) -> bool:
     )
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Are its elements all there is from the first to the last, each of them once, and at least one?"""
-    return tensor.numel() > 0 and torch.ops.aten.is_non_overlapping_and_dense(tensor)
-
-
 class Runtime:
     """What of the CUDA runtime it takes. Its calls are found in this process, where torch has loaded them."""
 

@@ -12,9 +12,10 @@ import torch
 from torch import fx
 
 from torchair.core.source import source_of
-from torchair.core.torch_private import HigherOrderOperator, OpOverload
-from torchair.fxgraph.partition import written_by
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.fxgraph.effects import flat, mutates, written_by
 from torchair.fxgraph.symbols import unbacked_in
+from torchair.fxgraph.values import tensors_of
 
 aten = torch.ops.aten
 
@@ -39,7 +40,7 @@ FACTORIES = (*FILLS, aten.arange.default, aten.arange.start, aten.arange.start_s
 
 def why_on_host(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The calls that need the host, and why."""
-    on_device = any(value.device.type != "cpu" for node in gm.graph.nodes for value in _tensors(node))
+    on_device = any(value.device.type != "cpu" for node in gm.graph.nodes for value in tensors_of(node))
     fixed: set[fx.Node] = set()  # values that depend on no input
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
@@ -57,7 +58,7 @@ def _is_pure(node: fx.Node) -> bool:
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return node.op == "call_function" and not node.is_impure()
     draws = torch.Tag.nondeterministic_seeded in target.tags
-    return target.namespace in ("aten", "prims") and not draws and not target._schema.is_mutable
+    return target.namespace in ("aten", "prims") and not draws and not mutates(target)
 
 
 def say(node: fx.Node) -> str:
@@ -74,7 +75,7 @@ def _why(node: fx.Node, fixed: set[fx.Node] | None) -> str | None:
         return "chooses by a device value"
     if unbacked_in(node.meta.get("val")) - unbacked_in([n.meta.get("val") for n in node.all_input_nodes]):
         return "has a size that depends on data"
-    if target in BY_MASK and any(_is_mask(index) for index in _flat(node.args[1])):
+    if target in BY_MASK and any(_is_mask(index) for index in flat(node.args[1])):
         return "takes a mask as index, and how many elements it picks the host must know"
     if fixed is None:
         return None
@@ -87,19 +88,7 @@ def _why(node: fx.Node, fixed: set[fx.Node] | None) -> str | None:
 
 def _has_cpu_data(node: fx.Node, fixed: set[fx.Node]) -> bool:
     """A number that is the same in every call may be read on the CPU: it becomes part of the recording."""
-    return any(_is_on_cpu(value) and not (node in fixed and value.dim() == 0) for value in _tensors(node))
-
-
-def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
-    yield from (value for value in _flat(node.meta.get("val")) if isinstance(value, torch.Tensor))
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value
+    return any(_is_on_cpu(value) and not (node in fixed and value.dim() == 0) for value in tensors_of(node))
 
 
 def _is_mask(index: Any) -> bool:
@@ -158,18 +147,18 @@ def _is_exact(node: fx.Node) -> bool:
         return False
     if node.op == "get_attr" or not isinstance(target, OpOverload):
         return node.op == "get_attr"
-    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+    if mutates(target) or torch.Tag.nondeterministic_seeded in target.tags:
         return False
     if not node.all_input_nodes:
         return target in FILLS or (target in FACTORIES and not value.dtype.is_floating_point)
-    dtypes = [tensor.dtype for source in (node, *node.all_input_nodes) for tensor in _tensors(source)]
+    dtypes = [tensor.dtype for source in (node, *node.all_input_nodes) for tensor in tensors_of(source)]
     is_whole = not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
     is_simple = torch.Tag.pointwise in target.tags or target in WHOLE
     return target.is_view or target in SAME or (is_whole and is_simple)
 
 
 def _is_device_call(node: fx.Node) -> bool:
-    return node.op == "call_function" and any(not _is_on_cpu(value) for value in _tensors(node))
+    return node.op == "call_function" and any(not _is_on_cpu(value) for value in tensors_of(node))
 
 
 def _on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -199,7 +188,8 @@ def _copy_first(gm: fx.GraphModule, device: torch.device) -> int:
         is_known = isinstance(target, OpOverload) and target.namespace in ("aten", "prims")
         if _is_device_call(node) and is_known and target not in COPIES:
             takes = [n for n in node.all_input_nodes if n in changing and n not in set(written_by(node))]
-            if takes and any(not _is_on_cpu(v) for source in node.all_input_nodes for v in _tensors(source)):
+            given = [value for source in node.all_input_nodes for value in tensors_of(source)]
+            if takes and not all(map(_is_on_cpu, given)):
                 for source in takes:
                     node.replace_input_with(source, moved(source, node))
     return len(copies)

@@ -19,7 +19,8 @@ import torch
 from torchair.capture.pool import extent
 from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
-from torchair.core.torch_private import neg_view, storage_id, storage_use_count
+from torchair.core.overlaps import is_dense
+from torchair.core.torch_private.memory import neg_view, storage_id, storage_use_count
 
 Copies = dict[int, torch.UntypedStorage]
 
@@ -174,7 +175,7 @@ class Outputs:
             if source is None and not output.numel():
                 self._steps.append(Empty(output))
             elif source is None:
-                alone = sharers[storage_id(output)] == 1 and _is_dense(output)
+                alone = sharers[storage_id(output)] == 1 and is_dense(output)
                 self._steps.append(Owned(output, alone))
             else:
                 self._steps.append(_tie(output, source, inputs.names[source], static_args[source]))
@@ -256,16 +257,3 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> T
 def _start(tensor: torch.Tensor) -> int:
     """Where its first element lies in its storage, or would: a tensor without elements has no address."""
     return int(tensor.storage_offset()) * tensor.element_size()
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Do the elements fill one piece of memory, so that `clone` keeps the strides?"""
-    expected = 1
-    steps = sorted(
-        (step, size) for size, step in zip(tensor.size(), tensor.stride(), strict=True) if size != 1
-    )
-    for step, size in steps:
-        if step != expected:
-            return False
-        expected *= size
-    return True

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-
-class Program(Protocol):
-    """What codegen makes: boxed, it may clear its arguments."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-    def __call__(self, args: list[Any]) -> list[Any]: ...
+from torchair.core.program import Program
 
 
 class Pending:

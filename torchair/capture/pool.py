@@ -1,8 +1,8 @@
 """Memory and order: which pool recordings live in, who may replay now, and where static inputs live.
 
 Graphs of one pool overlay their workspace: what one freed while it was captured, the next one uses. That is
-safe while they run one after another, so the pool carries the lock and remembers the stream of the last
-launch; a launch on another stream first waits for it. Outputs are kept alive by their recording, so no
+safe while they run one after another: they take turns (`Turns`), and a launch on another stream than the last
+one first waits for it. Outputs are kept alive by their recording, so no
 later graph gets their memory; but an earlier graph may have used it as workspace, so only the first graph of
 a pool hands out outputs in the pool's memory. The others move theirs to memory of their own (`outputs.py`).
 """
@@ -10,6 +10,7 @@ a pool hands out outputs in the pool's memory. The others move theirs to memory 
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,23 +18,26 @@ import torch
 from torchair.capture.device import Device, Graph, PoolToken
 
 
-class Pool:
-    """One allocator pool of one device, with the order of the launches in it."""
+class Turns:
+    """The order of launches on one device that never run side by side, and the stream they are captured on:
+    blocks of a pool, and workspaces of libraries, are shared only between captures on one stream.
+    """
 
-    def __init__(self, row: Device, device: torch.device, token: PoolToken | None = None) -> None:
-        self.token = token or row.new_pool()
-        self.is_fresh = token is None  # no graph that we know of has workspace in it
+    def __init__(self, row: Device, device: torch.device) -> None:
         self.lock = threading.Lock()
-        self.stream: Any = None  # to capture on: blocks are shared only between captures on one stream
-        self._row = row
-        self._device = device
         self.index = device.index or 0
         self.handle_of = row.stream_handle()
         self.last_handle: int | None = None
         self._last: Any = None
-        self._anchor: Graph | None = None
+        self._row = row
+        self._device = device
 
-    def take_turn(self) -> None:
+    @cached_property
+    def stream(self) -> Any:
+        """To capture on."""
+        return self._row.new_stream(self._device)
+
+    def take(self) -> None:
         """This thread launches next. Its stream waits for all the last one launched, readers included."""
         handle = self.handle_of(self.index)
         if handle == self.last_handle:
@@ -43,25 +47,42 @@ class Pool:
             self._row.order(self._last, current)
         self.last_handle, self._last = handle, current
 
+
+class Pool:
+    """One allocator pool of one device."""
+
+    def __init__(
+        self, row: Device, device: torch.device, turns: Turns, token: PoolToken | None = None
+    ) -> None:
+        self.token = token or row.new_pool()
+        self.is_fresh = token is None  # no graph that we know of has workspace in it
+        self.turns = turns
+        self._row = row
+        self._device = device
+        self._anchor: Graph | None = None
+
     def open(self) -> None:
-        """Before the first capture: the stream, and a tiny graph that keeps the pool when others go."""
+        """Before the first capture: a tiny graph that keeps the pool when others go."""
         if self._anchor is not None:
             return
-        self.stream = self._row.new_stream(self._device)
+        stream = self.turns.stream
         self._row.empty_cache()
         scrap = torch.zeros(1, device=self._device)
         self._anchor, _ = self._row.record(
-            lambda args: [args[0].zero_()], [scrap], self.token, self.stream, "thread_local", self._device
+            lambda args: [args[0].zero_()], [scrap], self.token, stream, "thread_local", self._device
         )
 
 
-def pool_for(row: Device, device: torch.device, token: PoolToken | None) -> Pool:
-    """A new pool, or for a user's token the one that all graphs with this token share."""
+def pool_for(row: Device, device: torch.device, token: PoolToken | None, turns: Turns | None) -> Pool:
+    """A new pool, or for a user's token the one that all graphs with this token share. Graphs of pools with
+    the same `turns` never run side by side.
+    """
     if token is None:
-        return Pool(row, device)
+        return Pool(row, device, turns or Turns(row, device))
     # For good: the allocator refuses a token whose graphs are gone while an output of theirs is still held.
     key = (device.index or 0, token)
-    return row.shared_pools.setdefault(key, row.shared_pools.get(key) or Pool(row, device, token))
+    known = row.shared_pools.get(key)
+    return row.shared_pools.setdefault(key, known or Pool(row, device, Turns(row, device), token))
 
 
 class Arena:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchair.capture.pending import Program
 from torchair.core.degraded import Degradations
+from torchair.core.program import Program
 from torchair.fxgraph.contract import Contract, Look, looked_at
 from torchair.fxgraph.marks import marked_arguments, unmarked
 

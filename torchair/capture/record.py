@@ -10,20 +10,18 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device, Graph, PoolToken, Program
-from torchair.capture.head import FEW, Copy, Head, is_bytes, is_dense
+from torchair.capture.device import Device, Graph, PoolToken
+from torchair.capture.head import FEW, Copy, Head, is_bytes
 from torchair.capture.outputs import Homes, Outputs
-from torchair.capture.pool import Arena, Pool
+from torchair.capture.pool import Arena
 from torchair.capture.roles import Inputs, Role
 from torchair.core.errors import BadCall, first_line
+from torchair.core.overlaps import is_dense
+from torchair.core.program import Program
 from torchair.core.quick import Addresses, Repeat
-from torchair.core.torch_private import (
-    STORAGE_WRAPPER_USES,
-    OpOverload,
-    TorchDispatchMode,
-    storage_id,
-    storage_use_count,
-)
+from torchair.core.torch_private.fake import TorchDispatchMode
+from torchair.core.torch_private.memory import STORAGE_WRAPPER_USES, storage_id, storage_use_count
+from torchair.core.torch_private.ops import OpOverload
 
 
 class StaticInputs:
@@ -64,7 +62,7 @@ class StaticInputs:
         plain = [
             at
             for at, buffer in enumerate(self.buffers)
-            if is_dense(buffer) and is_bytes(args[self.indices[at]], buffer)
+            if buffer.numel() and is_dense(buffer) and is_bytes(args[self.indices[at]], buffer)
         ]
         return plain if len(plain) <= FEW else []
 
@@ -228,7 +226,7 @@ def record(
     watched: list[int],
     *,
     row: Device,
-    pool: Pool,
+    stream: Any,
     token: PoolToken,
     arena: Arena | None,
     device: torch.device,
@@ -252,7 +250,7 @@ def record(
         return results if homes is None else homes.take(results, kept, inputs)
 
     copies = statics.copies(args)
-    graph, results = row.record(run, list(placed), token, pool.stream, error_mode, device, copies)
+    graph, results = row.record(run, list(placed), token, stream, error_mode, device, copies)
     if copies:
         try:
             statics.head = row.head(graph, copies, device)

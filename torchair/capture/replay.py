@@ -18,7 +18,7 @@ The life of a key:
   asked for once more for every time it was dropped before it is recorded again, so a cycle of many shapes
   does not capture all day.
 
-Invariants: one launch at a time per pool (its lock and stream order); no memory that anybody outside holds
+Invariants: one launch at a time per pool (its turns); no memory that anybody outside holds
 is written, except inputs that the graph mutates; a failed capture leaves no trace but its reason.
 """
 
@@ -36,22 +36,23 @@ from torchair.capture.head import Refused
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, moved_text, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
-from torchair.capture.pending import Pending, Program, Specialist
+from torchair.capture.pending import Pending, Specialist
 from torchair.capture.policy import Policy
-from torchair.capture.pool import Arena, pool_for
+from torchair.capture.pool import Arena, Turns, pool_for
 from torchair.capture.record import CannotRecord, Recording, record
 from torchair.capture.report import InputRow, RecordingRow, Report
 from torchair.capture.roles import Inputs, Role
-from torchair.capture.runner import Again, Runner
+from torchair.capture.runner import FastPath, Runner
 from torchair.core import quick
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
+from torchair.core.program import Program
 from torchair.core.quick import Repeat
-from torchair.core.torch_private import is_profiling
+from torchair.core.torch_private.memory import is_profiling
 
 TURNS = 2  # recordings of one key that take turns while outputs are held
-RESTLESS = 3  # recaptures in a row that were replayed only once before calls run directly
+MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
 REMEMBERED = 4096  # dropped keys that are remembered
 
 Split = Callable[[CannotRecord], "Runner | None"]
@@ -69,8 +70,10 @@ class Entry:
         self.pending: Pending | None = None  # a better one on its way
         self.recordings: list[Recording] = []
         self.moves = 0
-        self.wasted = 0  # recaptures in a row that were not worth it
-        self.wandering: list[int] | None = None  # addresses of the last call that ran directly for moving
+        self.unprofitable_recaptures = 0  # in a row
+        self.last_direct_addresses: list[int] | None = (
+            None  # addresses of the last call that ran directly for moving
+        )
         self.own_buffers = False  # plain inputs got buffers after all
         self.output_sizes: list[int] = []
         self.draws = False  # running it advances the random generator
@@ -91,6 +94,7 @@ class ReplayRunner(Runner):
         recorded: Recorded | None = None,
         *,
         split: Split | None = None,
+        turns: Turns | None = None,
         degradations: Degradations | None = None,
     ) -> None:
         super().__init__(program, inputs, policy, device, name, None, degradations=degradations)
@@ -98,12 +102,13 @@ class ReplayRunner(Runner):
         self._observe = recorded
         self._split = split
         self._row = row
-        self._pool = pool_for(row, device, policy.pool)
+        self._pool = pool_for(row, device, policy.pool, turns)
+        self._turns = self._pool.turns
         self._arena = Arena(device)
         self._key = key_function(inputs.key)
         self._is_capturing = row.is_capturing
         self._copies_inside = row.runtime is not None
-        quick.want()
+        quick.load_async()
         self._watched = watched_inputs(
             inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
         )
@@ -123,7 +128,7 @@ class ReplayRunner(Runner):
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         return self
 
-    def repeater(self, written: bytes) -> Again | None:
+    def fast_path(self, written: bytes) -> FastPath | None:
         """Most calls are: same key, same stream, all addresses as before, outputs let go."""
         if self.inputs.packs or self._forced:
             return None
@@ -147,8 +152,8 @@ class ReplayRunner(Runner):
         return self._call(args)
 
     def _call(self, args: list[Any]) -> list[Any]:
-        with self._pool.lock:
-            self._pool.take_turn()
+        with self._turns.lock:
+            self._turns.take()
             self._repeat = None
             key = self._key(args)
             if torch.is_inference_mode_enabled():
@@ -248,10 +253,13 @@ class ReplayRunner(Runner):
         latest = entry.recordings[-1]
         moved = latest.ledger.moved(args)
         what = moved_text(self.inputs, moved)
-        entry.wasted = entry.wasted + 1 if latest.replays <= 1 else 0
+        entry.unprofitable_recaptures = entry.unprofitable_recaptures + 1 if latest.replays <= 1 else 0
         now = latest.ledger.read(args)
-        if entry.wasted >= RESTLESS and now != entry.wandering:
-            entry.wandering = now
+        if (
+            entry.unprofitable_recaptures >= MAX_UNPROFITABLE_RECAPTURES
+            and now != entry.last_direct_addresses
+        ):
+            entry.last_direct_addresses = now
             self.book.direct[f"{what} on every call"] += 1
             self.degradations.add(
                 f"{what} on every call, so the ops of its graph run one by one",
@@ -357,7 +365,7 @@ class ReplayRunner(Runner):
                 self.inputs,
                 self._watched,
                 row=self._row,
-                pool=self._pool,
+                stream=self._turns.stream,
                 token=self._pool.token if shared else self._row.new_pool(),
                 arena=None if borrows else arena,
                 device=self.device,
@@ -381,17 +389,14 @@ class ReplayRunner(Runner):
         if made.private or targets is None:
             return None
         return quick.repeat(
-            quick.Facts(
+            quick.FastReplaySpec(
                 addresses=made.ledger,
                 inputs=targets,
                 storages=outputs.watched,
                 outputs=outputs.plain or [],
                 give=None if outputs.plain is not None else outputs.give,
                 refusals=(self._is_capturing, is_profiling),
-                lock=self._pool.lock,
-                handle_of=self._pool.handle_of,
-                device=self._pool.index,
-                pool=self._pool,
+                turns=self._turns,
                 key_of=self._key if self.inputs.key else None,
                 key=self._key(args),
                 launch=self._row.launcher(made.graph),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchair.capture.ledger import Cause
-from torchair.core.torch_private import dynamo_counters
+from torchair.core.torch_private.aot import dynamo_counters
 
 GROUP = "npugraph_ex"
 

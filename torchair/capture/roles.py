@@ -15,8 +15,8 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from torchair.capture.host import say
+from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of
-from torchair.fxgraph.partition import written_by
 
 
 @dataclass(frozen=True, order=True)

@@ -12,14 +12,15 @@ import torch
 from torchair.capture.device import Device
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause, moved_text
-from torchair.capture.pending import Program, Programs, Specialist
+from torchair.capture.pending import Programs, Specialist
 from torchair.capture.policy import Policy
 from torchair.capture.report import Book, InputRow, Report
 from torchair.capture.roles import Inputs, Role
 from torchair.core.degraded import Degradations
-from torchair.core.torch_private import is_profiling
+from torchair.core.program import Program
+from torchair.core.torch_private.memory import is_profiling
 
-Again = Callable[[tuple[Any, ...]], list[Any] | None]
+FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
 """Serves a call that is like the one before; None where it is not."""
 
 
@@ -60,11 +61,11 @@ class Runner:
         return self.program if is_boxed and not self._is_eager else self
 
     @cached_property
-    def again(self) -> Again | None:
-        """The quick way of `repeater`, where nobody watches the versions of what is written."""
-        return self.repeater(b"")
+    def plain_fast_path(self) -> FastPath | None:
+        """The quick way of `fast_path`, where nobody watches the versions of what is written."""
+        return self.fast_path(b"")
 
-    def repeater(self, written: bytes) -> Again | None:
+    def fast_path(self, written: bytes) -> FastPath | None:
         """A quick way for a call that is like the one before; it gives None where the call is not. It raises
         the versions of the inputs with these packed indices.
         """
@@ -89,7 +90,7 @@ class Runner:
 
     def run(self, *args: Any) -> list[Any]:
         """Call with separate arguments."""
-        if self.again is not None and (outputs := self.again(args)) is not None:
+        if self.plain_fast_path is not None and (outputs := self.plain_fast_path(args)) is not None:
             return outputs
         return self(list(args))
 

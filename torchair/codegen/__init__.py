@@ -9,10 +9,11 @@ from typing import Any
 from torch import fx
 
 from torchair.codegen import eager, inductor, native
-from torchair.codegen.program import Boxed, Program
+from torchair.codegen.program import Boxed
 from torchair.core.errors import BadOption
+from torchair.core.program import Program
 
-__all__ = ["Program", "build"]
+__all__ = ["build"]
 
 BUILDING = threading.RLock()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from torchair.core import torch_private as private
+from torchair.core.torch_private.fake import FakeTensorMode, faking
+from torchair.core.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
-def add_bias_later(gm: fx.GraphModule, fake_mode: private.FakeTensorMode | None) -> int:
+def add_bias_later(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> int:
     """addmm(bias, a, b) -> mm(a, b) + bias.
 
     On the CPU `addmm` first copies the bias into the whole result; the sum costs nothing in the kernel that
@@ -47,7 +48,7 @@ def _worth_it(node: fx.Node) -> bool:
     return value.device.type == "cpu" and value.dtype == torch.float32 and bias.ndim == 1
 
 
-def give_rows_their_stride(gm: fx.GraphModule, fake_mode: private.FakeTensorMode | None) -> int:
+def give_rows_their_stride(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> int:
     """mm(view(x, [1, n]), w) -> mm(as_strided(x, [1, n], [n, 1]), w).
 
     Inductor writes the view of a single row with stride 0, and `mm` copies an operand of that stride first
@@ -75,7 +76,7 @@ def give_rows_their_stride(gm: fx.GraphModule, fake_mode: private.FakeTensorMode
 
 def _is_view_of_computed_row(view: fx.Node) -> bool:
     source = view.args[0] if view.target in VIEWS else None
-    if not isinstance(source, fx.Node) or not isinstance(source.target, private.OpOverload):
+    if not isinstance(source, fx.Node) or not isinstance(source.target, OpOverload):
         return False
     value, shape = view.meta["val"], source.meta["val"].shape
     if value.device.type != "cpu" or not all(isinstance(size, int) for size in (*value.shape, *shape)):
@@ -84,7 +85,7 @@ def _is_view_of_computed_row(view: fx.Node) -> bool:
     return is_row and torch.Tag.pointwise in source.target.tags
 
 
-def _evaluate(node: fx.Node, fake_mode: private.FakeTensorMode) -> None:
+def _evaluate(node: fx.Node, fake_mode: FakeTensorMode) -> None:
     args = fx.map_arg(node.args, lambda inner: inner.meta["val"])
-    with private.faking(fake_mode), torch.no_grad():
+    with faking(fake_mode), torch.no_grad():
         node.meta["val"] = node.target(*args)  # type: ignore[operator]

@@ -22,8 +22,10 @@ from torch import fx
 
 from torchair.codegen import graph
 from torchair.codegen.program import Boxed
-from torchair.core import torch_private as private
+from torchair.core.torch_private.fake import disable_modes
+from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import may_alias
 from torchair.ops import streams
 
 aten = torch.ops.aten
@@ -218,7 +220,7 @@ class Writer:
 
     def function(self, target: Any) -> str:
         """The name under which the generated code calls `target`."""
-        if isinstance(target, private.OpOverload):
+        if isinstance(target, OpOverload):
             name = target._schema.name.removeprefix("aten::")
             if target.namespace == "aten" and f"{name}.{target._overloadname}" in TORCH_FUNCTIONS:
                 return self.spell(self.hoist(f"torch_{name}", getattr(torch, name)), f"torch.{name}")
@@ -263,7 +265,7 @@ class Writer:
         flat = [x for item in arguments for x in (item if isinstance(item, (list, tuple)) else [item])]
         if any(isinstance(item, fx.Node) for item in flat) or value.numel() > 4096:
             return False
-        return all(_only_reads(user, node) for user in node.users)
+        return all(_only_reads(user) for user in node.users)
 
     def bind(self, node: fx.Node, value: Any) -> None:
         """A node whose value is known now is a global of the generated function."""
@@ -325,15 +327,12 @@ def _on_several_streams(gm: fx.GraphModule) -> set[fx.Node]:
 
 
 def _evaluate(node: fx.Node) -> Any:
-    with private.disable_modes(), torch.no_grad():
+    with disable_modes(), torch.no_grad():
         return node.target(*node.args, **node.kwargs)  # type: ignore[operator]
 
 
-def _only_reads(user: fx.Node, value: fx.Node) -> bool:
-    if user.op != "call_function" or not isinstance(user.target, private.OpOverload):
-        return False
-    may_alias = any(argument.alias_info for argument in user.target._schema.arguments)
-    return not may_alias and value not in graph.mutated_args(user)
+def _only_reads(user: fx.Node) -> bool:
+    return user.op == "call_function" and not may_alias(user.target)
 
 
 def _identifier(name: str) -> str:

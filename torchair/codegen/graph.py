@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.traceback import preserve_node_meta
 
-from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
+from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, make_fx
+from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decompositions
 from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import mutates, written_by
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
 
@@ -44,52 +46,23 @@ def attribute(gm: fx.GraphModule, target: str) -> Any:
     return value
 
 
-def fake_mode_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> private.FakeTensorMode | None:
+def fake_mode_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> FakeTensorMode | None:
     """The one fake mode of this compile."""
-    found = private.detect_fake_mode(list(inputs))
+    found = detect_fake_mode(list(inputs))
     if found is not None:
         return found
-    return private.detect_fake_mode([node.meta.get("val") for node in gm.graph.nodes])
-
-
-def device_of(gm: fx.GraphModule) -> torch.device:
-    """Where the graph runs: the first device that is not the CPU, else the CPU."""
-    for node in gm.graph.nodes:
-        for value in _tensors(node.meta.get("val")):
-            if value.device.type != "cpu":
-                return value.device
-    return torch.device("cpu")
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def mutated_args(node: fx.Node) -> list[Any]:
-    """The arguments that this node writes to."""
-    if not isinstance(node.target, private.OpOverload) or not node.target._schema.is_mutable:
-        return []
-    schema = node.target._schema.arguments
-    positions = {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
-    positions.update(node.kwargs)
-    written = [a.name for a in schema if a.alias_info is not None and a.alias_info.is_write]
-    values = [positions[name] for name in written if name in positions]
-    return [item for value in values for item in (value if isinstance(value, (list, tuple)) else (value,))]
+    return detect_fake_mode([node.meta.get("val") for node in gm.graph.nodes])
 
 
 def has_effect(node: fx.Node) -> bool:
     """The node must stay even if nobody uses its result."""
-    return node.is_impure() or bool(mutated_args(node))
+    return node.is_impure() or bool(written_by(node))
 
 
 def is_functional(gm: fx.GraphModule) -> bool:
     """No node writes to a tensor, except `copy_` into an input."""
     for node in gm.graph.nodes:
-        for written in mutated_args(node):
+        for written in written_by(node) if mutates(node.target) else ():
             if node.target is not aten.copy_.default or written.op not in ("placeholder", "get_attr"):
                 return False
     return True
@@ -103,8 +76,8 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     if decomposed and functional:
         made = copy_graph(gm)
     else:
-        made = _retrace(gm, inputs, {} if decomposed else private.inductor_decompositions(), functional)
-    if not private.REBASES_WINDOWS:
+        made = _retrace(gm, inputs, {} if decomposed else inductor_decompositions(), functional)
+    if not REBASES_WINDOWS:
         _rebase_windows(made)
     _keep_copies_for_windows(made)
     return made
@@ -191,6 +164,6 @@ def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: 
     mode = fake_mode_of(gm, inputs)
     assert mode is not None, "codegen is given a graph with fake values"
     with mode, preserve_node_meta():
-        return private.make_fx(
-            traced, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True
-        )(*inputs)
+        return make_fx(traced, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)(
+            *inputs
+        )

@@ -9,8 +9,20 @@ from torch import fx
 
 from torchair.codegen import cpu, graph
 from torchair.codegen.program import Boxed
-from torchair.core import torch_private as private
 from torchair.core.overlaps import careful_overlaps
+from torchair.core.torch_private.inductor import (
+    BoxedBool,
+    BoxedDeviceIndex,
+    compile_fx_inner,
+    compiled_callable,
+    fake_tracing,
+    generated_source,
+    inductor_config,
+    joint_graph_passes,
+    known_options,
+    stable_cache_keys,
+)
+from torchair.fxgraph.values import device_of
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
@@ -36,34 +48,34 @@ def build(
 ) -> Boxed:
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
     mode = graph.fake_mode_of(gm, inputs)
-    device = graph.device_of(gm)
+    device = device_of(gm)
     wanted = OPTIONS | (GUARDED if guarded else {}) | (NO_CACHE if not cached else {})
     if tuned and device is not None:
         wanted |= TUNED.get(device.type, {})
-    options = private.known_options(wanted)
+    options = known_options(wanted)
     # Decompositions look at the options too.
-    with private.inductor_config.patch(options):
+    with inductor_config.patch(options):
         gm = graph.prepare(gm, inputs, decomposed=decomposed)
     with (
-        private.inductor_config.patch(options),
+        inductor_config.patch(options),
         careful_overlaps(),
-        private.fake_tracing(mode),
-        private.stable_cache_keys(),
+        fake_tracing(mode),
+        stable_cache_keys(),
     ):
-        gm = private.joint_graph_passes(gm, device)
+        gm = joint_graph_passes(gm, device)
         cpu.add_bias_later(gm, mode)
         cpu.give_rows_their_stride(gm, mode)
         keep_output_strides(gm)
-        compiled = private.compile_fx_inner(
+        compiled = compile_fx_inner(
             gm,
             list(inputs),
             static_input_idxs=list(static),
-            cudagraphs=private.BoxedBool(False),
+            cudagraphs=BoxedBool(False),
             is_backward=backward,
             is_inference=inference,
-            boxed_forward_device_index=private.BoxedDeviceIndex(None),
+            boxed_forward_device_index=BoxedDeviceIndex(None),
         )
-    return FirstCall(private.generated_source(compiled) or gm.code, compiled)
+    return FirstCall(generated_source(compiled) or gm.code, compiled)
 
 
 def keep_output_strides(gm: fx.GraphModule) -> None:
@@ -80,7 +92,7 @@ class FirstCall(Boxed):
     __slots__ = ()
 
     def __init__(self, source: str, compiled: Any) -> None:
-        direct = private.compiled_callable(compiled)
+        direct = compiled_callable(compiled)
 
         def first(args: list[Any]) -> Sequence[Any]:
             result = compiled(args)

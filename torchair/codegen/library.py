@@ -24,12 +24,24 @@ from torch import fx
 from torchair.codegen import graph
 from torchair.codegen.inductor import keep_output_strides
 from torchair.codegen.split import Split
-from torchair.core import torch_private as private
 from torchair.core.degraded import Degradations
 from torchair.core.errors import NotPossible
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
 from torchair.core.overlaps import CAREFUL, careful_overlaps
+from torchair.core.torch_private.fake import symbol_facts
+from torchair.core.torch_private.inductor import (
+    BoxedBool,
+    aot_compilation,
+    build_facts,
+    compile_fx_inner,
+    fake_tracing,
+    get_cpp_compiler,
+    inductor_config,
+    known_options,
+    library_path,
+)
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
 
 # Constants stay constants, however small: their values are bound later.
 OPTIONS: dict[str, Any] = {
@@ -59,8 +71,8 @@ def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool, kept_onl
     """The library for this graph: from disk, else compiled now, unless `kept_only`."""
     keep_output_strides(parts.library)
     # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
-    options = private.known_options({**OPTIONS, "aot_inductor.metadata": {}})
-    with private.inductor_config.patch(options):
+    options = known_options({**OPTIONS, "aot_inductor.metadata": {}})
+    with inductor_config.patch(options):
         key = digest(parts, mode, f"{backward} {inference}")
         entry = cache_folder() / key
         found = load(entry)
@@ -68,7 +80,7 @@ def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool, kept_onl
             return found
         if kept_only:
             raise NotPossible("no library of this graph is on disk", next="ask for codegen native by name")
-        with private.fake_tracing(mode):
+        with fake_tracing(mode):
             return _make(parts, entry, backward=backward, inference=inference)
 
 
@@ -88,7 +100,7 @@ def load(entry: Path) -> Library | None:
 def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:
     place = Path(tempfile.mkdtemp(prefix="making_", dir=entry.parent))
     try:
-        with private.inductor_config.patch({"aot_inductor.output_path": str(place)}):
+        with inductor_config.patch({"aot_inductor.output_path": str(place)}):
             path = _compile(parts, backward=backward, inference=inference)
         check_loadable(path)
         _finish(place, path)
@@ -99,11 +111,11 @@ def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Libr
 
 def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
     try:
-        with private.aot_compilation(), careful_overlaps():
-            result = private.compile_fx_inner(
+        with aot_compilation(), careful_overlaps():
+            result = compile_fx_inner(
                 parts.library,
                 parts.examples,
-                cudagraphs=private.BoxedBool(False),
+                cudagraphs=BoxedBool(False),
                 cpp_wrapper=True,
                 is_backward=backward,
                 is_inference=inference,
@@ -114,7 +126,7 @@ def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
             got=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
             next="use codegen inductor for this graph",
         ) from error
-    return Path(private.library_path(result))
+    return Path(library_path(result))
 
 
 def check_loadable(path: Path) -> None:
@@ -122,7 +134,7 @@ def check_loadable(path: Path) -> None:
     if sys.platform != "linux" or any(name in path.read_bytes() for name in (b"libstdc++.so", b"libc++.so")):
         return
     raise NotPossible(
-        f"{private.get_cpp_compiler()} links a C++ runtime into the library, and torch has another",
+        f"{get_cpp_compiler()} links a C++ runtime into the library, and torch has another",
         next="set CXX to a compiler that links libstdc++ dynamically",
     )
 
@@ -160,8 +172,8 @@ def digest(parts: Split, mode: Any, extra: str) -> str:
     lines = [
         extra,
         CAREFUL,
-        *private.build_facts(),
-        *private.symbol_facts(mode),
+        *build_facts(),
+        *symbol_facts(mode),
         *_graph_text(parts.library),
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
@@ -179,10 +191,10 @@ def _graph_text(gm: fx.GraphModule) -> Iterator[str]:
 
 
 def _target(node: fx.Node) -> str:
-    if isinstance(node.target, private.HigherOrderOperator) and "triton" in node.target.name():
+    if isinstance(node.target, HigherOrderOperator) and "triton" in node.target.name():
         # Its kernel lives in a table of this process, so the graph's text does not say what it does.
         return os.urandom(16).hex()
-    if isinstance(node.target, (str, private.OpOverload, private.HigherOrderOperator)):
+    if isinstance(node.target, (str, OpOverload, HigherOrderOperator)):
         return str(node.target)
     return f"{node.target.__module__}.{node.target.__qualname__}"
 

@@ -19,8 +19,11 @@ from torch import fx
 
 from torchair.codegen import cpu, eager, graph, library
 from torchair.codegen.split import Split, split
-from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
+from torchair.core.torch_private.fake import disable_modes
+from torchair.core.torch_private.inductor import fake_tracing, joint_graph_passes, native_runner
+from torchair.core.torch_private.memory import borrow_tensor
+from torchair.fxgraph.values import device_of
 
 # Containers kept for one program: modules that share a graph take turns without binding anew.
 KEPT_BINDINGS = 4
@@ -46,12 +49,12 @@ def build(
         raise NotPossible("no library is on disk", next="ask for codegen native by name")
     gm = graph.prepare(gm, inputs, decomposed=decomposed)
     mode = graph.fake_mode_of(gm, inputs)
-    with private.fake_tracing(mode):
-        gm = private.joint_graph_passes(gm, graph.device_of(gm))
+    with fake_tracing(mode):
+        gm = joint_graph_passes(gm, device_of(gm))
         cpu.add_bias_later(gm, mode)
         cpu.give_rows_their_stride(gm, mode)
     parts = split(gm, static)
-    device = graph.device_of(gm)
+    device = device_of(gm)
     made = library.obtain(parts, mode, backward=backward, inference=inference, kept_only=kept_only)
     host = eager.build(parts.host, inputs).run if parts.host is not None else None
     return Native(parts, made, device, host, frozen=frozen)
@@ -82,7 +85,7 @@ class Native:
         self._lock = threading.Lock()
         self._bindings: dict[tuple[int, ...], Run] = {}
         self._current: tuple[tuple[int, ...] | None, Run | None] = (None, None)
-        self._check(private.native_runner(made.path, 1, device))
+        self._check(native_runner(made.path, 1, device))
 
     def __call__(self, args: list[Any]) -> list[Any]:
         addresses, run = self._current
@@ -123,9 +126,9 @@ class Native:
             return run
 
     def _load(self, tensors: Sequence[torch.Tensor]) -> Run:
-        with private.disable_modes(), torch.no_grad():
-            runner = private.native_runner(self._path, INSTANCES, self._device)
-            table = {name: private.borrow_tensor(t) for name, t in zip(self._names, tensors, strict=True)}
+        with disable_modes(), torch.no_grad():
+            runner = native_runner(self._path, INSTANCES, self._device)
+            table = {name: borrow_tensor(t) for name, t in zip(self._names, tensors, strict=True)}
             table.update(self._constants)
             if table:
                 runner.update_constant_buffer(table, False, True, True)

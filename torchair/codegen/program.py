@@ -1,30 +1,14 @@
-"""What codegen returns: one compiled graph behind one call."""
+"""Programs that code generators share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
 from torchair.core.degraded import Degradations
-
-
-@runtime_checkable
-class Program(Protocol):
-    """One compiled FX graph. Boxed: it may clear `args`. Mutated inputs are updated in place."""
-
-    @property
-    def kind(self) -> str:
-        """`eager`, `inductor`, `native` or `reference`."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """Readable text of what runs: Python, or the generated wrapper."""
-        ...
-
-    def __call__(self, args: list[Any]) -> list[Any]: ...
+from torchair.core.program import Program
 
 
 class Boxed:

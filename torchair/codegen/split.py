@@ -18,9 +18,12 @@ import torch
 from torch import fx
 
 from torchair.codegen import graph
-from torchair.core import torch_private as private
 from torchair.core.errors import NotPossible
 from torchair.core.expressions import expression_nodes
+from torchair.core.torch_private.fake import disable_modes, free_symbols, lower_bound
+from torchair.core.torch_private.ops import OpOverload
+from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.values import device_of
 
 aten = torch.ops.aten
 NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
@@ -55,7 +58,7 @@ def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
     native = list(dict.fromkeys(v for v, place in zip(outputs, parts.places, strict=True) if place[0]))
     graph.output(gm).args = (tuple(native),)
     gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
-    if not native and not any(graph.mutated_args(node) for node in gm.graph.nodes):
+    if not native and not any(written_by(node) for node in gm.graph.nodes):
         raise NotPossible("the graph computes no tensor, so there is nothing to compile")
     _name_constants(parts)
     _assign_inputs(parts, set(static))
@@ -87,7 +90,7 @@ def is_number(value: Any) -> bool:
 def _from_arguments(value: fx.Node) -> bool:
     if value.op == "placeholder":
         return True
-    is_view = isinstance(value.target, private.OpOverload) and value.target.is_view
+    is_view = isinstance(value.target, OpOverload) and value.target.is_view
     return (is_view or is_number(value)) and all(_from_arguments(used) for used in value.all_input_nodes)
 
 
@@ -145,7 +148,7 @@ def _name_constants(parts: Split) -> None:
         value = graph.attribute(gm, str(node.target))
         if not isinstance(value, torch.Tensor):
             continue
-        written = any(node in graph.mutated_args(user) for user in node.users)
+        written = any(node in written_by(user) for user in node.users)
         if value.dim() == 0 and not written and value.device.type == "cpu":
             _replace_by_literal(node, value)
             continue
@@ -174,7 +177,7 @@ def _assign_inputs(parts: Split, static: set[int]) -> None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             numbers.append((index, node))
-        elif index in static and not private.free_symbols(value):
+        elif index in static and not free_symbols(value):
             _bind(parts, index, node, start)
         else:
             tensors.append(node)
@@ -202,7 +205,7 @@ def _bind(parts: Split, index: int, node: fx.Node, start: fx.Node) -> None:
 
 def _stand_in(value: torch.Tensor) -> torch.Tensor:
     """Memory of the right shape that nobody reads: Inductor tells constants apart by address."""
-    with private.disable_modes():
+    with disable_modes():
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
 
@@ -234,7 +237,7 @@ def _size_source(value: torch.SymInt, tensors: Sequence[fx.Node]) -> tuple[fx.No
 
 def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
     value = node.meta["val"]
-    if private.lower_bound(value) < 0:
+    if lower_bound(value) < 0:
         raise NotPossible(
             f"input {node.name} is a number that may be negative and is no tensor's size",
             next="pass it as a tensor, or use codegen inductor",
@@ -242,7 +245,7 @@ def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
     last = graph.placeholders(parts.library)[-1]
     with node.graph.inserting_after(last):
         carrier = node.graph.placeholder(f"carrier_{index}")
-    device = graph.device_of(parts.library)
+    device = device_of(parts.library)
     fake = graph.fake_mode_of(parts.library, ())
     assert fake is not None, "a graph with symbols has a fake mode"
     with value.node.shape_env.suppress_guards(), fake:

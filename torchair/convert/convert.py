@@ -20,24 +20,23 @@ from torchair import ge
 from torchair.convert import views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
-from torchair.convert.registry import Converter, candidates, has_converter, own_parts, why_opaque
+from torchair.convert.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
 from torchair.convert.report import Reason, Report
 from torchair.convert.walk import Walk
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.source import source_of
-from torchair.core.torch_private import (
-    OpOverload,
-    decomposition_of,
+from torchair.core.torch_private.fake import (
     disable_modes,
     faking,
-    find_overload,
     is_unbacked,
     make_fx,
     tree_flatten,
     tree_unflatten,
     with_shape_env,
 )
+from torchair.core.torch_private.ops import OpOverload, decomposition_of, find_overload
+from torchair.fxgraph.effects import flat, may_alias, mutates
 from torchair.fxgraph.layout import Layout, layouts_of
 from torchair.ge.attr import Str
 from torchair.ge.graph import INPUT_TYPES, Feed, Graph, Op, Origin, Result, Tensor, describe
@@ -155,7 +154,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
     """Convert one call by the look-up order."""
     meta = node.meta.get("val")
     name = _target_name(node.target)
-    if _is_empty(meta) and not name.startswith(_NEVER_EMPTY) and not _mutates(node.target):
+    if _is_empty(meta) and not name.startswith(_NEVER_EMPTY) and not mutates(node.target):
         return _empty(meta)
     reasons: list[str] = []
     if walk.top in walk.opaque:
@@ -225,7 +224,7 @@ def _check(node: fx.Node, result: Any, meta: Any) -> None:
     """The converter's results against FX: number, dtype, shape. Afterwards the IR tensors carry FX's own
     values.
     """
-    expected, made = _flatten(meta), _flatten(result)
+    expected, made = list(flat(meta)), list(flat(result))
     if len(expected) != len(made):
         raise BadConverter(
             f"the converter of {node.target} returned {len(made)} values, the op returns {len(expected)}",
@@ -274,22 +273,21 @@ def _decompose(
     walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], reasons: list[str]
 ) -> tuple[Any] | None:
     """Take the op apart the way torch does, and convert the parts; None when it cannot be taken apart."""
-    decomposition = inlined(node.target) or own_parts(node.target) or decomposition_of(node.target)
+    decomposition = inlined(node.target) or decomposition_for(node.target) or decomposition_of(node.target)
     if decomposition is None:
         return None
     # A node without a value is a graph module: that is among the converted arguments.
     given = map_arg((node.args, node.kwargs), lambda inner: inner.meta.get("val", inner))
-    real_args, real_kwargs = _mutable(given)
-    flat, structure = tree_flatten((real_args, real_kwargs))
+    real, structure = tree_flatten(_mutable(given))
     values, _ = tree_flatten((args, kwargs), is_leaf=lambda part: isinstance(part, Symbol))
-    varying = [i for i, part in enumerate(flat) if isinstance(part, torch.Tensor) or is_symbol(part)]
-    if len(values) != len(flat):
+    varying = [i for i, part in enumerate(real) if isinstance(part, torch.Tensor) or is_symbol(part)]
+    if len(values) != len(real):
         reasons.append("its arguments cannot be matched with a decomposition")
         return None
-    flat = [value if isinstance(part, fx.Node) else part for part, value in zip(flat, values, strict=True)]
+    real = [value if isinstance(part, fx.Node) else part for part, value in zip(real, values, strict=True)]
 
     def run(*inputs: Any) -> Any:
-        filled = list(flat)
+        filled = list(real)
         for index, value in zip(varying, inputs, strict=True):
             filled[index] = value
         inner_args, inner_kwargs = tree_unflatten(filled, structure)
@@ -301,7 +299,7 @@ def _decompose(
 
     mark = walk.mark()
     try:
-        gm = _trace(walk, run, [flat[i] for i in varying])
+        gm = _trace(walk, run, [real[i] for i in varying])
         ends = [name for inner in gm.graph.nodes if (name := _dead_end(inner, node))]
         if ends:
             reasons.append(f"its decomposition ends in {ends[0]}")
@@ -338,7 +336,7 @@ def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
 
 def _writes_inside(node: fx.Node) -> bool:
     """A write into a value of the graph itself; `copy_` into an argument says that the graph updates that."""
-    if not _mutates(node.target):
+    if not mutates(node.target):
         return False
     target = node.args[0] if node.args else None
     is_input = isinstance(target, fx.Node) and target.op == "placeholder"
@@ -374,7 +372,7 @@ def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any
     """Carry the ATen call through the IR as it is."""
     name = _target_name(node.target)
     meta = node.meta.get("val")
-    expected = _flatten(meta)
+    expected = list(flat(meta))
     target = structured(node.target, node.args, node.kwargs)
     made = torch_op(target, args, kwargs, sum(value is not None for value in expected), name)
     walk.report.fallbacks.append(Reason(name, why, source_of(node)))
@@ -481,7 +479,7 @@ def _number(value: Any) -> Any:
 
 def _is_empty(meta: Any) -> bool:
     """Every result is a tensor with a dimension that is 0, and no symbols."""
-    listed = _flatten(meta)
+    listed = list(flat(meta))
     return bool(listed) and all(
         isinstance(value, torch.Tensor)
         and 0 in [s for s in value.shape if not is_symbol(s)]
@@ -504,33 +502,16 @@ def _empty(meta: Any) -> Any:
 
 def rebinding_twin(node: fx.Node) -> Any:
     """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views."""
-    if not _mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
+    if not mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
         return None
     made = node.args[0]
-    if not isinstance(made, fx.Node) or made.op == "placeholder" or _may_alias(made.target):
+    if not isinstance(made, fx.Node) or made.op == "placeholder" or may_alias(made.target):
         return None
-    if any(_may_alias(user.target) for user in made.users if user is not node):
+    if any(may_alias(user.target) for user in made.users if user is not node):
         return None
     overload: Any = node.target
     namespace, name = overload._schema.name.split("::")
     return find_overload(f"{namespace}.{name.removesuffix('_')}.{overload._overloadname}")
-
-
-def _may_alias(target: Any) -> bool:
-    """Could a result share memory with an argument?"""
-    if not isinstance(target, OpOverload):
-        return True
-    return any(argument.alias_info is not None for argument in target._schema.arguments)
-
-
-def _mutates(target: Any) -> bool:
-    return isinstance(target, OpOverload) and target._schema.is_mutable
-
-
-def _flatten(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [part for item in value for part in _flatten(item)]
-    return [value]
 
 
 def _unflatten(like: Any, values: Any) -> Any:

@@ -17,7 +17,9 @@ from torch import fx
 from torchair import ge
 from torchair.convert.operands import BOOL, INT64, cast, like
 from torchair.convert.registry import candidates, converter
-from torchair.core.torch_private import HigherOrderOperator, OpOverload, is_unbacked
+from torchair.core.torch_private.fake import is_unbacked
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.fxgraph.effects import written_names
 from torchair.ge.build import add_op
 from torchair.ge.graph import Graph, Op, Tensor, current_graph
 
@@ -87,7 +89,8 @@ def _carrying(body: fx.GraphModule, count: int) -> fx.GraphModule:
 def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
     """A custom op that writes into some of its arguments, on copies of them."""
     op: OpOverload = _mutable_op
-    copies = {name: ge.TensorMove(arguments[name]) for name in _written(op) if arguments[name] is not None}
+    written = [name for name in written_names(op) if arguments[name] is not None]
+    copies = {name: ge.TensorMove(arguments[name]) for name in written}
     return _on_copies(op, arguments | copies, list(copies.values()), meta_outputs)
 
 
@@ -97,7 +100,7 @@ def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments
     op: OpOverload = _mutable_op
     copies = [ge.TensorMove(base) for base in _all_bases]
     given = {name: value for name, value in arguments.items() if not name.startswith("_")}
-    for name in _written(op):
+    for name in written_names(op):
         if f"_{name}_base_index" not in arguments:
             raise NotImplementedError(f"its argument {name!r} is a list of tensors")
         described = {key for key in arguments if key.startswith(f"_{name}_") and arguments[key] is not None}
@@ -106,12 +109,6 @@ def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments
         index = arguments[f"_{name}_base_index"]
         given[name] = None if index is None else copies[index]
     return _on_copies(op, given, copies, meta_outputs)
-
-
-def _written(op: OpOverload) -> list[str]:
-    return [
-        arg.name for arg in op._schema.arguments if arg.alias_info is not None and arg.alias_info.is_write
-    ]
 
 
 def _on_copies(

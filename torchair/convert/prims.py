@@ -7,7 +7,7 @@ import torch
 from torchair import ge
 from torchair.convert.aten import compare, pointwise  # noqa: F401 - their rows are referred to
 from torchair.convert.operands import cast, promote, sizes
-from torchair.convert.registry import candidates, converter, rename
+from torchair.convert.registry import candidates, converter, map_one_to_one
 from torchair.ge.graph import Tensor
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -20,7 +20,7 @@ def same_as(rows):
         converter(target)(row.fn)
 
 
-rename({
+map_one_to_one({
     prims.abs.default: ge.Abs, prims.acos.default: ge.Acos, prims.acosh.default: ge.Acosh,
     prims.add.default: ge.Add, prims.asin.default: ge.Asin, prims.asinh.default: ge.Asinh,
     prims.atan.default: ge.Atan, prims.atan2.default: ge.Atan2, prims.atanh.default: ge.Atanh,
@@ -38,7 +38,7 @@ rename({
     prims.sqrt.default: ge.Sqrt, prims.sub.default: ge.Sub, prims.tan.default: ge.Tan,
     prims.tanh.default: ge.Tanh, prims.trunc.default: ge.Trunc,
 }, promoted=True)  # fmt: skip
-rename({
+map_one_to_one({
     prims.lt.default: ge.Less, prims.le.default: ge.LessEqual, prims.gt.default: ge.Greater,
     prims.ge.default: ge.GreaterEqual, prims.eq.default: ge.Equal, prims.ne.default: ge.NotEqual,
     prims.where.default: ge.SelectV2, prims.isfinite.default: ge.IsFinite, prims.view_of.default: ge.Identity,

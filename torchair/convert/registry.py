@@ -52,7 +52,7 @@ def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> C
     return declare
 
 
-def taken_apart(target: Any) -> Callable[[Fn], Fn]:
+def register_decomposition(target: Any) -> Callable[[Fn], Fn]:
     """Declare how an op is taken apart into others, where torch itself does not know: a function like the op,
     written in torch, whose parts are converted in its place.
     """
@@ -65,7 +65,7 @@ def taken_apart(target: Any) -> Callable[[Fn], Fn]:
     return declare
 
 
-def own_parts(target: Any) -> Fn | None:
+def decomposition_for(target: Any) -> Fn | None:
     """Our way to take an FX target apart, if there is one."""
     return _parts.get(target)
 
@@ -82,7 +82,7 @@ def why_opaque(target: Any) -> str:
     return _opaque.get(target) or _opaque.get(str(target), "it has no converter and no decomposition")
 
 
-def rename(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
+def map_one_to_one(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
     """Rows `overload: ge.Op`: same tensors, same order, nothing to think about.
 
     With `promoted` every operand is first brought to the dtype of the result, and Python numbers become
@@ -191,8 +191,8 @@ __all__ = [
     "candidates",
     "converter",
     "has_converter",
+    "map_one_to_one",
     "opaque",
     "register_fx_node_ge_converter",
-    "rename",
     "why_opaque",
 ]

@@ -1,4 +1,4 @@
-"""Which views of one storage share elements: Inductor asks, and writes in place accordingly."""
+"""Which elements of a storage tensors have: do they share some, do they leave some out?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from unittest import mock
 
 import torch
 
-from torchair.core.torch_private import inductor_reinplace, statically_known_true
+from torchair.core.torch_private.fake import statically_known_true
+from torchair.core.torch_private.inductor import inductor_reinplace
 
 CAREFUL = "careful overlaps 1"
 """Part of the keys of caches: what was made of the same graph without is something else."""
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Do the elements fill one piece of memory, each of them once, so that `clone` keeps the strides?"""
+    return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ import torch
 
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
-from torchair.core.torch_private import get_cpp_compiler, same_addresses
+from torchair.core.torch_private.inductor import get_cpp_compiler
+from torchair.core.torch_private.memory import same_addresses
 
 NAME = "torchair_quick"
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -104,8 +105,17 @@ class Head(Protocol):
     forget_error: int  # address of a call to make after one that failed, or 0
 
 
+class Turns(Protocol):
+    """Who may launch: the holder of the lock, on the stream of the launch before."""
+
+    lock: threading.Lock
+    handle_of: Callable[[int], int]  # of the current stream of a device
+    index: int  # of the device
+    last_handle: int | None
+
+
 @dataclass(frozen=True)
-class Facts:
+class FastReplaySpec:
     """A recording that may serve the call after the one it served: what must not have changed since, and all
     it takes to serve. Nobody holds an output when a `Repeat` is made of it.
     """
@@ -118,10 +128,7 @@ class Facts:
     outputs: list[torch.Tensor]  # handed out as fresh objects, unless `give` makes them
     give: Callable[[tuple[Any, ...]], list[Any]] | None
     refusals: tuple[Callable[[], bool], ...]  # all must say no
-    lock: threading.Lock
-    handle_of: Callable[[int], int]  # of the current stream of a device: must equal `pool.last_handle`
-    device: int
-    pool: Any
+    turns: Turns
     key_of: Callable[[Any], Any] | None
     key: Any
     launch: Callable[[], Any]
@@ -129,32 +136,32 @@ class Facts:
     count: array[int]  # one number: of the launches
 
 
-def repeat(facts: Facts) -> Repeat | None:
+def repeat(spec: FastReplaySpec) -> Repeat | None:
     """The quick way; None without the extension."""
     if _extension is None:
         return None
-    head = facts.head
+    head, turns = spec.head, spec.turns
     return _extension.repeat(
-        facts.addresses.pairs,
-        facts.inputs,
-        facts.storages,
-        facts.outputs,
-        facts.give,
-        facts.refusals,
-        facts.lock.acquire,
-        facts.lock.release,
-        facts.handle_of,
-        facts.device,
-        facts.pool,
-        facts.key_of,
-        facts.key,
-        facts.launch,
-        facts.count,
+        spec.addresses.pairs,
+        spec.inputs,
+        spec.storages,
+        spec.outputs,
+        spec.give,
+        spec.refusals,
+        turns.lock.acquire,
+        turns.lock.release,
+        turns.handle_of,
+        turns.index,
+        turns,
+        spec.key_of,
+        spec.key,
+        spec.launch,
+        spec.count,
         head and (head.setter, head.graph, head.kind, head.sources, head.nodes, head.forget_error),
     )
 
 
-def want() -> None:
+def load_async() -> None:
     """Use the extension as soon as it is there: now if it was built before, else built in the background."""
     global _asked
     with _lock:

@@ -26,7 +26,7 @@ from torch import fx
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.core.log import LineFormat, capture_logger, logger
-from torchair.core.torch_private import dynamo_utils
+from torchair.core.torch_private.aot import dynamo_utils
 from torchair.debug.files import PRIVATE_MODE, make_folder, next_folder, open_file, write_text
 from torchair.debug.output_code import module_text
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import UnsupportedOp
-from torchair.core.torch_private import disable_modes
+from torchair.core.torch_private.fake import disable_modes
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private import FakeTensorMode, faking, unclaimed_symbols
+from torchair.core.torch_private.fake import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate
 from torchair.fxgraph.sameness import number_key, tensor_key, value_key
 from torchair.fxgraph.symbols import is_symbol

@@ -20,13 +20,13 @@ from torch import fx
 
 from torchair.core.errors import BadGraph, first_line
 from torchair.core.expressions import expression_nodes
-from torchair.core.torch_private import (
+from torchair.core.torch_private.fake import (
     DATA_ERRORS,
     FakeTensorMode,
     faking,
-    forget_data_sizes,
     is_unbacked,
     make_fx,
+    reset_unbacked_symbol_memo,
 )
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
@@ -101,7 +101,7 @@ def lower(
     that ops may name, those of the main graph.
     """
     state = Lowering(fake_mode, device, decompositions, graph.subgraphs if parts is None else parts)
-    forget_data_sizes(fake_mode)
+    reset_unbacked_symbol_memo(fake_mode)
     for name, value in placeholders:
         node = state.graph.placeholder(name)
         node.meta["val"] = value

@@ -19,13 +19,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import (
-    FakeTensorMode,
-    faking,
-    snapshot_fake,
-    unclaimed_symbols,
-    writes_in_place,
-)
+from torchair.core.torch_private.fake import FakeTensorMode, faking, snapshot_fake, unclaimed_symbols
+from torchair.fxgraph.effects import flat, may_write
 from torchair.fxgraph.layout import memory_of
 
 _BASES = "bases"
@@ -33,14 +28,8 @@ _BASES = "bases"
 
 def memories(node: fx.Node) -> set[int]:
     """The memory that the value of a node looks at; a list of tensors looks at several."""
-    found = (memory_of(value) for value in _leaves(node.meta.get("val")))
+    found = (memory_of(value) for value in flat(node.meta.get("val")))
     return {memory for memory in found if memory is not None}
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [value]
 
 
 def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode: FakeTensorMode) -> set[int]:
@@ -94,7 +83,7 @@ def separate(
     """
     asked = list(returned)
     for node in graph.nodes:
-        if writes_in_place(node.target):
+        if may_write(node.target):
             asked += [node, *node.all_input_nodes]
     roots = {_root(node) for node in asked if memories(node) & shared}
     before: dict[fx.Node, set[int]] = {}

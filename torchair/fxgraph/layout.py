@@ -26,7 +26,10 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import OpOverload, statically_known_true, storage_id
+from torchair.core.torch_private.fake import statically_known_true
+from torchair.core.torch_private.memory import storage_id
+from torchair.core.torch_private.ops import OpOverload
+from torchair.fxgraph.effects import mutates
 from torchair.fxgraph.symbols import equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
@@ -196,7 +199,7 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
         return None
     for place, argument in enumerate(call.args):
         if isinstance(argument, fx.Node) and memory_of(argument.meta.get("val")) == memory:
-            if target._schema.is_mutable:
+            if mutates(target):
                 # What writes into a tensor returns that tensor; what turns it around in place does not here.
                 return None if torch.Tag.inplace_view in target.tags else (argument, None)
             rest = (*call.args[:place], *call.args[place + 1 :])

@@ -14,12 +14,12 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
-from torchair.core.torch_private import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.ops import OpOverload
+from torchair.fxgraph.effects import mutates, written_by
 from torchair.fxgraph.layout import root_of, viewed_by
 from torchair.fxgraph.symbols import unbacked_in
 
@@ -156,26 +156,7 @@ def _has_order(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return node.is_impure()
     draws = torch.Tag.nondeterministic_seeded in node.target.tags
-    return draws or (node.is_impure() and not node.target._schema.is_mutable)
-
-
-def written_by(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes whose memory this node writes, by the op's schema."""
-    if node.op != "call_function":
-        return
-    if isinstance(node.target, HigherOrderOperator):
-        # A mutating Triton kernel may write any tensor it is given.
-        if node.target.name() == "triton_kernel_wrapper_mutation":
-            yield from (n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor))
-        return
-    if not isinstance(node.target, OpOverload):
-        return
-    for place, argument in enumerate(node.target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
-        listed: Any = value if isinstance(value, list | tuple) else [value]
-        yield from (item for item in listed if isinstance(item, fx.Node))
+    return draws or (node.is_impure() and not mutates(node.target))
 
 
 def _owners(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:

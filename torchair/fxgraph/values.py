@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import FakeTensorMode, OpOverload
+from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.fxgraph.effects import flat, makes_views
 from torchair.fxgraph.layout import memory_of
+
+
+def device_of(gm: fx.GraphModule) -> torch.device:
+    """Where the graph runs: the first device in it that is an accelerator, else the CPU."""
+    devices = (value.device for node in gm.graph.nodes for value in tensors_of(node))
+    return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))
+
+
+def tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:
+    """The fake tensors that a node stands for."""
+    yield from (value for value in flat(node.meta.get("val")) if isinstance(value, torch.Tensor))
 
 
 def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:
@@ -22,19 +35,10 @@ def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:
             continue
         if node.target is operator.getitem and isinstance(value, list | tuple):
             node.meta["val"] = value[node.args[1]]
-        elif isinstance(value, torch.Tensor) and _makes_views(node.target) and _is_elsewhere(node, value):
+        elif isinstance(value, torch.Tensor) and makes_views(node.target) and _is_elsewhere(node, value):
             args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
             with fake_mode:
                 node.meta["val"] = node.target(*args, **kwargs)
-
-
-def returns_views(target: Any) -> bool:
-    """Does the schema say that a result shares memory with an argument?"""
-    return isinstance(target, OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
-
-
-def _makes_views(target: Any) -> bool:
-    return returns_views(target) and not target._schema.is_mutable
 
 
 def _is_elsewhere(node: fx.Node, value: torch.Tensor) -> bool:

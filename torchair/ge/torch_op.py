@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private import OpOverload
+from torchair.core.errors import BadGraph
+from torchair.core.torch_private.ops import OpOverload, find_overload
 from torchair.ge.attr import Str
 from torchair.ge.build import add_op
 from torchair.ge.graph import Op, Tensor
@@ -34,7 +35,6 @@ _TORCH_KINDS: dict[str, type] = {
     "layout": torch.layout,
     "device": torch.device,
 }
-_OPERATORS = torch.ops
 
 
 def torch_op(
@@ -96,11 +96,8 @@ def torch_call(
         return torch.device(content) if kind == "device" else getattr(torch, content)
 
     args, kwargs = json.loads(op.attrs["args"].value)
-    target = op.objects.get("target") or find_overload(op.attrs["target"].value)
+    name = op.attrs["target"].value
+    target = op.objects.get("target") or find_overload(name)
+    if target is None:
+        raise BadGraph(f"{op.name} calls {name!r}, which is no operator here", next="import what defines it")
     return target, decode(args), {key: decode(value) for key, value in kwargs.items()}
-
-
-def find_overload(name: str) -> Any:
-    """`aten.add.Tensor` -> the operator object."""
-    namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(_OPERATORS, namespace), packet), overload)

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.fx.node import has_side_effect
 
-from torchair.core.torch_private import unfunctionalized
+from torchair.core.torch_private.ops import unfunctionalized
 
 NAMESPACES = ("npugraph_ex", "air")
 STREAM = "str stream_id, str device_index, str device_type"

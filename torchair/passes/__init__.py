@@ -68,16 +68,16 @@ LOWERED_PASSES = steps(*IN_PLACE)
 
 CAPTURE_PASSES = steps(
     # A program that knows no streams needs no scopes and no events; nor do the passes below.
-    Step(run_on_one_stream, unless="as_written", quiet=True),
+    Step(run_on_one_stream, unless="runs_op_by_op", quiet=True),
     # Producers are still functional here: each may get another overload and another place to write to.
     Step(remove_cat_ops, on="remove_cat_ops"),
     # Events. They stand before the passes that write in place, which ask what is ordered by them.
-    Step(apply_event_closure_with_multi_stream, on="as_written"),
-    Step(apply_event_record, on="as_written"),
+    Step(apply_event_closure_with_multi_stream, on="runs_op_by_op"),
+    Step(apply_event_record, on="runs_op_by_op"),
     *IN_PLACE,
     # From here on ops have side arguments (workspace, out, identities of streams): nobody looks through them.
-    Step(replace_dynamic_workspace_ops, on="as_written"),
-    Step(resolve_default_stream_markers, on="as_written", after=(apply_event_closure_with_multi_stream,)),
+    Step(replace_dynamic_workspace_ops, on="runs_op_by_op"),
+    Step(resolve_default_stream_markers, on="runs_op_by_op", after=(apply_event_closure_with_multi_stream,)),
 )
 
 GE_PASSES = steps(

@@ -6,18 +6,18 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import like, static_sizes
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 
-rename({
+map_one_to_one({
     aten.relu.default: ge.Relu, aten.silu.default: ge.Swish, aten.mish.default: ge.Mish,
     aten.relu6.default: ge.Relu6, aten.hardsigmoid.default: ge.HardSigmoid,
     aten.hardswish.default: ge.HardSwish, aten.selu.default: ge.Selu,
     aten.hardsigmoid_backward.default: ge.HardSigmoidGrad,
     aten.hardswish_backward.default: ge.HardSwishGrad, aten.mish_backward.default: ge.MishGrad,
 })  # fmt: skip
-rename({aten.sigmoid.default: ge.Sigmoid}, promoted=True)
+map_one_to_one({aten.sigmoid.default: ge.Sigmoid}, promoted=True)
 
 
 @converter(aten.silu_backward.default)

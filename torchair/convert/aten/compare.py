@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import BOOL, cast, like, promote, result_type, same_size, sizes, torch_dtype
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 
@@ -70,7 +70,7 @@ for _packet, _row in {
     converter(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_row)
 
 converter(aten.bitwise_not.default)(_bitwise(ge.Invert, ge.LogicalNot))
-rename({
+map_one_to_one({
     aten.bitwise_left_shift.Tensor: ge.LeftShift, aten.bitwise_left_shift.Tensor_Scalar: ge.LeftShift,
     aten.bitwise_right_shift.Tensor: ge.RightShift, aten.bitwise_right_shift.Tensor_Scalar: ge.RightShift,
     aten.__lshift__.Scalar: ge.LeftShift, aten.__rshift__.Scalar: ge.RightShift,

@@ -8,7 +8,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.pointwise import conj, view_as_complex, view_as_real
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 
@@ -17,7 +17,7 @@ converter(aten._conj_copy.default)(conj)
 converter(aten.view_as_real_copy.default)(view_as_real)
 converter(aten.view_as_complex_copy.default)(view_as_complex)
 # The lazily negated imaginary part of a conjugate is negated at once.
-rename({aten._neg_view.default: ge.Neg, aten._neg_view_copy.default: ge.Neg})
+map_one_to_one({aten._neg_view.default: ge.Neg, aten._neg_view_copy.default: ge.Neg})
 
 
 @converter(aten.polar.default)

@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import cast, same_size, shape_of, sizes
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 from torchair.ge.host import Host
 
 aten = torch.ops.aten
@@ -37,17 +37,17 @@ def clone(self, *, memory_format=None):
     """A copy. One that is made for its layout only is made where the layout is needed."""
     return (
         ge.TensorMove(self)
-        if memory_format in (None, torch.preserve_format) or _is_dense(self)
+        if memory_format in (None, torch.preserve_format) or _is_contiguous(self)
         else ge.Identity(self)
     )
 
 
-def _is_dense(x) -> bool:
+def _is_contiguous(x) -> bool:
     """Is this contiguous where FX has it? Then a clone is asked for to have another storage."""
     return isinstance(x.meta, torch.Tensor) and x.meta.is_contiguous()
 
 
-rename(
+map_one_to_one(
     {
         aten.detach.default: ge.Identity,
         aten.alias.default: ge.Identity,

@@ -8,7 +8,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import BOOL, INT64, cast, dim_of, like, pack, shape_of, size_of, sizes
-from torchair.convert.registry import converter, opaque, taken_apart
+from torchair.convert.registry import converter, opaque, register_decomposition
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ def index(self, indices):
     return ge.IndexByTensor(self, given, indices_mask=index_mask(listed))
 
 
-@taken_apart(aten.take.default)
+@register_decomposition(aten.take.default)
 def take(self, index):
     """Elements of the flat tensor. torch's own way reads a single index from the data."""
     return aten.index.Tensor(self.reshape(-1), [index])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchair.convert.registry import taken_apart
+from torchair.convert.registry import register_decomposition
 
 aten = torch.ops.aten
 
@@ -93,7 +93,7 @@ def padded(x: Tensor, *more: Any) -> Tensor:
     return torch.constant_pad_nd(x, [end for count in more for end in (0, count)])
 
 
-@taken_apart(aten.linalg_lu_factor_ex.default)
+@register_decomposition(aten.linalg_lu_factor_ex.default)
 def linalg_lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     """Both factors in one matrix, the pivots, and the first step that found nothing but zeros."""
     if not pivot or check_errors:
@@ -111,7 +111,7 @@ def linalg_lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = F
     return packed, pivots.int(), torch.where(failed > count, 0, failed).int()
 
 
-@taken_apart(aten.lu_unpack.default)
+@register_decomposition(aten.lu_unpack.default)
 def lu_unpack(
     LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,7 +129,7 @@ def lu_unpack(
     return permutation, lower, upper
 
 
-@taken_apart(aten.linalg_lu_solve.default)
+@register_decomposition(aten.linalg_lu_solve.default)
 def linalg_lu_solve(
     LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
@@ -164,14 +164,14 @@ def parity(pivots: Tensor) -> Tensor:
     return 1 - 2 * (swapped.sum(-1) % 2)
 
 
-@taken_apart(aten._linalg_det.default)
+@register_decomposition(aten._linalg_det.default)
 def linalg_det(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The determinant and the factors."""
     packed, pivots = factors_for_determinant(A)
     return packed.diagonal(0, -2, -1).prod(-1) * parity(pivots), packed, pivots
 
 
-@taken_apart(aten._linalg_slogdet.default)
+@register_decomposition(aten._linalg_slogdet.default)
 def linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sign and logarithm of the magnitude of the determinant, and the factors."""
     packed, pivots = factors_for_determinant(A)
@@ -179,7 +179,7 @@ def linalg_slogdet(A: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return diagonal.sgn().prod(-1) * parity(pivots), diagonal.abs().log().sum(-1), packed, pivots
 
 
-@taken_apart(aten._linalg_solve_ex.default)
+@register_decomposition(aten._linalg_solve_ex.default)
 def linalg_solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
     """X with A X = B, or X A = B, the factors, and which matrices failed."""
     if check_errors:

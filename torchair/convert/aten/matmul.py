@@ -9,13 +9,13 @@ import torch
 from torchair import ge
 from torchair.convert.aten.index import product
 from torchair.convert.operands import INT64, cast, like, pack, promote, size_of
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
 
-rename(
+map_one_to_one(
     {
         aten.mm.default: ge.MatMul,
         aten.bmm.default: ge.BatchMatMul,

@@ -8,8 +8,8 @@ import math
 
 import torch
 
-from torchair.convert.registry import opaque, taken_apart
-from torchair.core.torch_private import find_overload
+from torchair.convert.registry import opaque, register_decomposition
+from torchair.core.torch_private.ops import find_overload
 
 aten = torch.ops.aten
 
@@ -193,4 +193,4 @@ opaque({
 for _name, _fn in PARTS.items():
     _overload = find_overload(f"aten.{_name}")
     if _overload is not None:  # older versions of torch have fewer
-        taken_apart(_overload)(_fn)
+        register_decomposition(_overload)(_fn)

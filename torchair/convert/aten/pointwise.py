@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import cast, like, promote, torch_dtype, working_dtype
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
@@ -14,7 +14,7 @@ HALVES = (torch.float16, torch.bfloat16)
 # What AxpyV2 computes in; other types multiply first.
 _AXPY_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
 
-rename({
+map_one_to_one({
     aten.acos.default: ge.Acos, aten.acosh.default: ge.Acosh, aten.asin.default: ge.Asin,
     aten.asinh.default: ge.Asinh, aten.atan.default: ge.Atan, aten.atanh.default: ge.Atanh,
     aten.cos.default: ge.Cos, aten.cosh.default: ge.Cosh, aten.sin.default: ge.Sin,

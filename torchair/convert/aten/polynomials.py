@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchair.convert.registry import taken_apart
+from torchair.convert.registry import register_decomposition
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -85,4 +85,6 @@ for _family in FAMILIES:
     for _shifted in (False, True) if _family.startswith("chebyshev") else (False,):
         _packet = getattr(aten, f"special_{'shifted_' if _shifted else ''}{_family}")
         for _overload in ("default", "x_scalar", "n_scalar"):
-            taken_apart(getattr(_packet, _overload))(functools.partial(polynomial, _family, _shifted))
+            register_decomposition(getattr(_packet, _overload))(
+                functools.partial(polynomial, _family, _shifted)
+            )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchair.convert.registry import taken_apart
+from torchair.convert.registry import register_decomposition
 
 aten = torch.ops.aten
 
@@ -36,7 +36,7 @@ def reduced(step: int, packed: Tensor, tau: Tensor, rows: Tensor, columns: Tenso
     return packed, torch.where(columns[: tau.shape[-1]] == step, weight.squeeze(-1), tau)
 
 
-@taken_apart(aten.geqrf.default)
+@register_decomposition(aten.geqrf.default)
 def geqrf(self: Tensor) -> tuple[Tensor, Tensor]:
     """R with the vectors of the reflectors below, and their weights."""
     m, n = self.shape[-2:]

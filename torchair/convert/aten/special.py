@@ -18,14 +18,14 @@ import torch
 
 from torchair import ge
 from torchair.convert.operands import INT64, cast, like, torch_dtype
-from torchair.convert.registry import converter, rename
+from torchair.convert.registry import converter, map_one_to_one
 from torchair.ge.graph import Tensor
 
 aten, prims = torch.ops.aten, torch.ops.prims
 INF, NAN = float("inf"), float("nan")
 TABLES = json.loads((Path(__file__).parent / "special.json").read_text())
 
-rename({
+map_one_to_one({
     aten.special_zeta.default: ge.Zeta, aten.special_zeta.self_scalar: ge.Zeta,
     aten.special_zeta.other_scalar: ge.Zeta, prims.zeta.default: ge.Zeta,
     prims.bessel_i0e.default: ge.BesselI0e, prims.bessel_i1e.default: ge.BesselI1e,

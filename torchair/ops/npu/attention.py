@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
-from torchair.core.torch_private import statically_known_true
+from torchair.core.torch_private.fake import statically_known_true
 from torchair.ops.npu.attend import Heads, attend, attend_quantised, attend_with_lse, with_sink
 from torchair.ops.npu.formats import (
     FP4,

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private import parse_schema, storage_id, tree_flatten, tree_unflatten
+from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
+from torchair.core.torch_private.memory import storage_id
+from torchair.core.torch_private.ops import parse_schema
 from torchair.ops.npu.gradients import Gradient
 from torchair.ops.npu.row import InPlace, Row, bind, choose
 

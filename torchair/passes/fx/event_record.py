@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from torchair.fxgraph.values import device_of
 from torchair.ops import streams
-from torchair.passes.fx.scopes import device_of
 from torchair.passes.run import PassContext
 
 
 def apply_event_record(gm: fx.GraphModule, ctx: PassContext) -> int:
     """One token per value, shared by all waits for it. Tokens live on the graph's device."""
-    graph, device = gm.graph, device_of(gm.graph)
+    graph, device = gm.graph, device_of(gm)
     tokens: dict[fx.Node, fx.Node] = {}
     records = [node for node in graph.nodes if node.target in streams.RECORD]
     for wait in [node for node in graph.nodes if node.target in streams.WAIT]:

@@ -14,16 +14,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import (
-    ReinplaceCounters,
-    ReInplaceTrigger,
-    auto_functionalized,
-    auto_functionalized_v2,
-    detect_fake_mode,
-    lower_functionalized,
-)
+from torchair.core.torch_private.aot import ReinplaceCounters, ReInplaceTrigger
+from torchair.core.torch_private.fake import detect_fake_mode
+from torchair.core.torch_private.inductor import lower_functionalized
+from torchair.core.torch_private.ops import auto_functionalized, auto_functionalized_v2
+from torchair.fxgraph.effects import flat, written_names
 from torchair.passes.fx.in_place import InPlace, copy_back, getitem
-from torchair.passes.fx.memory import flat, same_place
+from torchair.passes.fx.memory import same_place
 from torchair.passes.run import PassContext
 
 TRITON = getattr(torch.ops.higher_order, "triton_kernel_wrapper_functional", None)
@@ -97,8 +94,7 @@ def _slots(node: fx.Node) -> Iterator[Slot]:
         for number, base in enumerate(node.kwargs["_all_bases"]):  # type: ignore[arg-type]
             yield Slot(number, (base,), getitem(node, first + number))
         return
-    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    for number, name in enumerate(names):
+    for number, name in enumerate(written_names(op)):
         olds = tuple(old for old in flat(node.kwargs[name]) if isinstance(old, fx.Node))
         if olds:
             yield Slot(name, olds, getitem(node, first + number))

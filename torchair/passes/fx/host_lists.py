@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import OpOverload, find_overload
+from torchair.core.torch_private.ops import OpOverload, find_overload
 from torchair.passes.run import PassContext
 
 # Op -> its twin that takes tensors, and the arguments that are lists in the one and tensors in the other.

@@ -20,22 +20,22 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload, storage_id
+from torchair.core.torch_private.fake import detect_fake_mode, faking
+from torchair.core.torch_private.memory import storage_id
+from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.fxgraph.effects import flat, makes_views, mutates, returns_views, written_by, written_names
 from torchair.fxgraph.symbols import equal
 from torchair.passes.fx.memory import (
     RESHAPES,
     Memory,
     apart,
-    flat,
     is_in_place,
     is_reshape,
     is_strict_view,
     overlaps_itself,
-    returns_views,
     same_place,
     same_sizes,
     tensor,
-    written,
 )
 from torchair.passes.fx.order import Order
 from torchair.passes.run import PassContext
@@ -54,17 +54,16 @@ PARTS: dict[Any, Any] = {
 @functools.cache
 def twin_of(op: Any) -> OpOverload | None:
     """`aten.index_copy_.default` for `aten.index_copy.default`: same arguments, the first one is written."""
-    if not isinstance(op, OpOverload) or op._schema.is_mutable or returns_views(op):
+    if not isinstance(op, OpOverload) or mutates(op) or returns_views(op):
         return None
     namespace, name = op._schema.name.split("::")
     twin = find_overload(f"{namespace}.{name}_.{op._overloadname}")
     if twin is None or torch.Tag.inplace_view in twin.tags:
         return None
     signature = [[(a.name, str(a.type)) for a in o._schema.arguments] for o in (op, twin)]
-    writes = [a.alias_info is not None and a.alias_info.is_write for a in twin._schema.arguments]
     single = len(op._schema.returns) == 1 and str(op._schema.returns[0].type) == "Tensor"
     alike = signature[0] == signature[1] and single and signature[0][0][1] == "Tensor"
-    return twin if alike and writes[0] and not any(writes[1:]) else None
+    return twin if alike and written_names(twin) == [signature[1][0][0]] else None
 
 
 class InPlace:
@@ -102,7 +101,7 @@ class InPlace:
             between = self.is_later(user, node) and self.is_later(copy, user)
             if between and not self._reads_elsewhere(user, old):
                 return f"{user.name} still reads the old value"
-        rewrites = [user for user in touching if self.is_later(user, copy) and written(user)]
+        rewrites = [user for user in touching if self.is_later(user, copy) and written_by(user)]
         for user in self.memory.readers(new):
             if user is not copy and any(not self.is_later(write, user) for write in rewrites):
                 return f"{user.name} reads the new value after {rewrites[0].name} has changed it"
@@ -242,7 +241,7 @@ class InPlace:
     def finish(self) -> None:
         """Views that served a scatter or a copy, and now serve nobody, go."""
         for node in reversed(self.graph.nodes):
-            is_view = returns_views(node.target) and not node.target._schema.is_mutable
+            is_view = makes_views(node.target)
             if is_view and not node.users:
                 self.graph.erase_node(node)
         self.gm.recompile()

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import OpOverload, storage_id
-from torchair.fxgraph.values import returns_views
+from torchair.core.torch_private.memory import storage_id
+from torchair.fxgraph.effects import makes_views, returns_views, views_of, written_by
 
 aten = torch.ops.aten
 
@@ -132,53 +132,11 @@ class Memory:
         return any(self.root(arg) is root for arg in node.all_input_nodes if arg not in but)
 
 
-def views_of(node: fx.Node) -> Iterator[fx.Node]:
-    """The arguments whose memory the node's result may share."""
-    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
-        if returns_views(node.args[0].target):
-            yield node.args[0]
-        return
-    if not returns_views(node.target):
-        return
-    for argument, value in arguments(node):
-        if argument.alias_info is not None:
-            yield from (v for v in flat(value) if isinstance(v, fx.Node))
-
-
-def arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
-    """Schema argument and value, for each argument given."""
-    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if place < len(node.args):
-            yield argument, node.args[place]
-        elif argument.name in node.kwargs:
-            yield argument, node.kwargs[argument.name]
-
-
-def written(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose memory this node writes, by its schema."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return []
-    if not node.target._schema.is_mutable:
-        return []
-    values = [v for a, v in arguments(node) if a.alias_info is not None and a.alias_info.is_write]
-    return [item for value in values for item in flat(value) if isinstance(item, fx.Node)]
-
-
-def flat(value: Any) -> Iterator[Any]:
-    """The value, or what is in it if it is a list."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from flat(item)
-    else:
-        yield value
-
-
 def is_untouching(node: fx.Node) -> bool:
     """Reads sizes only, or makes a view, whose readers count instead."""
     if node.target in METADATA or node.target is operator.getitem or is_reshape(node):
         return True
-    is_view = returns_views(node.target) and not node.target._schema.is_mutable  # type: ignore[union-attr]
-    return is_view and node.target not in MAY_COPY
+    return makes_views(node.target) and node.target not in MAY_COPY
 
 
 def is_reshape(node: fx.Node) -> bool:
@@ -215,15 +173,15 @@ def place_root(node: fx.Node) -> fx.Node:
 
 def is_in_place(node: fx.Node) -> bool:
     """Writes its first argument and returns it."""
-    return returns_views(node.target) and bool(node.args) and written(node) == [node.args[0]]
+    return returns_views(node.target) and bool(node.args) and written_by(node) == [node.args[0]]
 
 
 def is_strict_view(target: Any) -> bool:
     """An op whose result is always a view of its first argument (`reshape` is not: it may copy)."""
-    if target in MAY_COPY or not returns_views(target):
+    if target in MAY_COPY or not makes_views(target):
         return False
     returned = target._schema.returns
-    return not target._schema.is_mutable and len(returned) == 1 and str(returned[0].type) == "Tensor"
+    return len(returned) == 1 and str(returned[0].type) == "Tensor"
 
 
 def tensor(node: Any) -> torch.Tensor | None:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import OpOverload, detect_fake_mode, faking, find_overload
+from torchair.core.torch_private.fake import detect_fake_mode, faking
+from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.fxgraph.effects import mutates
 from torchair.ops import streams
 from torchair.passes.fx.memory import Memory, same_sizes, tensor
 from torchair.passes.fx.order import Order
@@ -38,7 +40,7 @@ def remove_cat_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def out_overload(op: Any) -> OpOverload | None:
     """The overload that takes the same arguments and one `out`."""
-    if not isinstance(op, OpOverload) or op._schema.is_mutable or len(op._schema.returns) != 1:
+    if not isinstance(op, OpOverload) or mutates(op) or len(op._schema.returns) != 1:
         return None
     namespace, name = op._schema.name.split("::")
     overloads = ("out",) if op._overloadname == "default" else (f"{op._overloadname}_out", "out")

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private import detect_fake_mode, remove_noops
+from torchair.core.torch_private.fake import detect_fake_mode
+from torchair.core.torch_private.inductor import remove_noops
 from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import flat
 from torchair.fxgraph.layout import ABSOLUTE, dense_order, layout_of, viewed_by
 from torchair.fxgraph.values import look_again
-from torchair.passes.fx.memory import Memory, flat
+from torchair.passes.fx.memory import Memory
 from torchair.passes.run import PassContext
 
 aten = torch.ops.aten

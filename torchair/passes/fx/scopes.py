@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import fx
 
 from torchair.ops import streams
@@ -75,10 +74,3 @@ def annotate(graph: fx.Graph) -> None:
 
 
 PLACES = ("stream_label", "deterministic_scope_level", "core_limit_scope", "synchronisations")
-
-
-def device_of(graph: fx.Graph) -> torch.device:
-    """The accelerator the graph uses, or the CPU."""
-    values = [node.meta.get("val") for node in graph.nodes]
-    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
-    return next((device for device in devices if device.type not in ("cpu", "meta")), torch.device("cpu"))

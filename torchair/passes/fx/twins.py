@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.torch_private import OpOverload, find_overload
+from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.fxgraph.effects import arguments, flat
 from torchair.passes.fx.in_place import InPlace, copy_back, getitem
-from torchair.passes.fx.memory import arguments, flat, same_place
+from torchair.passes.fx.memory import same_place
 
 # Functional op -> in-place op, positions of the arguments it updates.
 _LAST_RESULTS: dict[str, tuple[str, tuple[int, ...]]] = {

@@ -11,8 +11,9 @@ from typing import Any
 from torch import fx
 
 from torchair.core.errors import BadPass
-from torchair.core.torch_private import PatternMatcherPass, disable_modes, fwd_only
-from torchair.core.torch_private import register_replacement as register_pattern
+from torchair.core.torch_private.fake import disable_modes
+from torchair.core.torch_private.inductor import PatternMatcherPass, fwd_only
+from torchair.core.torch_private.inductor import register_replacement as register_pattern
 from torchair.passes.fx.scopes import PLACES, annotate
 from torchair.passes.patterns.builtin import anchors, rules
 from torchair.passes.run import PassContext

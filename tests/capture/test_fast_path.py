@@ -39,8 +39,8 @@ def warm(function: Callable[..., Any] = affine, roles: str = "wp", **policy: Any
 
 
 def ask(runner: Runner, *args: Any) -> Any:
-    assert runner.again is not None
-    return runner.again(args)
+    assert runner.plain_fast_path is not None
+    return runner.plain_fast_path(args)
 
 
 def test_a_call_like_the_one_before_is_taken() -> None:
@@ -144,7 +144,7 @@ def test_recordings_that_need_a_closer_look(policy: dict[str, Any]) -> None:
 
 def test_forced_recaptures_have_no_quick_way() -> None:
     runner, _ = make(affine, "wp", force_recapture=True)
-    assert runner.again is None
+    assert runner.plain_fast_path is None
 
 
 def test_mutated_inputs_are_compared_even_when_parameters_are_frozen() -> None:
@@ -165,7 +165,7 @@ def test_threads_wait_for_each_other() -> None:
     runner, _, weight = warm()
     assert isinstance(runner, ReplayRunner)
     results: list[Any] = []
-    with runner._pool.lock:
+    with runner._turns.lock:
         assert ask(runner, weight, torch.ones(4)) is None, "who must wait does so in the careful way"
         thread = threading.Thread(target=lambda: results.append(runner.run(weight, torch.ones(4))))
         thread.start()
@@ -191,7 +191,7 @@ def test_a_failing_launch_frees_the_lock() -> None:
     with pytest.raises(AssertionError):
         ask(runner, weight, torch.ones(4))
     row.launching = False
-    assert not runner._pool.lock.locked()
+    assert not runner._turns.lock.locked()
     assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
 
 
@@ -202,7 +202,7 @@ def test_versions_of_written_inputs_are_raised_once() -> None:
 
     runner, _ = make(count, "mp")
     cache = torch.zeros(4)
-    again = runner.repeater(quick.Written([0]).packed)
+    again = runner.fast_path(quick.Written([0]).packed)
     assert again is not None
     for _ in range(2):
         runner([cache, torch.ones(4)])

@@ -1,0 +1,26 @@
+"""What runs: one compiled graph behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+Call = Callable[[list[Any]], list[Any]]
+"""A boxed call: it may clear its arguments."""
+
+
+@runtime_checkable
+class Program(Protocol):
+    """One compiled FX graph. Boxed: it may clear `args`. Mutated inputs are updated in place."""
+
+    @property
+    def kind(self) -> str:
+        """`eager`, `inductor`, `native` or `reference`."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Readable text of what runs: Python, or the generated wrapper."""
+        ...
+
+    def __call__(self, args: list[Any]) -> list[Any]: ...

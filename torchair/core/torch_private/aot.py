@@ -1,0 +1,109 @@
+"""Dynamo and AOTAutograd: backends, contexts, what they know of a graph being compiled."""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import entry_points
+
+import torch
+from torch import fx
+from torch._dynamo import reset as reset_dynamo
+from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.backends import registry as backends
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.backends.debugging import ExplainWithBackend
+from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
+from torch._dynamo.utils import counters as dynamo_counters
+from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
+from torch._functorch.partitioners import default_partition
+from torch._guards import TracingContext, tracing
+
+__all__ = [
+    "ExplainWithBackend",
+    "ReInplaceTrigger",
+    "ReinplaceCounters",
+    "TracingContext",
+    "aot_autograd",
+    "argument_names",
+    "backend_names",
+    "default_partition",
+    "dynamo_counters",
+    "dynamo_utils",
+    "regenerated_outputs",
+    "register_backend",
+    "reset_dynamo",
+    "static_input_indices",
+    "tracing",
+    "written_by_plain_call",
+]
+
+
+def backend_names() -> dict[str, str]:
+    """The names that `torch.compile(backend=...)` knows by now or by an entry point, and whose they are."""
+    known = {name: str(getattr(fn, "__module__", "")) for name, fn in backends._COMPILER_FNS.items()}
+    return {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")} | known
+
+
+def static_input_indices(count: int) -> tuple[int, ...]:
+    """Which inputs of the graph being compiled have a constant address: parameters, buffers, marked
+    tensors.
+    """
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return ()
+    return tuple(index for index in context.fw_metadata.static_input_indices if index < count)
+
+
+def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
+    """What the user calls each input of a graph of Dynamo's: `x`, `kv[0]`, `layers.0.weight`."""
+    graph = getattr(gm, "graph", None)
+    inputs = graph.find_nodes(op="placeholder") if isinstance(graph, fx.Graph) else ()
+    sources = [getattr(node, "_dynamo_source", None) for node in inputs]
+    names = [getattr(source, "name", "") for source in sources]
+    texts = [str(name() if callable(name) else name) for name in names]
+    plain = [re.sub(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", r".\1", text) for text in texts]
+    return tuple(re.sub(r"^L\['([^']+)'\]", r"\1", text).removeprefix("self.") for text in plain)
+
+
+def regenerated_outputs(count: int) -> dict[int, int]:
+    """Outputs of the forward graph being compiled that AOTAutograd makes anew as views of inputs, and those
+    inputs. Of what the graph returns there sizes, strides and offset are asked, and where these are symbols
+    also by which views it came from its base.
+    """
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None or len(facts.input_info) != count:
+        return {}
+    first = facts.num_mutated_inp_runtime_indices
+    return {
+        first + place: info.base_idx
+        for place, info in enumerate(facts.output_info)
+        if info.output_type is OutputType.alias_of_input and info.base_idx is not None
+    }
+
+
+def written_by_plain_call(count: int) -> tuple[int, ...] | None:
+    """Inputs that the inference graph being compiled writes, if calling it with `count` inputs of Dynamo's
+    graph takes no more than raising their versions. None if AOTAutograd has work to do around a call: inputs
+    merged or added, outputs that are views of inputs, subclasses, autocast, …
+    """
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None or len(facts.input_info) != count or torch._C._is_any_autocast_enabled():
+        return None
+    metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
+    around = (
+        facts.num_mutated_inp_runtime_indices,
+        facts.num_outputs_aliased,
+        facts.num_intermediate_bases,
+        facts.dynamic_outputs,
+        facts.tokens,
+        facts.grad_enabled_mutation is not None,
+        getattr(facts, "num_graphsafe_rng_states", 0),
+        any(type(meta) is SubclassCreationMeta for meta in metas),
+    )
+    return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)

@@ -1,0 +1,159 @@
+"""Fake tensors, their symbols, and graphs of them."""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx._graph_pickler import GraphPickler
+from torch.fx._graph_pickler import Options as PickleOptions
+from torch.fx.experimental.proxy_tensor import make_fx, snapshot_fake
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    free_symbols,
+    statically_known_true,
+)
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+__all__ = [
+    "DATA_ERRORS",
+    "FakeTensorMode",
+    "PythonReferenceAnalysis",
+    "ShapeEnv",
+    "TorchDispatchMode",
+    "detect_fake_mode",
+    "disable_modes",
+    "dump_graph",
+    "enable_python_dispatcher",
+    "fake_tensor_prop",
+    "faking",
+    "free_symbols",
+    "is_unbacked",
+    "load_graph",
+    "lower_bound",
+    "make_fx",
+    "reset_unbacked_symbol_memo",
+    "snapshot_fake",
+    "statically_known_true",
+    "symbol_facts",
+    "sympy_interp",
+    "tree_flatten",
+    "tree_unflatten",
+    "unclaimed_symbols",
+    "with_shape_env",
+    "without_modes",
+]
+
+
+def lower_bound(value: torch.SymInt) -> int:
+    """The least value the shape environment allows for `value`."""
+    bound = value.node.shape_env.bound_sympy(value.node.expr).lower
+    return int(bound) if bound.is_integer and bound.is_finite else -1
+
+
+def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
+    """Each symbol with its hint and range: Inductor decides by them."""
+    env = fake_mode.shape_env if fake_mode is not None else None
+    if env is None:
+        return []
+    hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    return sorted(f"{symbol} {hints.get(symbol)} {bounds}" for symbol, bounds in env.var_to_range.items())
+
+
+@contextlib.contextmanager
+def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Run under a fake mode. Symbolic sizes need torch's Python dispatcher too: some composite ops in C++
+    refuse them.
+    """
+    symbolic = fake_mode.shape_env is not None
+    with fake_mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+        yield
+
+
+DATA_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+"""What fake tensors raise where only real data could answer."""
+
+
+def is_unbacked(number: Any) -> bool:
+    """A symbolic size that only the data decides."""
+    return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()
+
+
+def fake_tensor_prop(gm: fx.GraphModule, fake_mode: FakeTensorMode | None, inputs: Sequence[Any]) -> None:
+    """Compute `meta["val"]` of every node anew; some composite ops in C++ refuse symbols, as in `faking`."""
+    symbolic = fake_mode is not None and fake_mode.shape_env is not None
+    with enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+        FakeTensorProp(gm, mode=fake_mode).propagate_dont_convert_inputs(*inputs)
+
+
+@contextlib.contextmanager
+def with_shape_env(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Some ops (loops) ask a fake mode for its symbols even where all sizes are numbers: lend it a set."""
+    own = fake_mode.shape_env
+    fake_mode.shape_env = own if own is not None else ShapeEnv()
+    try:
+        yield
+    finally:
+        fake_mode.shape_env = own
+
+
+def dump_graph(gm: fx.GraphModule) -> bytes:
+    """A graph of ATen calls with fake values, for another process."""
+    return GraphPickler.dumps(gm, PickleOptions(ops_filter=None))
+
+
+def load_graph(data: bytes, fake_mode: FakeTensorMode) -> fx.GraphModule:
+    """What `dump_graph` wrote; its values belong to `fake_mode`."""
+    loaded = GraphPickler.loads(data, fake_mode)
+    assert isinstance(loaded, fx.GraphModule), "`dump_graph` wrote a graph module"
+    return loaded
+
+
+def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, run outside of every dispatch mode: tensors it makes are real, whatever is being
+    traced.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with disable_modes():
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def unclaimed_symbols(fake_mode: FakeTensorMode) -> Iterator[None]:
+    """Inside, data-dependent sizes may be made that no traced node will claim: the next trace does not miss
+    them.
+    """
+    env = fake_mode.shape_env
+    with env.ignore_fresh_unbacked_symbols() if env is not None else contextlib.nullcontext():
+        yield
+
+
+def reset_unbacked_symbol_memo(fake_mode: FakeTensorMode) -> None:
+    """Fake tensors remember the symbol of their `nonzero` or `item`; from here on each gets a new one, with
+    a node that makes it.
+    """
+    fake_mode.epoch += 1

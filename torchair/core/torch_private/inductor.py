@@ -1,0 +1,232 @@
+"""Inductor: its compiler, options, decompositions, passes and caches."""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch._inductor import config as inductor_config
+from torch._inductor import lowering
+from torch._inductor.codecache import cache_dir as inductor_cache_dir
+from torch._inductor.codecache import torch_key
+from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner, get_cpp_wrapper_config
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.cpu_vec_isa import pick_vec_isa
+from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes import reinplace as inductor_reinplace
+from torch._inductor.fx_passes.post_grad import (
+    decompose_auto_functionalized,
+    decompose_triton_kernel_wrapper_functional,
+    remove_noop_ops,
+)
+from torch._inductor.fx_passes.reinplace import inplaceable_foreach_ops, inplaceable_ops
+from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
+from torch._inductor.utils import BoxedBool
+from torch._inductor.virtualized import V
+
+from torchair.core.torch_private.aot import TracingContext, tracing
+from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+
+__all__ = [
+    "REBASES_WINDOWS",
+    "BoxedBool",
+    "BoxedDeviceIndex",
+    "PatternMatcherPass",
+    "V",
+    "aot_compilation",
+    "build_facts",
+    "compile_fx_inner",
+    "compiled_callable",
+    "fake_tracing",
+    "fwd_only",
+    "generated_source",
+    "get_cpp_compiler",
+    "get_cpp_wrapper_config",
+    "inductor_cache_dir",
+    "inductor_config",
+    "inductor_decompositions",
+    "inductor_reinplace",
+    "is_reinplaceable",
+    "joint_graph_passes",
+    "known_options",
+    "library_path",
+    "lower_functionalized",
+    "lowering_table",
+    "memory_format_named",
+    "native_runner",
+    "pick_vec_isa",
+    "register_replacement",
+    "remove_noops",
+    "select_decomp_table",
+    "stable_cache_keys",
+    "torch_key",
+]
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those Inductor options that this version of torch has."""
+    return {name: value for name, value in options.items() if name in inductor_config._config}
+
+
+@contextlib.contextmanager
+def fake_tracing(fake_mode: FakeTensorMode | None) -> Iterator[None]:
+    """A compile context of our own: Inductor's caches find the shapes in it, and nobody hears of strides.
+    Constants may be real tensors, and there is somebody to ask about symbols even where there are none.
+    """
+    with contextlib.ExitStack() as patches:
+        if fake_mode is not None:
+            patches.enter_context(mock.patch.object(fake_mode, "allow_non_fake_inputs", True))
+        if fake_mode is not None and fake_mode.shape_env is None:
+            patches.enter_context(mock.patch.object(fake_mode, "shape_env", ShapeEnv()))
+        patches.enter_context(tracing(TracingContext(fake_mode)))
+        patches.enter_context(V.set_fake_mode(fake_mode))
+        yield
+
+
+def memory_format_named(name: str) -> torch.memory_format:
+    """`contiguous_format` and its like."""
+    return getattr(torch, name)
+
+
+def _reduce_memory_format(kind: torch.memory_format) -> tuple[Any, ...]:
+    return memory_format_named, (str(kind).removeprefix("torch."),)
+
+
+@contextlib.contextmanager
+def stable_cache_keys() -> Iterator[None]:
+    """Inside, another program finds what this one puts into Inductor's cache. The key is a pickle with memory
+    formats in it, and pickle writes such a value as `torch.contiguous_format` of whatever module it finds
+    first that has a `torch`: a module of the user's, if that was the first to import torch. One build at a
+    time.
+    """
+    copyreg.pickle(torch.memory_format, _reduce_memory_format)
+    try:
+        yield
+    finally:
+        copyreg.dispatch_table.pop(torch.memory_format, None)
+
+
+def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphModule:
+    """The passes Inductor runs on a whole graph before `compile_fx_inner`."""
+    takes_device = "input_device" in inspect.signature(_recursive_joint_graph_passes).parameters
+    return _recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
+
+
+def is_reinplaceable(target: Any) -> bool:
+    """May Inductor make this op write into an argument?"""
+    return target in inplaceable_ops or target in inplaceable_foreach_ops
+
+
+@contextlib.contextmanager
+def aot_compilation() -> Iterator[None]:
+    """Inside, Inductor makes a shared library instead of a Python wrapper."""
+    # Before 2.13, `compile_fx_inner` leaves these options (compiled kernels are kept, …) to its caller.
+    with V.set_aot_compilation(True), inductor_config.patch(get_cpp_wrapper_config()):
+        yield
+
+
+def native_runner(path: Path, instances: int, device: torch.device) -> Any:
+    """The loader of an AOTInductor library; `instances` calls can run at the same time."""
+    if device.type == "cpu":
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), instances)
+    if device.type == "cuda":
+        cls = torch._C._aoti.AOTIModelContainerRunnerCuda
+        return cls(str(path), instances, f"cuda:{device.index or 0}", str(path.parent))
+    raise LookupError(f"no AOTInductor runner for {device.type}")
+
+
+def compiled_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]]:
+    """The generated function inside Inductor's result, without the bookkeeping around it."""
+    return getattr(compiled, "current_callable", None) or compiled
+
+
+def generated_source(compiled: Any) -> str:
+    """The text of the wrapper that Inductor generated; empty where it generated none."""
+    return getattr(compiled, "source_code", "") or ""
+
+
+def library_path(compiled: Any) -> str:
+    """The shared library that `compile_fx_inner` made inside `aot_compilation`."""
+    return compiled.filename if hasattr(compiled, "filename") else compiled
+
+
+def _fused_bernoulli(self: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
+    """A comparison that fuses with its neighbours, where Inductor would call the op on the CPU."""
+    if generator is not None:
+        return NotImplemented
+    return (torch.rand_like(self, dtype=torch.float32) < p).to(self.dtype)
+
+
+def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """Inductor makes the mean of nothing 0 where the variance is asked for at the same time."""
+    if 0 not in [x.shape[axis] for axis in dim or range(x.dim()) if isinstance(x.shape[axis], int)]:
+        return NotImplemented
+    variance = torch.ops.aten.var.correction(x, dim, correction=correction, keepdim=keepdim)
+    return variance, torch.ops.aten.mean.dim(x, dim, keepdim)
+
+
+def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+    """Of an empty source Inductor's code for a GPU reads the first element all the same."""
+    if any(isinstance(size, int) and size == 0 for size in source.shape):
+        return torch.ops.aten.clone.default(x.expand(torch.broadcast_shapes(x.shape, mask.shape)))
+    return _INDUCTOR_MASKED_SCATTER(x, mask, source)
+
+
+_INDUCTOR_MASKED_SCATTER: Callable[..., Any] = select_decomp_table()[torch.ops.aten.masked_scatter.default]
+
+
+def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Inductor's table, without what it computes wrongly."""
+    return {
+        **select_decomp_table(),
+        torch.ops.aten.var_mean.correction: _var_mean,
+        torch.ops.aten.masked_scatter.default: _masked_scatter,
+    }
+
+
+def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions for a code generator. What is run op by op stays whole: torch's own kernels,
+    with their rounding and their random numbers.
+    """
+    if kind not in ("inductor", "native"):
+        return {}
+    table = inductor_decompositions()
+    if not inductor_config.fallback_random:
+        table[torch.ops.aten.bernoulli.p] = _fused_bernoulli
+    return table
+
+
+REBASES_WINDOWS = "graph_input_storage_offsets" in inspect.getsource(lowering.as_strided)
+"""Does Inductor know that the pointer to an input includes its offset, while `as_strided` counts without?"""
+
+
+def build_facts() -> list[str]:
+    """What shapes Inductor's code besides the graph: its sources and options, the processor, the GPU."""
+    options = inductor_config.save_config_portable()
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
+    machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
+    return [torch_key().hex(), str(sorted(options.items())), machine]
+
+
+def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+    """Inductor's no-op remover."""
+    with V.set_fake_mode(fake_mode):
+        remove_noop_ops(gm.graph)
+
+
+def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+    """Higher-order nodes around mutating ops become the op itself, behind the clones that `meta` asks for."""
+    with V.set_fake_mode(fake_mode):
+        decompose_auto_functionalized(gm.graph)
+        decompose_triton_kernel_wrapper_functional(gm.graph)

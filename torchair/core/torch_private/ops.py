@@ -1,0 +1,71 @@
+"""Operators: by name, by schema, and how torch takes them apart."""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+__all__ = [
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "auto_functionalized",
+    "auto_functionalized_v2",
+    "decomposition_of",
+    "decomposition_table",
+    "find_overload",
+    "parse_schema",
+    "resolve_overload",
+    "unfunctionalized",
+]
+
+
+# Its decomposition returns attention weights in place of the log-sum-exp, and loses the fused kernel.
+_KEPT_WHOLE = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,)
+
+
+def decomposition_of(op: Any) -> Callable[..., Any] | None:
+    """How torch itself takes an operator apart: its registered decomposition, or its composite definition."""
+    if op in _KEPT_WHOLE:
+        return None
+    found = decomposition_table.get(op)
+    if found is None and isinstance(op, torch._ops.OpOverload) and op._can_decompose():
+        found = op.decompose
+    return found
+
+
+def find_overload(name: str) -> OpOverload | None:
+    """`npu.scatter_update_.default` -> the operator, or None where no library has defined it."""
+    namespace, packet, overload = name.split(".")
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    return getattr(found, overload, None)
+
+
+def resolve_overload(packet: OpOverloadPacket, args: Sequence[Any], kwargs: dict[str, Any]) -> OpOverload:
+    """The overload of a packet that a call with these (real) arguments means."""
+    name = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
+    return getattr(packet, name or "default")
+
+
+def parse_schema(text: str) -> Any:
+    """An operator's schema from its text: arguments with names, defaults and what they alias."""
+    return torch._C.parse_schema(text)
+
+
+def unfunctionalized(twin: Callable[..., Any]) -> Callable[..., Any]:
+    """A functionalisation kernel that calls `twin` on the plain tensor: nothing is cloned."""
+
+    def run(input: torch.Tensor, *rest: Any) -> None:
+        torch._sync(input)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)):
+            twin(torch._from_functional_tensor(input), *rest)
+
+    return run

@@ -1,0 +1,97 @@
+"""What a call does to memory, by the schema of its op: what it writes, and whose memory its results share.
+
+Schemas say it with alias annotations: `Tensor(a!)` is written, `Tensor(a) -> Tensor(a)` is a view. What the
+fake values say about the very tensors of a graph is in `layout.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.torch_private.inductor import is_reinplaceable
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+
+TRITON_MUTATION = "triton_kernel_wrapper_mutation"
+
+
+def mutates(target: Any) -> bool:
+    """Does the op write into an argument?"""
+    return isinstance(target, OpOverload) and target._schema.is_mutable
+
+
+def written_names(op: OpOverload) -> list[str]:
+    """The arguments of an op that it writes."""
+    return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory this call writes."""
+    if node.op != "call_function":
+        return []
+    if isinstance(node.target, HigherOrderOperator):
+        # A mutating Triton kernel may write any tensor it is given.
+        is_triton = node.target.name() == TRITON_MUTATION
+        return [n for n in node.all_input_nodes if is_triton and isinstance(n.meta.get("val"), torch.Tensor)]
+    if not mutates(node.target):
+        return []
+    names = written_names(node.target)  # type: ignore[arg-type]
+    given = [value for argument, value in arguments(node) if argument.name in names]
+    return [item for item in flat(given) if isinstance(item, fx.Node)]
+
+
+def returns_views(target: Any) -> bool:
+    """Does the schema say that a result shares memory with an argument?"""
+    return isinstance(target, OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
+
+
+def makes_views(target: Any) -> bool:
+    """Does the op return views, and write nothing?"""
+    return returns_views(target) and not mutates(target)
+
+
+def may_alias(target: Any) -> bool:
+    """Could a result share memory with an argument, or an argument be written?"""
+    if not isinstance(target, OpOverload):
+        return True
+    return any(argument.alias_info is not None for argument in target._schema.arguments)
+
+
+def may_write(target: Any) -> bool:
+    """Does the op write into an argument, or may a code generator make it do so?"""
+    return mutates(target) or isinstance(target, HigherOrderOperator) or is_reinplaceable(target)
+
+
+def views_of(node: fx.Node) -> Iterator[fx.Node]:
+    """The arguments whose memory the node's result may share."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        if returns_views(node.args[0].target):
+            yield node.args[0]
+        return
+    if not returns_views(node.target):
+        return
+    for argument, value in arguments(node):
+        if argument.alias_info is not None:
+            yield from (item for item in flat(value) if isinstance(item, fx.Node))
+
+
+def arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
+    """Schema argument and value, for each argument that is given to a call of an op."""
+    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if place < len(node.args):
+            yield argument, node.args[place]
+        elif argument.name in node.kwargs:
+            yield argument, node.kwargs[argument.name]
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """The value, or what is in it if it is a list, all the way down."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from flat(item)
+    else:
+        yield value
