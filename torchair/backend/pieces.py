@@ -6,7 +6,7 @@ cut out then, and what is left is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from torchair.capture import (
     device_row,
     inputs_of,
 )
+from torchair.capture.key import key_function
+from torchair.capture.promised import Promised
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program
 from torchair.core.source import source_of
@@ -33,6 +35,9 @@ from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.partition import Partition, partition
 from torchair.fxgraph.symbols import unbacked_in
+
+RUN_OPS = ("eager", "fx")
+"""Kinds of programs that run the ops of the graph, one by one."""
 
 Make = Callable[[fx.GraphModule, list[Any], tuple[int, ...], bool], Program]
 """A program for a graph with these fake inputs, of which these are static; whether for the host."""
@@ -64,16 +69,16 @@ class Pieces:
         partitions = partition(gm, hosts.__contains__)
         # Pieces run one after the other: one stream to capture on, and the workspaces that belong to it.
         turns = Turns(device_row(self.device), self.device)
-        programs, runs, parts = list[Program](), list[Any](), list[Runner]()
-        for each in partitions:
-            fakes = [node.meta["val"] for node in each.takes]
-            own = tuple(place for place, node in enumerate(each.takes) if node in fixed)
-            programs.append(self.make(each.gm, fakes, own, each.on_host))
+        programs = [self.make(each.gm, each.fakes, _places(each, fixed), each.on_host) for each in partitions]
+        of_pieces = [program for program, each in zip(programs, partitions, strict=True) if not each.on_host]
+        is_eager = all(program.kind in RUN_OPS for program in of_pieces)
+        runs, parts = list[Any](), list[Runner]()
+        for each, program in zip(partitions, programs, strict=True):
             if each.on_host:
-                runs.append(programs[-1])
+                runs.append(self._on_host(each, program, is_eager))
                 continue
-            passed = tuple(place for place, node in enumerate(each.takes) if node in steady)
-            parts.append(self._runner(each, programs[-1], fakes, own, passed, len(parts), turns))
+            own, passed = _places(each, fixed), _places(each, steady)
+            parts.append(self._runner(each, program, own, passed, len(parts), turns))
             runs.append(parts[-1].boxed)
             # What the caller may hold is made elsewhere then, and so is what is copied out on every call.
             if not self.policy.clone_output:
@@ -87,33 +92,36 @@ class Pieces:
         self,
         each: Partition,
         program: Program,
-        fakes: list[Any],
         static: tuple[int, ...],
         passed: tuple[int, ...],
         place: int,
         turns: Turns,
     ) -> Runner:
         facts = inputs_of(
-            each.gm, fakes, static, guarded=self.guarded, arguments=self.arguments, passed=passed
+            each.gm, each.fakes, static, guarded=self.guarded, arguments=self.arguments, passed=passed
         )
         # A size that data decides may never come again.
-        patience = PATIENCE if unbacked_in(fakes) else self.policy.patience
+        patience = PATIENCE if unbacked_in(each.fakes) else self.policy.patience
         return capture(
             program,
             facts,
             replace(self.policy, patience=patience, warm_up=place if passed else 0),
             self.device,
             f"{self.name}_{place}",
-            contract=self._contract(each.gm, fakes, program),
+            contract=_contract(each, is_eager=program.kind in RUN_OPS),
             split=self.split(each.gm, program, static),
             turns=turns,
             degradations=self.degradations,
         )
 
-    def _contract(self, gm: fx.GraphModule, fakes: list[Any], program: Program) -> Contract:
-        """What the next piece counts on."""
-        written = tuple(place for place, _ in new_values(gm))
-        return Contract(layouts_of(gm), tuple(fakes), written, is_eager=program.kind in ("eager", "fx"))
+    def _on_host(self, each: Partition, program: Program, is_eager: bool) -> Promised:
+        """Ops on the host, held to the layouts that the pieces behind them were compiled for; where these run
+        op by op, any will do.
+        """
+        facts = inputs_of(each.gm, each.fakes, ())
+        return Promised(
+            program, _contract(each, is_eager=is_eager), key_function(facts.key), self.degradations
+        )
 
     def split(
         self, gm: fx.GraphModule, program: Program, static: tuple[int, ...], contract: Contract | None = None
@@ -154,6 +162,17 @@ class Pieces:
             if node.name in between or not between:
                 what = f"a graph is recorded in {len(recorded)} pieces: {node.target} {reason}"
                 self.degradations.add(what, at=source_of(node))
+
+
+def _contract(each: Partition, *, is_eager: bool) -> Contract:
+    """What the next partition counts on."""
+    written = tuple(place for place, _ in new_values(each.gm))
+    return Contract(layouts_of(each.gm), tuple(each.fakes), written, is_eager=is_eager)
+
+
+def _places(each: Partition, nodes: Container[fx.Node]) -> tuple[int, ...]:
+    """Which of its inputs are among these nodes."""
+    return tuple(place for place, node in enumerate(each.takes) if node in nodes)
 
 
 def _inputs(gm: fx.GraphModule) -> list[fx.Node]:

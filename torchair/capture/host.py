@@ -13,7 +13,7 @@ from torch import fx
 
 from torchair.core.source import source_of
 from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
-from torchair.fxgraph.effects import flat, mutates, written_by
+from torchair.fxgraph.effects import draws, flat, mutates, written_by
 from torchair.fxgraph.symbols import unbacked_in
 from torchair.fxgraph.values import tensors_of
 
@@ -56,9 +56,8 @@ def _is_pure(node: fx.Node) -> bool:
     """Does a call give the same in every call, of the same arguments?"""
     target: Any = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
-        return node.op == "call_function" and not node.is_impure()
-    draws = torch.Tag.nondeterministic_seeded in target.tags
-    return target.namespace in ("aten", "prims") and not draws and not mutates(target)
+        return node.op == "call_function" and not node.is_impure() and not draws(node)
+    return target.namespace in ("aten", "prims") and not draws(node) and not mutates(target)
 
 
 def say(node: fx.Node) -> str:
@@ -147,7 +146,7 @@ def _is_exact(node: fx.Node) -> bool:
         return False
     if node.op == "get_attr" or not isinstance(target, OpOverload):
         return node.op == "get_attr"
-    if mutates(target) or torch.Tag.nondeterministic_seeded in target.tags:
+    if mutates(target) or draws(node):
         return False
     if not node.all_input_nodes:
         return target in FILLS or (target in FACTORIES and not value.dtype.is_floating_point)

@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from torchair.capture.host import say
-from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of
 
 
@@ -105,7 +105,7 @@ def inputs_of(
         aliases=aliases,
         origins=tuple(_origin(node, arguments) for node in placeholders),
         obstacles=tuple(_obstacles(gm, roles)),
-        random=any(map(_draws, gm.graph.nodes)),
+        random=any(map(draws, gm.graph.nodes)),
         packs=packs,
     )
 
@@ -214,8 +214,3 @@ def _obstacles(gm: fx.GraphModule, roles: Sequence[Role]) -> Iterator[str]:
 
 def _device(value: Any) -> str | None:
     return value.device.type if isinstance(value, torch.Tensor) else None
-
-
-def _draws(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
-    return torch.Tag.nondeterministic_seeded in tags

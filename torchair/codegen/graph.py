@@ -14,11 +14,17 @@ from torchair.core.source import source_of
 from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, make_fx
 from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decompositions
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.effects import mutates, written_by
+from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
 
 aten = torch.ops.aten
+SCATTERS = (
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+)
 
 
 def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
@@ -80,6 +86,8 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     if not REBASES_WINDOWS:
         _rebase_windows(made)
     _keep_copies_for_windows(made)
+    _keep_what_is_read_late(made)
+    made.recompile()  # Inductor's cache goes by the text
     return made
 
 
@@ -134,13 +142,62 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
         source: Any = copy.args[0]
         if not lies(copy.meta["val"], layout_of(source.meta["val"]), lambda number: number):
             continue
-        with gm.graph.inserting_before(copy), copy.meta["val"].fake_mode:
-            memory = gm.graph.call_function(aten.empty_like.default, (source,))
-            memory.meta["val"] = torch.empty_like(source.meta["val"])
-            sizes, strides = _numbers(source, aten.sym_size.int), _numbers(source, aten.sym_stride.int)
-        copy.target, copy.args, copy.kwargs = (
-            aten.as_strided_scatter.default, (memory, source, sizes, strides, 0), {}
-        )  # fmt: skip
+        with gm.graph.inserting_before(copy):
+            copy.replace_all_uses_with(_lasting_copy(source))
+        gm.graph.erase_node(copy)
+
+
+def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
+    """Inductor lets an op write over an input that a later `copy_` gives another value, and does not ask who
+    reads the result behind that `copy_`: who does gets a copy from before.
+    """
+    order = {node: place for place, node in enumerate(gm.graph.nodes)}
+    for write in gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
+        target, new = write.args[:2]
+        late = [
+            (value, user)
+            for value in gm.graph.nodes
+            if order[value] < order[write] and isinstance(value.meta.get("val"), torch.Tensor)
+            for user in value.users
+            if order[user] > order[write] and _source(value) is not _source(new)
+        ]
+        copies: dict[fx.Node, fx.Node] = {}
+        for value, user in late:
+            if not _may_lie_over(_source(value), target):
+                continue
+            if value not in copies:
+                with gm.graph.inserting_before(write):
+                    copies[value] = _lasting_copy(value)
+            user.replace_input_with(value, copies[value])
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """What has the elements of a value, for Inductor, which takes copies out that change no stride."""
+    while True:
+        root, _ = root_of(node)
+        if root.target is not aten.clone.default:
+            return root
+        node = root.args[0]  # type: ignore[assignment]
+
+
+def _may_lie_over(node: fx.Node, target: Any) -> bool:
+    """May Inductor put the result of this node into the memory of `target`?"""
+    if node.op != "call_function" or not (may_write(node.target) or node.target in SCATTERS):
+        return False
+    sources = [_source(source) for source in node.all_input_nodes]
+    return any(source is target or _may_lie_over(source, target) for source in sources)
+
+
+def _lasting_copy(source: fx.Node) -> fx.Node:
+    """A copy that Inductor does not take out: a write into new memory."""
+    graph = source.graph
+    with source.meta["val"].fake_mode:
+        memory = graph.call_function(aten.empty_like.default, (source,))
+        memory.meta["val"] = torch.empty_like(source.meta["val"])
+        where = _numbers(memory, aten.sym_size.int), _numbers(memory, aten.sym_stride.int)
+        copy = graph.call_function(aten.as_strided_scatter.default, (memory, source, *where, 0))
+        copy.meta = {**source.meta, "val": torch.empty_like(source.meta["val"])}
+    return copy
 
 
 def _numbers(source: fx.Node, op: Any) -> list[Any]:

@@ -79,6 +79,18 @@ def views_of(node: fx.Node) -> Iterator[fx.Node]:
             yield from (item for item in flat(value) if isinstance(item, fx.Node))
 
 
+def draws(node: fx.Node) -> bool:
+    """Does a call draw random numbers, or one of the graphs that it is given?"""
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags
+    owner = node.graph.owning_module
+    names = [str(source.target) for source in node.all_input_nodes if source.op == "get_attr"]
+    inner = [found for name in names if isinstance(found := getattr(owner, name, None), fx.GraphModule)]
+    return any(draws(call) for gm in inner for call in gm.graph.nodes)
+
+
 def arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
     """Schema argument and value, for each argument that is given to a call of an op."""
     for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]

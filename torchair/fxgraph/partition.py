@@ -14,12 +14,12 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 
-from torchair.core.torch_private.ops import OpOverload
-from torchair.fxgraph.effects import mutates, written_by
+from torchair.fxgraph.effects import draws, mutates, written_by
 from torchair.fxgraph.layout import root_of, viewed_by
 from torchair.fxgraph.symbols import unbacked_in
 
@@ -34,6 +34,11 @@ class Partition:
     on_host: bool
     takes: tuple[fx.Node, ...]
     gives: tuple[fx.Node, ...]
+
+    @property
+    def fakes(self) -> list[Any]:
+        """What is known of its inputs."""
+        return [node.meta["val"] for node in self.takes]
 
 
 def partition(gm: fx.GraphModule, needs_host: Callable[[fx.Node], bool]) -> list[Partition]:
@@ -153,10 +158,7 @@ def _dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
 
 def _has_order(node: fx.Node) -> bool:
     """Does it matter what else ran before, beside who made its arguments and wrote them?"""
-    if not isinstance(node.target, OpOverload):
-        return node.is_impure()
-    draws = torch.Tag.nondeterministic_seeded in node.target.tags
-    return draws or (node.is_impure() and not mutates(node.target))
+    return draws(node) or (node.is_impure() and not mutates(node.target))
 
 
 def _owners(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
