@@ -20,6 +20,7 @@ import torchair
 from torchair import npugraph_ex
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
+from torchair.core.errors import BadOptionType
 
 MODES = ("max-autotune", "npugraph_ex")
 
@@ -377,3 +378,12 @@ def test_a_loop_from_a_tracer_without_symbols() -> None:
     x, n = torch.tensor(0.3), torch.tensor(4.0)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x, n), polynomial(x, n))
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(BadOptionType, match="compiler_config must be a CompilerConfig"):
+        torchair.explain(torch.sin, torch.ones(2), compiler_config={"mode": "max-autotune"})  # type: ignore[arg-type]
+    with pytest.raises(BadOptionType, match="custom_decompositions must map"):
+        torchair.get_npu_backend(custom_decompositions=[1])  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="options= takes names of options"):
+        torch.compile(torch.sin, backend="npu", options={1: 2})(torch.ones(2))  # type: ignore[dict-item]

@@ -21,7 +21,7 @@ from torchair.capture import DEVICES
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import walk
 from torchair.core.degraded import STRICT, Degradations
-from torchair.core.errors import Degraded, DegradedWarning
+from torchair.core.errors import BadOption, Degraded, DegradedWarning
 
 
 @pytest.fixture
@@ -204,6 +204,34 @@ def test_a_text_has_its_line_and_its_cure() -> None:
         told.add("it is slow", at="/a/model.py:41   x[mask] += y", next="use where")
     assert [str(one.message) for one in said] == ["it is slow (model.py:41  x[mask] += y); use where"]
     assert (said[0].filename, said[0].lineno) == ("/a/model.py", 41)
+
+
+@pytest.mark.parametrize(("value", "strict"), [("1", True), ("on", True), ("0", False), ("", False)])
+def test_strict_by_environment(value: str, strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STRICT, value)
+    assert Degradations().strict == strict
+
+
+def test_a_typo_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STRICT, "ture")
+    with pytest.raises(BadOption, match="TORCHAIR_STRICT is neither on nor off"):
+        Degradations()
+
+
+def test_two_graphs_with_one_trouble_are_two_causes(row: SimulatedDevice) -> None:
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    def second(x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always", DegradedWarning)
+        for fn in (first, second):
+            run, kept = compiled(fn, "npugraph_ex", False), [torch.zeros(3) for _ in range(9)]
+            for x in kept:
+                run(x)
+    assert ["x.add_(1)" in str(one.message) for one in said] == [True, False]
 
 
 SCRIPT = """

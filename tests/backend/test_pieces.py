@@ -163,3 +163,86 @@ def test_the_report_lists_the_pieces() -> None:
     report = runner.report()
     assert [[recording.replays > 0 for recording in part.recordings] for part in report.parts] == [[True]] * 2
     assert all(str(part) in str(report) for part in report.parts)
+
+
+def test_numbers_drawn_in_a_branch_keep_their_turn(row: SimulatedDevice) -> None:
+    def fn(x: torch.Tensor, flag: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = torch.rand_like(x)
+        return first, torch.cond(
+            flag, lambda x: x + torch.rand_like(x), lambda x: x - torch.rand_like(x), (x,)
+        )
+
+    run = compiled(fn, "npugraph_ex", dynamic=False)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegradedWarning)
+        for call in range(5):
+            given = torch.randn(3), torch.tensor(call % 2 == 0)
+            torch.manual_seed(call)
+            wanted = fn(*given)
+            torch.manual_seed(call)
+            torch.testing.assert_close(run(*given), wanted)
+
+
+@torch.library.custom_op("airtest::turned", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
+def turned(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).t().contiguous().t()
+
+
+@turned.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_pieces_get_the_layouts_they_were_compiled_for(row: SimulatedDevice, codegen: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return turned(x + 1).cumsum(0) * 3
+
+    run = compiled(fn, "npugraph_ex", codegen, dynamic=False)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegradedWarning)
+        for _ in range(6):
+            x = torch.randn(3, 5)
+            torch.testing.assert_close(run(x), fn(x))
+    assert row.replays > 4
+
+
+def test_strides_that_only_data_decide_are_right_and_told_once(row: SimulatedDevice) -> None:
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.permute(2, 0, 1)[:, mask].cos() * 2
+
+    run = compiled(fn, "npugraph_ex", "inductor", dynamic=False)
+    config = {"capture_dynamic_output_shape_ops": True}
+    with torch.no_grad(), torch._dynamo.config.patch(config), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", DegradedWarning)
+        for call in range(6):
+            given = torch.randn(4, 5, 3), torch.arange(4) <= call % 3
+            wanted = fn(*given)
+            got = run(*given)
+            torch.testing.assert_close(got, wanted)
+            assert got.stride() == wanted.stride() or wanted.shape[1] == 1
+    texts = [str(one.message) for one in said]
+    assert len([text for text in texts if "strides" in text]) <= 1, texts
+
+
+@torch.library.custom_op("airtest::breaks_and_writes", mutates_args=("x",))
+def breaks_and_writes(x: torch.Tensor) -> None:
+    if DEVICES["cpu"].is_capturing():
+        raise RuntimeError("not while capturing")
+    x.add_(1)
+
+
+def test_an_op_that_breaks_a_recording_from_inside_another_is_cut_out(row: SimulatedDevice) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        breaks_and_writes(y)
+        return y.cos() * 2
+
+    run = compiled(fn, "npugraph_ex", dynamic=False)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", DegradedWarning)
+        for _ in range(8):
+            x = torch.randn(3)
+            torch.testing.assert_close(run(x), fn(x))
+    assert row.replays > 4
+    assert "recorded in 2 pieces" in str(said[0].message)

@@ -124,3 +124,22 @@ def test_memory_of_a_backward_graph_is_not_overwritten(row: SimulatedDevice) -> 
             (want,) = torch.autograd.grad((x.sin() * x.exp()).sum(), x)
             torch.testing.assert_close(grad, want)
     assert row.replays > 3
+
+
+@pytest.mark.parametrize("blocks", [3, 8])
+def test_modules_that_share_a_graph_are_recorded_each(row: SimulatedDevice, blocks: int) -> None:
+    """Blocks that are compiled one by one have one graph; their parameters are inputs."""
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(blocks))
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = "npugraph_ex", "eager"
+    run = torch.compile(
+        lambda layer, x: layer(x), backend=torchair.get_npu_backend(compiler_config=config), dynamic=False
+    )
+    with torch.no_grad():
+        for _ in range(30):
+            before = row.replays
+            x = torch.randn(2, 4)
+            for layer in layers:
+                torch.testing.assert_close(run(layer, x), layer(x))
+    assert row.replays - before == blocks, "in the end all of them are replayed"
+    assert row.replays >= 25 * blocks

@@ -118,6 +118,19 @@ def test_kernels_that_cannot_be_made_are_told(
         strict.take()
 
 
+def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(order: Order, folder: Any) -> str:
+        raise OSError("no room")
+
+    monkeypatch.setattr(static_kernels, "_compile_elsewhere", fail)
+    jobs = [job(Degradations()) for _ in range(2)]
+    for each in jobs:
+        WORKER.give(each)
+    assert WORKER.wait(30)
+    with pytest.warns(DegradedWarning, match="not compiled: OSError: no room"):
+        assert [each.take() for each in jobs] == [None, None]
+
+
 @pytest.mark.parametrize("force_eager", [False, slow(True)])
 def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch, force_eager: bool) -> None:
     """The whole way, with the real compiler process."""

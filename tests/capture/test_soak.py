@@ -14,6 +14,7 @@ import torch
 
 from tests.capture.simulated import CPU, SimulatedDevice, make
 from torchair.capture import DEVICES
+from torchair.core.errors import DegradedWarning
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,9 @@ def churn(row: Any, device: torch.device, sizes: int) -> tuple[Any, list[int]]:
 
 def test_ten_thousand_sizes_keep_memory_bounded() -> None:
     row = SimulatedDevice()
-    runner, _ = churn(row, CPU, 10_000)
+    with pytest.warns(DegradedWarning, match="dropped before they are replayed.*raise capture_limit") as said:
+        runner, _ = churn(row, CPU, 10_000)
+    assert len(said) == 1
     report = runner.report()
     assert len({r.key for r in report.recordings}) <= 8
     assert row.live <= 1 + 2 * 8
@@ -80,7 +83,8 @@ def test_ten_thousand_sizes_keep_memory_bounded() -> None:
 @pytest.mark.cuda
 def test_ten_thousand_sizes_on_a_gpu() -> None:
     device = torch.device("cuda", 0)
-    _, taken = churn(DEVICES["cuda"], device, 10_000)
+    with pytest.warns(DegradedWarning, match="dropped before they are replayed"):
+        _, taken = churn(DEVICES["cuda"], device, 10_000)
     assert taken[-1] <= taken[len(taken) // 2] + (32 << 20)
 
 

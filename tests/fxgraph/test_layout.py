@@ -21,6 +21,7 @@ from torchair.backend.settings import Settings
 from torchair.capture.promised import Promised
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
+from torchair.core.log import logger
 from torchair.core.overlaps import careful_overlaps
 from torchair.core.torch_private.fake import make_fx
 from torchair.core.torch_private.inductor import REBASES_WINDOWS
@@ -151,6 +152,7 @@ class Body:
 
 def wrongly(promised: Callable[..., Any], done: Callable[..., Any], *args: torch.Tensor) -> list[Any]:
     """The results of a program that does something else than its graph promised, three calls alike."""
+    logger.forget()
     gm = make_fx(promised, tracing_mode="fake")(*args)
     fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
     held = Promised(Body(done), Contract(layouts_of(gm), fakes), lambda args: "one key")

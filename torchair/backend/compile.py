@@ -25,13 +25,15 @@ from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Policy, Runner, capture, device_row, inputs_of
 from torchair.capture.host import move_to_device, why_on_host
 from torchair.codegen import build
-from torchair.codegen.program import Anchored
+from torchair.codegen.graph import is_custom
+from torchair.codegen.program import Anchored, Doubted
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Program
+from torchair.core.source import first_source, source_of
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
 from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.device_graph import TraceFiles
@@ -42,6 +44,7 @@ from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.layout import (
     Layout,
     absolute_inputs,
@@ -122,7 +125,8 @@ def compile_fx(
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
     """
-    detours = Detours(without_ir=settings.captures, degradations=Degradations(settings.strict))
+    degradations = Degradations(settings.strict, first_source(gm))
+    detours = Detours(without_ir=settings.captures, degradations=degradations)
     while True:
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
@@ -142,7 +146,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     settings = stage.settings
     context = pass_context(stage)
     if files is not None:
-        files.degradations = stage.degradations
+        files.degradations = Degradations(settings.strict)
         files.graph(gm)
         context.observe = files.after_pass
     # Who may have to run the graph as it is: dumps of it, and calls that begin elsewhere in a storage.
@@ -429,7 +433,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
         graph = lowered
         if kind == "eager" and not (settings.captures and asked_for == "eager"):
             graph = run(LOWERED_PASSES, copy_graph(lowered), pass_context(stage, kind))
-        return build(
+        program = build(
             kind,
             graph,
             stage.inputs,
@@ -441,6 +445,10 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             inference=stage.is_inference,
             kept_only=settings.codegen != kind,
         )
+        custom = [node for node in graph.graph.nodes if is_custom(node.target)]
+        if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):
+            return program
+        return Doubted(program, partial(make, "eager"), stage.degradations, source_of(custom[0]))
 
     return _with_fall_back(make, asked_for, stage)
 

@@ -15,7 +15,7 @@ from torch import fx
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx as compile_graph
 from torchair.backend.compiled import CompiledGraph
-from torchair.backend.settings import settle
+from torchair.backend.settings import checked, settle, shown
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
@@ -39,30 +39,18 @@ def get_npu_backend(
     if misplaced:
         raise BadOptionType(
             "get_npu_backend takes its arguments by name",
-            got=_shown(misplaced[0]),
+            got=shown(misplaced[0]),
             next="get_npu_backend(compiler_config=config)",
         )
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     _warn(config)
+    if custom_decompositions is not None and not isinstance(custom_decompositions, Mapping):
+        raise BadOptionType(
+            "custom_decompositions must map op overloads to functions", got=shown(custom_decompositions)
+        )
     return functools.partial(
         _backend, compiler_config=config, decompositions=dict(custom_decompositions or {})
     )
-
-
-def checked(config: Any) -> Config:
-    """The config, if it is one."""
-    if isinstance(config, Config):
-        return config
-    raise BadOptionType(
-        "compiler_config must be a CompilerConfig",
-        got=_shown(config),
-        next="config = torchair.CompilerConfig(), then assign its options; "
-        "torch.compile(options={...}) takes flat names",
-    )
-
-
-def _shown(value: Any) -> str:
-    return f"{value!r} ({type(value).__name__})"
 
 
 def _warn(config: Config) -> None:

@@ -15,7 +15,7 @@ from torch import fx
 
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import input_facts, pass_context, prepare, to_ir
-from torchair.backend.settings import Settings, idle_options, settle
+from torchair.backend.settings import Settings, checked, idle_options, settle
 from torchair.capture import Role
 from torchair.capture.host import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
@@ -109,7 +109,7 @@ def explain(
     Nothing is compiled for a device: the traced graphs run eagerly once, so the call has the model's side
     effects once.
     """
-    config = CompilerConfig() if compiler_config is None else compiler_config
+    config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     found = Explanation(idle_options=idle_options(config))
     settings = settle(config)
 

@@ -30,6 +30,7 @@ from torchair.core.degraded import Degradations
 from torchair.core.program import Program
 from torchair.core.source import source_of
 from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.ops import OpOverload
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
@@ -73,12 +74,17 @@ class Pieces:
         of_pieces = [program for program, each in zip(programs, partitions, strict=True) if not each.on_host]
         is_eager = all(program.kind in RUN_OPS for program in of_pieces)
         runs, parts = list[Any](), list[Runner]()
+        settled = 0  # calls until all pieces so far are recorded, and their results where they stay
         for each, program in zip(partitions, programs, strict=True):
             if each.on_host:
                 runs.append(self._on_host(each, program, is_eager))
                 continue
             own, passed = _places(each, fixed), _places(each, steady)
-            parts.append(self._runner(each, program, own, passed, len(parts), turns))
+            # A size that data decides may never come again.
+            patience = PATIENCE if unbacked_in(each.fakes) else self.policy.patience
+            waits = replace(self.policy, patience=patience, warm_up=settled if passed else 0)
+            settled = max(settled, waits.warm_up + patience + 1)
+            parts.append(self._runner(each, program, own, passed, waits, turns, len(parts)))
             runs.append(parts[-1].boxed)
             # What the caller may hold is made elsewhere then, and so is what is copied out on every call.
             if not self.policy.clone_output:
@@ -94,20 +100,19 @@ class Pieces:
         program: Program,
         static: tuple[int, ...],
         passed: tuple[int, ...],
-        place: int,
+        policy: Policy,
         turns: Turns,
+        number: int,
     ) -> Runner:
         facts = inputs_of(
             each.gm, each.fakes, static, guarded=self.guarded, arguments=self.arguments, passed=passed
         )
-        # A size that data decides may never come again.
-        patience = PATIENCE if unbacked_in(each.fakes) else self.policy.patience
         return capture(
             program,
             facts,
-            replace(self.policy, patience=patience, warm_up=place if passed else 0),
+            policy,
             self.device,
-            f"{self.name}_{place}",
+            f"{self.name}_{number}",
             contract=_contract(each, is_eager=program.kind in RUN_OPS),
             split=self.split(each.gm, program, static),
             turns=turns,
@@ -129,7 +134,7 @@ class Pieces:
         """What takes over where an op breaks the recording of `gm`."""
 
         def split(error: CannotRecord) -> Runner | None:
-            calls = list(gm.graph.find_nodes(op="call_function", target=error.op))
+            calls = [node for node in gm.graph.nodes if _runs(node, error.op)]
             if program.kind == "eager" and error.place < len(calls):
                 calls = calls[error.place : error.place + 1]
             if not calls:
@@ -162,6 +167,17 @@ class Pieces:
             if node.name in between or not between:
                 what = f"a graph is recorded in {len(recorded)} pieces: {node.target} {reason}"
                 self.degradations.add(what, at=source_of(node))
+
+
+def _runs(node: fx.Node, op: OpOverload) -> bool:
+    """Is this a call of the op, of its twin that writes in place or into `out`, or of something around it?"""
+    target = node.target
+    if node.op != "call_function" or target is op:
+        return target is op
+    if isinstance(target, OpOverload):
+        name, other = target._schema.name, op._schema.name
+        return name.removesuffix("_") == other.removesuffix("_")
+    return op in node.args
 
 
 def _contract(each: Partition, *, is_eager: bool) -> Contract:

@@ -12,7 +12,7 @@ from torchair.configs.compiler_config import OptionTree
 from torchair.configs.freeze import Config, freeze
 from torchair.configs.interactions import resolve
 from torchair.configs.option import walk
-from torchair.core.errors import Degraded
+from torchair.core.errors import BadOptionType, Degraded
 from torchair.core.log import logger
 
 CAPTURE_MODES = ("npugraph_ex", "reduce-overhead")
@@ -185,3 +185,20 @@ def idle_options(config: Config) -> dict[str, str]:
 
 
 NOBODY = "nothing in this version acts on it"
+
+
+def checked(config: Any) -> Config:
+    """The config, if it is one."""
+    if isinstance(config, Config):
+        return config
+    raise BadOptionType(
+        "compiler_config must be a CompilerConfig",
+        got=shown(config),
+        next="config = torchair.CompilerConfig(), then assign its options; "
+        "torch.compile(options={...}) takes flat names",
+    )
+
+
+def shown(value: Any) -> str:
+    """A wrong value and its type, for an error."""
+    return f"{value!r} ({type(value).__name__})"

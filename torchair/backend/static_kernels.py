@@ -29,6 +29,7 @@ from torchair.capture.promised import Promised
 from torchair.codegen import build
 from torchair.codegen.inductor import TUNED
 from torchair.core.degraded import Degradations
+from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
 from torchair.core.program import Program
@@ -125,12 +126,18 @@ class Job(Pending):
     def run(self) -> None:
         """Compile in a process of its own. Without the cache on disk the taker has to do it."""
         began = time.perf_counter()
-        if self._order.cached:
-            with tempfile.TemporaryDirectory(prefix="torchair-static-") as folder:
-                self._failed = _compile_elsewhere(self._order, Path(folder))
+        try:
+            self._compile()
+        except Exception as error:
+            self._failed = f"{type(error).__name__}: {first_line(error)}"
         if not self._failed:
             logger.event("static kernels for %s: ready in %.1f s", self._title, time.perf_counter() - began)
         self.is_done.set()
+
+    def _compile(self) -> None:
+        if self._order.cached:
+            with tempfile.TemporaryDirectory(prefix="torchair-static-") as folder:
+                self._failed = _compile_elsewhere(self._order, Path(folder))
 
     def take(self) -> Program | None:
         """The program, from the cache; None when it could not be made."""

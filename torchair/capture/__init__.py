@@ -20,7 +20,7 @@ from torchair.capture.policy import Policy, why_not
 from torchair.capture.pool import Turns
 from torchair.capture.promised import Promised
 from torchair.capture.record import CannotRecord
-from torchair.capture.replay import Recorded, ReplayRunner, Split
+from torchair.capture.replay import NO_STATIC_KERNELS, Recorded, ReplayRunner, Split
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
@@ -87,8 +87,11 @@ def capture(
         )
     if parts is not None:
         if specialist is not None:
-            degradations.add("static_kernel_compile has no effect on a graph that is recorded in pieces")
-        how = f"recorded in {len(parts)} pieces" if parts else "all of its ops need the host"
+            degradations.add(NO_STATIC_KERNELS)
+        how = "recorded in 1 piece" if len(parts) == 1 else f"recorded in {len(parts)} pieces"
+        if not parts:
+            how = "all of its ops need the host"
+            degradations.add(f"a graph is not recorded, its ops run one by one: {how}", here=True)
         plain = Telling if telling else Runner
         runner = plain(program, inputs, policy, device, name, how, degradations=degradations)
         runner.parts = parts
@@ -114,7 +117,7 @@ def capture(
             bound = TellingBoundRunner if telling else BoundRunner
             return bound(program, inputs, policy, device, name, row, specialist, degradations=degradations)
         if row.graph is not None:
-            degradations.add(f"a graph is not recorded, its ops run one by one: {reason}")
+            degradations.add(f"a graph is not recorded, its ops run one by one: {reason}", here=True)
     if specialist is not None:
         special = TellingSpecialRunner if telling else SpecialRunner
         return special(program, inputs, policy, device, name, reason, specialist, degradations=degradations)

@@ -86,7 +86,7 @@ class Promised:
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
-        if not looks or self._contract.is_static:
+        if self._contract.is_static:
             mends = Mends(marked, looks, tuple(faults))
             self._known[key] = NOTHING if mends == NOTHING else mends
         if faults:
@@ -115,4 +115,5 @@ class Promised:
     def _report(self, faults: dict[int, str]) -> None:
         place, what = next(iter(faults.items()))
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        self._degradations.add(f"output {place} {what}{more}; a copy or a view puts it right on every call")
+        what = f"output {place} {what}{more}; a copy or a view puts it right on every call"
+        self._degradations.add(what, here=True)

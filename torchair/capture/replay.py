@@ -12,8 +12,8 @@ The life of a key:
 * recordings overlay their workspace. All but the first of a pool end by moving their outputs to memory of
   their own, where no replay of another recording can write.
 * an input that is used in place has moved: recorded again under the same key. A second move keeps the older
-  binding beside the new one (double buffers); an input that moves on every call makes the call run
-  directly.
+  bindings beside the new one (double buffers, modules that share a graph); an input that is somewhere new
+  on every call makes the call run directly.
 * more keys than the limit: the key unused for the longest time is dropped. One that comes back must be
   asked for once more for every time it was dropped before it is recorded again, so a cycle of many shapes
   does not capture all day.
@@ -53,7 +53,12 @@ from torchair.core.torch_private.memory import is_profiling
 
 TURNS = 2  # recordings of one key that take turns while outputs are held
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
+BINDINGS = 64  # sets of addresses that one key has recordings for (modules that share a graph, buffers)
+MAX_NEW = 32  # calls in a row whose sizes are not recorded, and nobody is told
+MAX_UNUSED = 8  # recordings that are dropped before they are replayed, and nobody is told
 REMEMBERED = 4096  # dropped keys that are remembered
+
+NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in pieces"
 
 Split = Callable[[CannotRecord], "Runner | None"]
 """Runs the graph in pieces, without the op that broke a recording; None where there is no such piece."""
@@ -71,9 +76,8 @@ class Entry:
         self.recordings: list[Recording] = []
         self.moves = 0
         self.unprofitable_recaptures = 0  # in a row
-        self.last_direct_addresses: list[int] | None = (
-            None  # addresses of the last call that ran directly for moving
-        )
+        # Where inputs were in calls that ran directly because one had moved: what comes again is recorded.
+        self.direct_addresses: OrderedDict[tuple[int, ...], None] = OrderedDict()
         self.own_buffers = False  # plain inputs got buffers after all
         self.output_sizes: list[int] = []
         self.draws = False  # running it advances the random generator
@@ -118,7 +122,8 @@ class ReplayRunner(Runner):
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._drops: Counter[Hashable] = Counter()
         self._asked: Counter[Hashable] = Counter()
-        self._dropped = 0
+        self._dropped = self._unused = 0
+        self._fresh = 0  # calls in a row with sizes that are not recorded yet
         self._last: Hashable = None
         self._gave_up = False
         self._failure: Exception | None = None  # of the last attempt to record
@@ -162,6 +167,7 @@ class ReplayRunner(Runner):
             entry = self._entries.get(key)
             if entry is None:
                 return self._first_call(key, args)
+            self._fresh = 0
             if key != self._last:
                 self._entries.move_to_end(key)
                 self._last = key
@@ -254,22 +260,33 @@ class ReplayRunner(Runner):
         moved = latest.ledger.moved(args)
         what = moved_text(self.inputs, moved)
         entry.unprofitable_recaptures = entry.unprofitable_recaptures + 1 if latest.replays <= 1 else 0
-        now = latest.ledger.read(args)
-        if (
-            entry.unprofitable_recaptures >= MAX_UNPROFITABLE_RECAPTURES
-            and now != entry.last_direct_addresses
-        ):
-            entry.last_direct_addresses = now
-            self.book.direct[f"{what} on every call"] += 1
-            self.degradations.add(
-                f"{what} on every call, so the ops of its graph run one by one",
-                next="keep the tensor and write into it",
-            )
+        now = tuple(latest.ledger.read(args))
+        is_new = now not in entry.direct_addresses
+        if is_new and entry.unprofitable_recaptures >= MAX_UNPROFITABLE_RECAPTURES:
+            self._note_direct(entry, now, moved, what)
             return None
+        entry.direct_addresses.pop(now, None)
         entry.moves += 1
-        return self._record_again(
-            entry, args, cause_of(self.inputs, moved), what, keep=1 if entry.moves > 1 else 0
-        )
+        keep = BINDINGS - 1 if entry.moves > 1 else 0
+        return self._record_again(entry, args, cause_of(self.inputs, moved), what, keep=keep)
+
+    def _note_direct(self, entry: Entry, now: tuple[int, ...], moved: list[int], what: str) -> None:
+        """A call runs directly because inputs are where they never were. Where parameters move too, it is for
+        another module that shares the graph: its turn comes again, unless there are too many of them.
+        """
+        self.book.direct[f"{what} on every call"] += 1
+        entry.direct_addresses[now] = None
+        is_full = len(entry.direct_addresses) > BINDINGS
+        if is_full:
+            entry.direct_addresses.popitem(last=False)
+        roles = {self.inputs.roles[index] for index in moved}
+        if is_full or Role.PARAMETER not in roles:
+            first = moved_text(self.inputs, moved[:1])
+            self.degradations.add(
+                f"{first} on every call, so the ops of its graph run one by one",
+                next="keep the tensor and write into it",
+                here=True,
+            )
 
     def _record_again(
         self, entry: Entry, args: list[Any], cause: Cause, what: str, *, keep: int
@@ -292,9 +309,7 @@ class ReplayRunner(Runner):
         if self._asked[key] < self._drops[key] + self._patience:
             if len(self._asked) > REMEMBERED:
                 self._asked.clear()
-            self._asked[key] += 1
-            dropped = self._drops[key] > 0
-            self.book.direct["its recording was dropped at capture_limit" if dropped else "new sizes"] += 1
+            self._note_new(key)
             return outputs
         self._asked.pop(key, None)
         while len(self._entries) >= self.policy.capture_limit:
@@ -308,6 +323,20 @@ class ReplayRunner(Runner):
             if self._specialist is not None:
                 entry.pending = self._specialist(key, kept)
         return outputs
+
+    def _note_new(self, key: Hashable) -> None:
+        """A call with these sizes ran directly; they are recorded once they have come often enough."""
+        self._asked[key] += 1
+        is_warm_up = self._asked[key] <= self.policy.warm_up
+        dropped = "its recording was dropped at capture_limit" if self._drops[key] else "new sizes"
+        self.book.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
+        self._fresh += 1
+        if self._fresh == MAX_NEW and self.policy.counts and not self._dropped:
+            self.degradations.add(
+                f"{MAX_NEW} calls in a row had new sizes, so the ops of its graph run one by one",
+                next="pad to a few sizes",
+                here=True,
+            )
 
     def _take_over(self, entry: Entry, program: Program, args: list[Any]) -> list[Any]:
         """A better program for this key: it runs directly once, which warms it up, and is recorded."""
@@ -432,6 +461,14 @@ class ReplayRunner(Runner):
         if len(self._drops) > REMEMBERED:
             self._drops.clear()
         self._drops[key] += 1
+        self._unused += not any(recording.replays for recording in entry.recordings)
+        if self._unused == MAX_UNUSED:
+            self.degradations.add(
+                f"recordings are dropped before they are replayed: more sizes come than capture_limit "
+                f"({self.policy.capture_limit}) keeps",
+                next="pad to fewer sizes, or raise capture_limit",
+                here=True,
+            )
         self._drop(entry.recordings)
         self.book.keys(len(self._entries))
 
@@ -455,6 +492,8 @@ class ReplayRunner(Runner):
 
     def _hand_over(self, other: Runner, reason: str) -> None:
         """Another runner, which records the graph in pieces, runs it from now on."""
+        if self._specialist is not None:
+            self.degradations.add(NO_STATIC_KERNELS)
         self._forget(f"{other.why_not}: {reason}")
         self.program, self.parts = other.program, other.parts
 
@@ -462,7 +501,7 @@ class ReplayRunner(Runner):
         """Run directly from now on."""
         self._forget(reason)
         self._gave_up = True
-        self.degradations.add(f"a graph is not recorded, its ops run one by one: {reason}")
+        self.degradations.add(f"a graph is not recorded, its ops run one by one: {reason}", here=True)
 
     def _forget(self, reason: str) -> None:
         self.why_not = reason
@@ -501,6 +540,7 @@ class ReplayRunner(Runner):
             direct=dict(self.book.direct),
             dropped=self._dropped,
             static_bytes=self._arena.nbytes,
+            parts=self._report_parts(),
         )
 
     def _why_copied(self, role: Role) -> str:

@@ -89,6 +89,8 @@ class Report:
 
     def __str__(self) -> str:
         state = f"not recorded: {self.why_not}" if self.why_not else f"{len(self.recordings)} recordings"
+        if self.parts:
+            state = self.why_not or ""
         lines = [f"{self.name} ({self.program} on {self.device}): {state}"]
         lines += _table(
             ("input", "role", "bytes/call", "why"),

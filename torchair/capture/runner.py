@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -102,8 +103,12 @@ class Runner:
             str(self.device),
             self.why_not,
             tuple(self.degradations.texts),
-            parts=tuple(part.report() for part in self.parts),
+            parts=self._report_parts(),
         )
+
+    def _report_parts(self) -> tuple[Report, ...]:
+        """Of the pieces; what was less than promised, the report of the whole lists."""
+        return tuple(replace(part.report(), degradations=()) for part in self.parts)
 
 
 class SpecialRunner(Runner):

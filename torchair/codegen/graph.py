@@ -13,12 +13,14 @@ from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
 from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, make_fx
 from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decompositions
+from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
 
 aten = torch.ops.aten
+WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
 SCATTERS = (
     aten.slice_scatter.default,
     aten.select_scatter.default,
@@ -78,6 +80,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     """The form Inductor wants: functional ATen after its decompositions, in nodes of our own."""
     _check_windows(gm)
     _check_statistics(gm)
+    _check_strides(gm)
     functional = is_functional(gm)
     if decomposed and functional:
         made = copy_graph(gm)
@@ -119,6 +122,22 @@ def _check_statistics(gm: fx.GraphModule) -> None:
             )
 
 
+def _check_strides(gm: fx.GraphModule) -> None:
+    """Of some ops torch tells Inductor other strides than their results have; its code would read others."""
+    for node in gm.graph.nodes:
+        if node.target in WRONG_STRIDES:
+            raise NotPossible(
+                f"{node.target} has other strides than torch tells Inductor",
+                at=source_of(node),
+                next="compile what comes before and after it",
+            )
+
+
+def is_custom(target: Any) -> bool:
+    """Is it neither torch's op nor ours? Then nobody has checked that results have the layouts it tells."""
+    return isinstance(target, OpOverload) and target.namespace not in ("aten", "prims", "torchair", "npu")
+
+
 def _rebase_windows(gm: fx.GraphModule) -> None:
     """To Inductor an input begins at its first element, to `as_strided` at the start of its storage."""
     for node in gm.graph.find_nodes(op="call_function", target=aten.as_strided.default):
@@ -151,8 +170,8 @@ def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
     """Inductor lets an op write over an input that a later `copy_` gives another value, and does not ask who
     reads the result behind that `copy_`: who does gets a copy from before.
     """
-    order = {node: place for place, node in enumerate(gm.graph.nodes)}
-    for write in gm.graph.find_nodes(op="call_function", target=aten.copy_.default):
+    for write in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
+        order = {node: place for place, node in enumerate(gm.graph.nodes)}
         target, new = write.args[:2]
         late = [
             (value, user)

@@ -49,7 +49,8 @@ def build(
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
     mode = graph.fake_mode_of(gm, inputs)
     device = device_of(gm)
-    wanted = OPTIONS | (GUARDED if guarded else {}) | (NO_CACHE if not cached else {})
+    has_custom_ops = any(graph.is_custom(node.target) for node in gm.graph.nodes)
+    wanted = OPTIONS | (GUARDED if guarded and not has_custom_ops else {}) | (NO_CACHE if not cached else {})
     if tuned and device is not None:
         wanted |= TUNED.get(device.type, {})
     options = known_options(wanted)

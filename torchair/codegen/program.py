@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 from torchair.core.degraded import Degradations
+from torchair.core.errors import first_line
 from torchair.core.program import Program
+
+CHECKED = "expected size"
+"""How the error of a check in Inductor's code begins."""
 
 
 class Boxed:
@@ -73,8 +77,49 @@ class Anchored:
                     now = args[index].storage_offset()
                     self._degradations.add(
                         f"input {index} begins at {now} of its storage, and at {offset} when it was traced; "
-                        "as_strided counts from the start of the storage, so the ops run one by one"
+                        "as_strided counts from the start of the storage, so the ops run one by one",
+                        here=True,
                     )
                     self._other = self._make()
                 return self._other(args[: self._count])
         return self.program(args)
+
+
+class Doubted:
+    """A program with ops in it that may not have the layouts they told: its code checks. From the first call
+    in which one has another, another program serves, which is made then. Only for graphs that write nothing:
+    that call is run once more.
+    """
+
+    _boxed_call = True
+
+    def __init__(
+        self, program: Program, other: Callable[[], Program], degradations: Degradations, at: str
+    ) -> None:
+        self.program = program
+        self.kind = program.kind
+        self._make = other
+        self._other: Program | None = None
+        self._degradations = degradations
+        self._at = at
+
+    @property
+    def source(self) -> str:
+        return self.program.source
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self._other is not None:
+            return self._other(args)
+        kept = list(args)
+        try:
+            return self.program(args)
+        except AssertionError as error:
+            if not str(error).startswith(CHECKED):
+                raise
+            self._degradations.add(
+                f"ops run one by one: one has another layout than its fake says ({first_line(error)})",
+                at=self._at,
+                next="let register_fake tell the strides that the op returns",
+            )
+            self._other = self._make()
+            return self._other(kept)

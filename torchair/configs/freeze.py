@@ -28,6 +28,8 @@ def apply_options(config: Config, options: Mapping[str, Any]) -> None:
     flat = config.npugraphex_config if isinstance(config, CompilerConfig) else config
     valid = sorted(flat_option_names(config))
     for name in options:
+        if not isinstance(name, str):
+            raise BadOptionType("options= takes names of options", got=f"{name!r} ({type(name).__name__})")
         if name not in valid:
             raise unknown_name(name, valid, where="options=")
     for name, value in options.items():

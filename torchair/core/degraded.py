@@ -8,34 +8,44 @@ import sys
 import warnings
 from pathlib import Path
 
-from torchair.core.errors import Degraded, DegradedWarning
+from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.core.log import logger
 
 STRICT = "TORCHAIR_STRICT"
 """The environment variable that makes every degradation an error."""
 
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?:\s+(?P<code>.*))?$")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+
+
+def is_strict() -> bool:
+    """Does the environment ask for strict mode?"""
+    value = os.environ.get(STRICT, "").lower()
+    if value not in (*_YES, *_NO):
+        raise BadOption(f"{STRICT} is neither on nor off", got=repr(value), next="set it to 1 or 0")
+    return value in _YES
 
 
 class Degradations:
     """What was less than promised in one compilation and in the calls of what it made."""
 
-    def __init__(self, strict: bool = False) -> None:
-        self.strict = strict or os.environ.get(STRICT) == "1"
+    def __init__(self, strict: bool = False, of: str = "") -> None:
+        self.strict = strict or is_strict()
         self.texts: list[str] = []
+        self._of = of  # the line that the graph begins with
 
-    def add(self, what: str, *, at: str = "", next: str = "") -> None:
-        """Tell it: `at` is the line of the user's code (`file:line   code`), `next` what to do about it. A
-        cause is told once in a process; in strict mode it is raised.
+    def add(self, what: str, *, at: str = "", next: str = "", here: bool = False) -> None:
+        """Tell it: `at` is the line of the user's code (`file:line   code`), `here` that it is about this
+        graph, `next` what to do about it. A cause is told once in a process; in strict mode it is raised.
         """
+        at, begins = (self._of, "in the graph that begins at ") if here and not at else (at, "")
         place = _PLACE.match(at)
-        where = (
-            f" ({os.path.basename(place['file'])}:{place['line']}  {place['code'] or ''}".rstrip()
-            if place
-            else ""
-        )
-        text = what + (f"{where})" if where else "") + (f"; {next}" if next else "")
+        text = what
+        if place:
+            line = f"{os.path.basename(place['file'])}:{place['line']}  {place['code'] or ''}".rstrip()
+            text += f" ({begins}{line})"
+        text += f"; {next}" if next else ""
         if text not in self.texts:
             self.texts.append(text)
         if self.strict:

@@ -17,3 +17,8 @@ def source_of(node: Any) -> str:
         return ""
     path, line, text = frames[-1]
     return f"{path}:{line}   {text.strip()}"
+
+
+def first_source(gm: Any) -> str:
+    """The first line of the user's that the graph comes from, or an empty text."""
+    return next((found for node in gm.graph.nodes if (found := source_of(node))), "")

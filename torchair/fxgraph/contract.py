@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchair.core.log import logger
 from torchair.core.torch_private.fake import is_unbacked
 from torchair.core.torch_private.memory import storage_id
 from torchair.fxgraph.layout import Layout, Read, layout_of, lies
@@ -76,7 +77,8 @@ class Contract:
     @cached_property
     def is_static(self) -> bool:
         """Are all results laid out alike in every call of a key? Not where only the data decides sizes."""
-        return not any(is_unbacked(number) for layout in self.layouts if layout for number in layout.numbers)
+        layouts = [layout for layout in self.layouts if layout is not None]
+        return not any(layout.is_example or any(map(is_unbacked, layout.numbers)) for layout in layouts)
 
     @cached_property
     def left_out(self) -> tuple[int, ...]:
@@ -204,7 +206,8 @@ def _look(x: torch.Tensor) -> tuple[Any, ...]:
 def _stride_fault(layout: Layout, output: torch.Tensor, read: Read) -> str:
     if lies(output, layout, read):
         return ""
-    return f"has strides {tuple(output.stride())} instead of {tuple(map(read, layout.strides))}"
+    logger.info("strides %s instead of %s", tuple(output.stride()), tuple(map(read, layout.strides)))
+    return "has other strides than it should have"
 
 
 def _memory_fault(

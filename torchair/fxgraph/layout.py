@@ -30,7 +30,7 @@ from torchair.core.torch_private.fake import statically_known_true
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.effects import mutates
-from torchair.fxgraph.symbols import equal, hint, is_symbol
+from torchair.fxgraph.symbols import Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
 """From a number of the graph to its value in a call, or to the node that computes it."""
@@ -281,7 +281,7 @@ def _arranged(value: torch.Tensor, layout: Layout, read: Read) -> torch.Tensor:
     if lies(value, layout, read, loosely=True):
         # Strides that nobody can tell by the elements are the runner's: it sees the real tensor.
         return value
-    order = stride_order(layout.sizes, layout.strides) if layout.is_example else dense_order(layout)
+    order = _order(layout, value.shape, read) if layout.is_example else dense_order(layout)
     if order is None:
         whole = _written(value.new_empty(_length(layout, read)), value, layout, read, 0)
         return _strided(whole, layout, read, 0)
@@ -330,13 +330,24 @@ def _written(
 def lies(value: torch.Tensor, layout: Layout, read: Read, *, loosely: bool = False) -> bool:
     """Has the value these strides? `loosely`: where they matter, that is between elements."""
     if layout.is_example:
-        return stride_order(value.shape, value.stride()) == stride_order(layout.sizes, layout.strides)
+        return stride_order(value.shape, value.stride()) == _order(layout, value.shape, read)
     if loosely and any(equal(read(size), 0) for size in layout.sizes):
         return True
     return all(
         equal(have, read(want)) or (loosely and equal(read(size), 1))
         for have, want, size in zip(value.stride(), layout.strides, layout.sizes, strict=True)
     )
+
+
+def _order(layout: Layout, sizes: Sequence[Any], read: Read) -> tuple[int, ...]:
+    """The dims of a value of these sizes from the slowest to the fastest, as the layout has them."""
+    strides: list[Any] = []
+    for stride in layout.strides:
+        try:
+            strides.append(read(stride))
+        except Unreadable:
+            strides.append(stride)
+    return stride_order(sizes, strides)
 
 
 def dense_order(layout: Layout) -> tuple[int, ...] | None:
