@@ -218,6 +218,14 @@ def test_a_typo_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -
         Degradations()
 
 
+def test_graph_mode_names_the_users_arguments(row: SimulatedDevice) -> None:
+    run = compiled(lambda cache: cache.add_(1), "max-autotune", False)
+    kept = [torch.zeros(3) for _ in range(9)]
+    with torch.no_grad(), pytest.warns(DegradedWarning, match="mutated input cache moved on every call"):
+        results = [run(cache) for cache in kept]
+    assert [result.sum().item() for result in results] == [3.0] * 9
+
+
 def test_two_graphs_with_one_trouble_are_two_causes(row: SimulatedDevice) -> None:
     def first(x: torch.Tensor) -> torch.Tensor:
         return x.add_(1)

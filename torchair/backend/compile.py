@@ -339,8 +339,13 @@ def tell_fallbacks(stage: Stage) -> None:
 
 def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
-    placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
-    return lower(graph, placeholders, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
+    inputs = gm.graph.find_nodes(op="placeholder")
+    named = [(node.name, node.meta["val"]) for node in inputs]
+    lowered = lower(graph, named, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
+    for node, given in zip(lowered.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        # Which argument of the user's it is.
+        node.meta |= {"desc": given.meta["desc"]} if "desc" in given.meta else {}
+    return lowered
 
 
 def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> StaticKernels | None:
