@@ -11,7 +11,9 @@ from torch import nn
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend.settings import PATIENCE
+from torchair.backend.aot import compile_dynamo
+from torchair.backend.compile import compile_fx
+from torchair.backend.settings import PATIENCE, settle
 from torchair.capture import DEVICES
 
 
@@ -143,3 +145,33 @@ def test_modules_that_share_a_graph_are_recorded_each(row: SimulatedDevice, bloc
                 torch.testing.assert_close(run(layer, x), layer(x))
     assert row.replays - before == blocks, "in the end all of them are replayed"
     assert row.replays >= 25 * blocks
+
+
+@pytest.mark.usefixtures("row")
+def test_backward_uses_parameters_where_they_are() -> None:
+    """Saved for backward as they are, or as views: no recording copies them."""
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32))
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = "npugraph_ex", "eager"
+    runners: list[Any] = []
+
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        runners.append(compile_fx(*args, **kwargs))
+        return runners[-1]
+
+    run = torch.compile(
+        model,
+        backend=lambda gm, inputs: compile_dynamo(gm, inputs, settle(config), {}, compile),
+        dynamic=False,
+    )
+    for _ in range(4):
+        x = torch.randn(2, 32, requires_grad=True)
+        run(x).sum().backward()
+        got = x.grad
+        x.grad = None
+        model(x).sum().backward()
+        torch.testing.assert_close(got, x.grad)
+    report = runners[1].report()
+    assert report.recordings[0].replays
+    assert "parameter" in [row.role for row in report.inputs]
+    assert report.bytes_in_per_call < 32 * 32 * 4, "less than one weight"

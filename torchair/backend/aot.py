@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torchair.core.torch_private.aot import (
     written_by_plain_call,
 )
 from torchair.debug.run_folder import open_model
+from torchair.fxgraph.layout import root_of
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Compile = Callable[..., Any]
@@ -40,10 +41,16 @@ def compile_dynamo(
     files = open_model(gm) if settings.captures else None
     example = list(inputs)
     names = argument_names(gm)
+    # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
+    stays: set[str] = set()
 
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            static = () if backward else static_input_indices(len(inputs))
+            if backward:
+                static = tuple(place for place, node in enumerate(_inputs(gm)) if node.name in stays)
+            else:
+                static = static_input_indices(len(inputs))
+                stays.update(_views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
             with torch.profiler.record_function("npu_fx_compiler inference"):
                 runner = compile(
@@ -74,6 +81,17 @@ def compile_dynamo(
     )
     compiled = backend(gm, example)
     return plain[0] if plain else compiled
+
+
+def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _views_of(gm: fx.GraphModule, places: Collection[int]) -> set[str]:
+    """The names of what the graph returns of the memory of these inputs."""
+    inputs = {node for place, node in enumerate(_inputs(gm)) if place in places}
+    returned = gm.graph.output_node().all_input_nodes
+    return {node.name for node in returned if root_of(node)[0] in inputs}
 
 
 def _plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
