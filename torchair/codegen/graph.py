@@ -171,23 +171,21 @@ def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
     reads the result behind that `copy_`: who does gets a copy from before.
     """
     for write in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
-        order = {node: place for place, node in enumerate(gm.graph.nodes)}
-        target, new = write.args[:2]
-        late = [
-            (value, user)
-            for value in gm.graph.nodes
-            if order[value] < order[write] and isinstance(value.meta.get("val"), torch.Tensor)
-            for user in value.users
-            if order[user] > order[write] and _source(value) is not _source(new)
-        ]
+        target, new = write.args[0], _source(write.args[1])  # type: ignore[arg-type]
         copies: dict[fx.Node, fx.Node] = {}
-        for value, user in late:
-            if not _may_lie_over(_source(value), target):
-                continue
-            if value not in copies:
-                with gm.graph.inserting_before(write):
-                    copies[value] = _lasting_copy(value)
-            user.replace_input_with(value, copies[value])
+        late, user = set[fx.Node](), write.next
+        while user.op != "root":
+            for value in user.all_input_nodes:
+                is_early = value not in late and isinstance(value.meta.get("val"), torch.Tensor)
+                source = _source(value)
+                if not is_early or source is new or not _may_lie_over(source, target):
+                    continue
+                if value not in copies:
+                    with gm.graph.inserting_before(write):
+                        copies[value] = _lasting_copy(value)
+                user.replace_input_with(value, copies[value])
+            late.add(user)
+            user = user.next
 
 
 def _source(node: fx.Node) -> fx.Node:
