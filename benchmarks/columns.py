@@ -111,6 +111,7 @@ COLUMNS = (
     Column("dynamo", "Dynamo alone", stock(backend=only_dynamo)),
     Column("stock", "torch.compile", stock()),
     Column("reduce", "reduce-overhead", stock(mode="reduce-overhead"), devices=("cuda",)),
+    Column("tuned", "stock max-autotune", stock(mode="max-autotune"), devices=("cuda",)),
     Column("graph", "graph mode", air("max-autotune"), ours=True),
     Column("native", "graph, native", air("max-autotune", "native"), ours=True),
     Column("capture", "capture mode", air("npugraph_ex"), ours=True),

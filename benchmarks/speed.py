@@ -30,7 +30,9 @@ def run(device: str, options: Options) -> report.Suite:
     with torch.no_grad():
         for model in models:
             report.console.print(f"{device}: {model.name} ({model.about})")
-            suite.figures[model.name] = time_model(model, columns, device, options, suite.failures)
+            figures = suite.figures[model.name] = time_model(model, columns, device, options, suite.failures)
+            # A run that is broken off has shown what it had.
+            report.console.print("  " + ", ".join(f"{name} {s * 1e3:.3f} ms" for name, s in figures.items()))
     show(suite, columns)
     return suite
 

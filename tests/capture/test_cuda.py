@@ -129,6 +129,7 @@ def test_moved_parameter_and_moved_cache() -> None:
     assert sum(runner.report().recaptures.values()) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*dropped before they are replayed:torchair.DegradedWarning")
 def test_shape_churn_stays_right_and_bounded() -> None:
     runner = on_gpu(lambda n, x: [(x @ x.t()).relu().sum(1) + n], "sp", (0,), capture_limit=4)
     reserved = []
@@ -185,6 +186,7 @@ def test_a_launch_on_another_stream_waits_for_readers() -> None:
     assert seen.unique().tolist() == [2.0]
 
 
+@pytest.mark.filterwarnings("ignore:a graph is not recorded:torchair.DegradedWarning")
 def test_a_graph_that_reads_a_value_runs_directly() -> None:
     def program(cache: torch.Tensor) -> list[Any]:
         cache.add_(1)
@@ -253,6 +255,7 @@ def test_outputs_outlive_the_runner() -> None:
     del junk
 
 
+@pytest.mark.filterwarnings("ignore:.*moved on every call:torchair.DegradedWarning")
 @pytest.mark.parametrize("seed", range(12))
 def test_any_sequence_of_calls_equals_running_directly(seed: int) -> None:
     draw = random.Random(seed)

@@ -576,6 +576,32 @@ def test_threads_get_their_own_results() -> None:
     assert wrong == []
 
 
+def test_a_thread_runs_the_program_before_it_records() -> None:
+    """Libraries make their handles in a thread's first call, and cannot while a graph is recorded."""
+    handles, row = threading.local(), SimulatedDevice()
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        if not hasattr(handles, "handle"):
+            assert not row.capturing, "CUBLAS_STATUS_NOT_INITIALIZED"
+            handles.handle = True
+        return [x * 2]
+
+    runner, _ = make(program, row=row)
+    held = [runner.run(torch.full((2,), float(step)))[0] for step in range(2)]
+
+    def work() -> None:
+        # The outputs of the one recording are held: another one is made.
+        held.extend(runner.run(torch.full((2,), float(step)))[0] for step in range(2, 5))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [y.tolist() for y in held] == [[2.0 * step] * 2 for step in range(5)]
+    report = runner.report()
+    assert report.direct["first call of a thread"] == 1
+    assert sum(row.replays for row in report.recordings) == 3, "all but the first calls of the two threads"
+
+
 def test_a_launch_on_another_stream_waits_for_the_last_one() -> None:
     runner, row = make(lambda x: [x + 1])
     for name in ("a", "a", "b", "b", "a"):

@@ -33,11 +33,12 @@ from tests.models.families import FAMILIES, Tiny, Unfit, first_line, tiny
 from tests.models.launches import launches
 from tests.models.zoo import leaves
 from torchair.core.log import logger
+from torchair.core.torch_private.inductor import inductor_config
 
 MODES = ("max-autotune", "npugraph_ex")
 EQUAL = "equal"
 LIMIT_S = 300
-WARM_CALLS = 6  # on CUDA: all pieces of a graph are recorded by then
+WARM_CALLS = 16  # on CUDA: all pieces of a graph are recorded by then
 # Kernels of a GPU add in another order than eager's.
 TOLERANCE = {"cpu": {"rtol": 1e-4, "atol": 1e-5}, "cuda": {"rtol": 1e-3, "atol": 1e-4}}
 
@@ -241,6 +242,8 @@ def sweep(options: argparse.Namespace) -> list[Result]:
     if options.device == "cuda":
         # Convolutions too: TF32 keeps ten bits, and eager and compiled round differently.
         torch.backends.cudnn.allow_tf32 = False
+    # Inductor draws numbers of its own, unless asked for eager's.
+    inductor_config.fallback_random = True
     results = []
     for family in (options.family or FAMILIES)[index - 1 :: count]:
         result = run_family(family, options.limit, how)
@@ -316,8 +319,8 @@ def launches_page(results: list[Result]) -> str:
         f"models of {len(fit)} `transformers` families (torch {torch.__version__.split('+')[0]}, "
         f"transformers {transformers.__version__}), TF32 off.",
         f"{equal} of them are equal to eager in both modes. Launches are replays in a warm call;",
-        "the share is that of the call's kernels that run inside them. What splits a graph, or keeps it from",
-        "being recorded, is named.",
+        "the share is that of the call's kernels that run inside them. What splits a graph, keeps it from",
+        "being recorded, or ends it (Dynamo's graph breaks: each graph is launched on its own) is named.",
         "",
         "| family | graph mode | launches | share | capture mode | launches | share | said |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -329,6 +332,7 @@ def launches_page(results: list[Result]) -> str:
             share = f"{inside / kernels:.0%}" if kernels else "-"
             cells += [_cell(result.modes.get(mode, ""), result.aot_eager), str(replays), share]
         texts = [_plain(text) for said in result.told.values() for text in said]
+        texts += [f"graph break: {_plain(text)}" for text in result.breaks]
         cells.append("; ".join(dict.fromkeys(texts)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

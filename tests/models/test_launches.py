@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import torchair
+from tests.backend.test_recorded import Block, compiled
 from tests.models.launches import Launches, launches, of_trace
 from tests.models.sweep import EQUAL, How, run_family
 
@@ -49,3 +51,34 @@ def test_families_are_replayed(family: str) -> None:
     for replays, kernels, inside in result.launches.values():
         assert inside >= 0.95 * kernels
         assert replays >= 1
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:.*_efficient_attention.* has no converter:torchair.DegradedWarning")
+@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_a_training_step_is_few_launches(mode: str, optimiser: type[torch.optim.Optimizer]) -> None:
+    """Forward, backward and the optimiser; gradients and parameters as eager has them."""
+    torch.manual_seed(0)
+    ours, theirs = (nn.Sequential(*(Block() for _ in range(3))).cuda() for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    run = compiled(ours, mode, "auto", dynamic=False)
+    # Gradients that are 0 but for rounding (of the biases of keys) must not become steps of full length.
+    options = {"lr": 1e-3} | ({"capturable": True, "eps": 1e-2} if optimiser is torch.optim.AdamW else {})
+    optimisers = [optimiser(model.parameters(), **options) for model in (ours, theirs)]
+    update = compiled(optimisers[0].step, mode, "auto", dynamic=False)
+
+    def step(model: Any, zero: Any, update: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        zero(set_to_none=False)
+        model(x).square().mean().backward()
+        update()
+        return [p.grad for p in model.parameters()]
+
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    for _ in range(6):
+        x = torch.randn(2, 5, 16, device="cuda")
+        got = step(run, optimisers[0].zero_grad, update, x)
+        torch.testing.assert_close(got, step(theirs, optimisers[1].zero_grad, optimisers[1].step, x), **near)
+        torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()), **near)
+    seen = launches(lambda: step(run, optimisers[0].zero_grad, update, x))
+    assert 3 <= seen.replays <= 4

@@ -23,7 +23,7 @@ from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture import Inputs, Policy, Runner, capture, device_row, inputs_of
-from torchair.capture.host import move_to_device, why_on_host
+from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import build
 from torchair.codegen.graph import is_custom
 from torchair.codegen.program import Anchored, Doubted
@@ -208,7 +208,7 @@ def records(policy: Policy, stage: Stage) -> bool:
 def on_host(lowered: fx.GraphModule, stage: Stage) -> dict[fx.Node, str]:
     """The calls that stop a recording, once as much as possible is on the device."""
     if stage.device.type != "cpu":
-        move_to_device(lowered, stage.device)
+        copy_first(lowered, stage.device)
     return why_on_host(lowered)
 
 

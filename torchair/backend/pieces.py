@@ -33,6 +33,7 @@ from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.ops import OpOverload
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.edit import write_elsewhere
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.partition import Partition, partition
 from torchair.fxgraph.symbols import unbacked_in
@@ -64,6 +65,8 @@ class Pieces:
         calls that need the host, and why.
         """
         separate_all(gm, self.fake_mode)
+        # What the host makes is elsewhere in every call: a piece that wrote it could hardly be recorded.
+        write_elsewhere(gm, hosts.keys(), self.fake_mode)
         fixed = {node for place, node in enumerate(_inputs(gm)) if place in static}
         returned = {root_of(node)[0] for node in gm.graph.output_node().all_input_nodes}
         steady = set[fx.Node]()  # at one address in all calls
@@ -135,7 +138,9 @@ class Pieces:
 
         def split(error: CannotRecord) -> Runner | None:
             calls = [node for node in gm.graph.nodes if _runs(node, error.op)]
-            if program.kind == "eager" and error.place < len(calls):
+            # What an op of ATen's cannot do with these arguments it may with others; another op never can.
+            is_one = program.kind == "eager" and error.op.namespace in ("aten", "prims")
+            if is_one and error.place < len(calls):
                 calls = calls[error.place : error.place + 1]
             if not calls:
                 return None

@@ -183,17 +183,18 @@ class Device:
             self.module.stream(stream),
             without_collection(),
         ):
-            graph.capture_begin(pool=pool, capture_error_mode=error_mode)
+            # To begin and to end may fail, too, and would leave the pool as one that is recorded into.
             try:
+                graph.capture_begin(pool=pool, capture_error_mode=error_mode)
                 for target, source in copies:
                     assert self.runtime is not None, "without it nothing is copied inside a graph"
                     self.runtime.copy(target, source, self.stream_handle()(device.index or 0))
                 outputs = program(args)
+                graph.capture_end()
             except BaseException:
                 self._abandon(graph, pool, device)
                 self._free_generator(generator, random, device)
                 raise
-            graph.capture_end()
             if copies:
                 graph.instantiate()
         return graph, outputs

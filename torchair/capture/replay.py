@@ -128,6 +128,10 @@ class ReplayRunner(Runner):
         self._gave_up = False
         self._failure: Exception | None = None  # of the last attempt to record
         self._repeat: Repeat | None = None  # of the recording that was replayed last
+        # Has this thread run the program directly? Libraries make what they need (the handles of cuBLAS) in a
+        # thread's first call, and cannot while a graph is recorded.
+        self._thread = threading.local()
+        self._postponed: bool | None = None  # a recording until then, and whether it is private
 
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
@@ -200,8 +204,13 @@ class ReplayRunner(Runner):
     def _instead(self, entry: Entry, args: list[Any]) -> list[Any]:
         """Without a recording. Where none could be made, it was not for the arguments if the program runs."""
         failure, self._failure = self._failure, None
+        postponed, self._postponed = self._postponed, None
+        kept = list(args)
         outputs = self._directly(entry.program, args)
-        if failure is not None:
+        self._thread.is_warm = True
+        if postponed is not None:
+            self._proven(self._record(entry, kept, private=postponed))
+        elif failure is not None:
             self._fail(failure)
         return outputs
 
@@ -306,6 +315,7 @@ class ReplayRunner(Runner):
         offset = self._row.random_offset(self.device) if self.inputs.random else None
         with torch.profiler.record_function("acl_graph_warm_up"):
             outputs = self.program(args)
+        self._thread.is_warm = True
         if self._asked[key] < self._drops[key] + self._patience:
             if len(self._asked) > REMEMBERED:
                 self._asked.clear()
@@ -342,6 +352,7 @@ class ReplayRunner(Runner):
         """A better program for this key: it runs directly once, which warms it up, and is recorded."""
         kept = list(args)
         outputs = program(args)
+        self._thread.is_warm = True
         self._drop(entry.recordings)
         entry.recordings = []
         entry.program = program
@@ -358,8 +369,12 @@ class ReplayRunner(Runner):
 
     def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
         """Record for this entry. None when it failed, and then `_failure` says why; where another recording
-        merely has no room, only for this call.
+        merely has no room, or the thread must run the program first, only for this call.
         """
+        if not getattr(self._thread, "is_warm", False):
+            self.book.direct["first call of a thread"] += 1
+            self._postponed = private
+            return None
         private = private or self.policy.clone_output
         try:
             try:

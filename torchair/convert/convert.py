@@ -35,9 +35,10 @@ from torchair.core.torch_private.fake import (
     tree_unflatten,
     with_shape_env,
 )
-from torchair.core.torch_private.ops import OpOverload, decomposition_of, find_overload
-from torchair.fxgraph.effects import flat, may_alias, mutates
+from torchair.core.torch_private.ops import OpOverload, decomposition_of
+from torchair.fxgraph.effects import flat, functional_twin, mutates
 from torchair.fxgraph.layout import Layout, layouts_of
+from torchair.fxgraph.values import moves_between_devices
 from torchair.ge.attr import Str
 from torchair.ge.graph import INPUT_TYPES, Feed, Graph, Op, Origin, Result, Tensor, describe
 from torchair.ge.host import Host, host_dtype, is_symbol
@@ -140,7 +141,7 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
             return views.fold(node.target, x, args, meta)
     args = [_argument(walk, argument, env) for argument in node.args]
     kwargs = {key: _argument(walk, argument, env) for key, argument in node.kwargs.items()}
-    twin = rebinding_twin(node)
+    twin = functional_twin(node)
     if twin is None:
         return _call(walk, node, args, kwargs)
     # torch's own composites write into values they have just made: who reads that value reads the new one.
@@ -159,6 +160,10 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
     reasons: list[str] = []
     if walk.top in walk.opaque:
         return _fall_back(walk, node, args, kwargs, walk.opaque[walk.top])
+    if moves_between_devices(node):
+        # The IR knows no devices: torch copies, and nothing is lost by it.
+        walk.count(name)
+        return _carry(node, args, kwargs)
     for row in candidates(node.target):
         done, result = _try(walk, row, node, args, kwargs, reasons)
         if done:
@@ -329,7 +334,7 @@ def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
     """The name of a part that would lead nowhere: the op itself, a prim nobody converts, a write."""
     name = _target_name(inner.target)
     unknown_prim = name.startswith("prims.") and not has_converter(inner.target)
-    lost_write = _writes_inside(inner) and rebinding_twin(inner) is None
+    lost_write = _writes_inside(inner) and functional_twin(inner) is None
     itself = inner.target is outer.target and isinstance(inner.target, OpOverload)
     return name if itself or unknown_prim or lost_write else ""
 
@@ -369,15 +374,21 @@ def _inline(walk: Walk, gm: fx.GraphModule, inputs: Sequence[Any], outer: fx.Nod
 
 
 def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], why: str) -> Any:
-    """Carry the ATen call through the IR as it is."""
+    """Carry the ATen call through the IR as it is, and say so."""
     name = _target_name(node.target)
+    made = _carry(node, args, kwargs)
+    walk.report.fallbacks.append(Reason(name, why, source_of(node)))
+    logger.info("%s is carried through as it is: %s%s", name, why, _at(node))
+    return made
+
+
+def _carry(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """An op of the IR that stands for the ATen call."""
     meta = node.meta.get("val")
     expected = list(flat(meta))
     target = structured(node.target, node.args, node.kwargs)
-    made = torch_op(target, args, kwargs, sum(value is not None for value in expected), name)
-    walk.report.fallbacks.append(Reason(name, why, source_of(node)))
-    logger.info("%s is carried through as it is: %s%s", name, why, _at(node))
-    results = iter(made)
+    count = sum(value is not None for value in expected)
+    results = iter(torch_op(target, args, kwargs, count, _target_name(node.target)))
     filled = [None if value is None else next(results) for value in expected]
     for tensor, value in zip(filled, expected, strict=True):
         if tensor is not None and isinstance(value, torch.Tensor):
@@ -498,20 +509,6 @@ def _empty(meta: Any) -> Any:
     made = ge.Const(torch.empty(tuple(meta.shape), dtype=meta.dtype), readable=False)
     made.meta = meta
     return made
-
-
-def rebinding_twin(node: fx.Node) -> Any:
-    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views."""
-    if not mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
-        return None
-    made = node.args[0]
-    if not isinstance(made, fx.Node) or made.op == "placeholder" or may_alias(made.target):
-        return None
-    if any(may_alias(user.target) for user in made.users if user is not node):
-        return None
-    overload: Any = node.target
-    namespace, name = overload._schema.name.split("::")
-    return find_overload(f"{namespace}.{name.removesuffix('_')}.{overload._overloadname}")
 
 
 def _unflatten(like: Any, values: Any) -> Any:

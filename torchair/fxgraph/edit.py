@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import torch
 from torch import fx
+
+from torchair.core.overlaps import is_dense
+from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.fxgraph.effects import functional_twin
+from torchair.fxgraph.layout import memory_of
+from torchair.fxgraph.values import look_again
 
 
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
@@ -12,3 +21,31 @@ def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
     for node in gm.graph.nodes:
         nodes[node] = graph.node_copy(node, lambda n: nodes[n])
     return fx.GraphModule(gm, graph)
+
+
+def write_elsewhere(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: FakeTensorMode) -> None:
+    """Calls that write what one of these nodes made write a result of their own instead."""
+    order = {node: place for place, node in enumerate(gm.graph.nodes)}
+    for node in order:
+        value = node.args[0] if node.args else None
+        if node in made or not isinstance(value, fx.Node) or value not in made:
+            continue
+        twin = functional_twin(node)
+        if twin is None or not is_dense(value.meta["val"]):
+            continue
+        node.target = twin
+        for user in [user for user in value.users if order[user] > order[node]]:
+            user.replace_input_with(value, node)
+        with fake_mode:
+            _look_at(gm.graph, node, torch.empty_like(value.meta["val"]))
+        look_again(gm.graph, fake_mode)
+
+
+def _look_at(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> None:
+    """A node stands for this value, and so do calls that write it, one after the other, and return it."""
+    before = memory_of(node.meta["val"])
+    node.meta["val"] = value
+    for user in node.users:
+        is_same = user.args[0] is node and memory_of(user.meta.get("val")) == before
+        if is_same and user.meta["val"].shape == value.shape and user.meta["val"].dtype == value.dtype:
+            _look_at(graph, user, value)

@@ -14,9 +14,20 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private.inductor import is_reinplaceable
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload
 
 TRITON_MUTATION = "triton_kernel_wrapper_mutation"
+aten = torch.ops.aten
+BY_INDEX = (
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index_put.default,
+    aten._index_put_impl.default,
+    aten._index_put_impl_.default,
+)
+"""They take tensors of indices, or masks."""
 
 
 def mutates(target: Any) -> bool:
@@ -64,6 +75,20 @@ def may_alias(target: Any) -> bool:
 def may_write(target: Any) -> bool:
     """Does the op write into an argument, or may a code generator make it do so?"""
     return mutates(target) or isinstance(target, HigherOrderOperator) or is_reinplaceable(target)
+
+
+def functional_twin(node: fx.Node) -> Any:
+    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views."""
+    if not mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
+        return None
+    made = node.args[0]
+    if not isinstance(made, fx.Node) or made.op == "placeholder" or may_alias(made.target):
+        return None
+    if any(may_alias(user.target) for user in made.users if user is not node):
+        return None
+    overload: Any = node.target
+    namespace, name = overload._schema.name.split("::")
+    return find_overload(f"{namespace}.{name.removesuffix('_')}.{overload._overloadname}")
 
 
 def views_of(node: fx.Node) -> Iterator[fx.Node]:

@@ -26,6 +26,33 @@ def tensors_of(node: fx.Node) -> Iterator[torch.Tensor]:
     yield from (value for value in flat(node.meta.get("val")) if isinstance(value, torch.Tensor))
 
 
+def is_on_cpu(value: torch.Tensor) -> bool:
+    """Is it in the memory of the host?"""
+    return value.device.type == "cpu"
+
+
+def is_device_call(node: fx.Node) -> bool:
+    """Does a call make something on a device?"""
+    return node.op == "call_function" and not all(map(is_on_cpu, tensors_of(node)))
+
+
+MOVES = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
+
+
+def moves_between_devices(node: fx.Node) -> bool:
+    """Is this call a copy from one device to another?"""
+    if node.target not in MOVES:
+        return False
+    given = next((value.device for n in node.all_input_nodes for value in tensors_of(n)), None)
+    return given is not None and any(value.device != given for value in tensors_of(node))
+
+
+def twin_on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A fake tensor like this one, on a device."""
+    with value.fake_mode:  # type: ignore[attr-defined]
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+
+
 def look_again(graph: fx.Graph, fake_mode: FakeTensorMode) -> None:
     """Views of a value that has changed look at other memory now."""
     for node in graph.nodes:

@@ -7,6 +7,7 @@ from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stream
 from torchair.passes.fx.event_record import apply_event_record
 from torchair.passes.fx.functionalized import decompose_auto_functionalized
+from torchair.passes.fx.host_constants import move_host_constants
 from torchair.passes.fx.host_lists import move_host_lists
 from torchair.passes.fx.one_stream import run_on_one_stream
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
@@ -32,6 +33,8 @@ __all__ = ["CAPTURE_PASSES", "FX_PASSES", "GE_PASSES", "LOWERED_PASSES", "PassCo
 FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
     Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass"),
+    # Before anything is written in place: a constant is the same in every call.
+    Step(move_host_constants, quiet=True),
     # One spelling of each idea for everything below; memory first, while views still say whose it is.
     # Where the ops themselves run, autograd asks an output by which views it came from its input.
     Step(root_as_strided, unless="runs_its_ops", quiet=True),

@@ -7,7 +7,6 @@ import torch
 from torchair import ge
 from torchair.convert.operands import cast, same_size, shape_of, sizes
 from torchair.convert.registry import converter, map_one_to_one
-from torchair.ge.host import Host
 
 aten = torch.ops.aten
 
@@ -24,9 +23,9 @@ def to_copy(
     memory_format=None,
     meta_outputs,
 ):
-    """Another dtype. The IR knows no devices: moves are left to torch. Layouts come back at the end."""
-    if not isinstance(self.meta, Host) and self.meta.device != meta_outputs.device:
-        raise NotImplementedError("it moves data to another device")
+    """Another dtype (moves between devices are left to torch, see `convert.py`). Layouts come back at the
+    end.
+    """
     if layout not in (None, torch.strided):
         raise NotImplementedError(f"the layout {layout} has no IR")
     return ge.TensorMove(self) if self.dtype == meta_outputs.dtype else cast(self, meta_outputs.dtype)
