@@ -55,7 +55,7 @@ def fold(gm: fx.GraphModule) -> int:
                     values[node] = value
             elif _is_foldable(node) and all(source in values for source in node.all_input_nodes):
                 args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
-                values[node] = cast(Any, node.target)(*args, **kwargs)
+                values[node] = node.target(*args, **kwargs)
     folded = [node for node in values if node.op != "get_attr"]
     for node in folded:
         users = [user for user in node.users if user not in values]
