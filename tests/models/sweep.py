@@ -37,6 +37,7 @@ from torchair.core.torch_private.inductor import inductor_config
 
 MODES = ("max-autotune", "npugraph_ex")
 EQUAL = "equal"
+VERSIONS = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
 LIMIT_S = 300
 WARM_CALLS = 16  # on CUDA: all pieces of a graph are recorded by then
 # Kernels of a GPU add in another order than eager's.
@@ -59,6 +60,7 @@ class Result:
     breaks: list[str] = field(default_factory=list[str])
     fallbacks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     seconds: float = 0.0
+    versions: str = VERSIONS
     launches: dict[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
     """On CUDA, of a call in the middle of a mode's life: replays, kernels, kernels inside replays."""
     told: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -183,7 +185,7 @@ def _fill(result: Result, how: How) -> None:
             result.modes["explain"] = f"error: {first_line(error)}"
             return
     result.graphs, result.ops = len(facts.graphs), sum(graph.ge_ops for graph in facts.graphs)
-    result.breaks = [reason.reason.strip().splitlines()[0] for reason in facts.graph_breaks]
+    result.breaks = [f"{one.reason.strip().splitlines()[0]} ({one.source})" for one in facts.graph_breaks]
     result.fallbacks = [(reason.op, reason.why) for reason in facts.fallbacks]
 
 
@@ -288,8 +290,7 @@ def page(results: list[Result]) -> str:
         "# Models",
         "",
         "Written by `python -m tests.models.sweep --write docs/reference/models.md`: tiny random models of",
-        f"{len(fit)} `transformers` families on the CPU (torch {torch.__version__.split('+')[0]}, "
-        f"transformers {transformers.__version__}).",
+        f"{len(fit)} `transformers` families on the CPU ({'; '.join(sorted({r.versions for r in fit}))}).",
         f"{equal} of them are equal to eager in both modes; of the others the cell says what happens, "
         'and what happens with `backend="aot_eager"`.',
         "Graphs and breaks are Dynamo's; a fall-back is an op that graph mode carries through as it is.",
@@ -316,8 +317,8 @@ def launches_page(results: list[Result]) -> str:
         "# Models on CUDA",
         "",
         "Written by `python -m tests.models.sweep --device cuda --codegen auto --write …`: tiny random",
-        f"models of {len(fit)} `transformers` families (torch {torch.__version__.split('+')[0]}, "
-        f"transformers {transformers.__version__}), TF32 off.",
+        f"models of {len(fit)} `transformers` families, TF32 off",
+        f"({'; '.join(sorted({r.versions for r in fit}))}).",
         f"{equal} of them are equal to eager in both modes. Launches are replays in a warm call;",
         "the share is that of the call's kernels that run inside them. What splits a graph, keeps it from",
         "being recorded, or ends it (Dynamo's graph breaks: each graph is launched on its own) is named.",

@@ -12,7 +12,7 @@ from torch import fx
 from tests.capture.test_host import DEVICE, traced
 from torchair.capture.host import why_on_host
 from torchair.passes.fx import host_constants
-from torchair.passes.fx.host_constants import fold, move
+from torchair.passes.fx.host_constants import fill_with_numbers, fold, move
 
 
 def moved(gm: fx.GraphModule) -> dict[str, str]:
@@ -94,13 +94,29 @@ def test_numbers_that_the_cpu_computes_are_constants() -> None:
 
 
 def test_numbers_that_are_no_argument_of_a_kernel_are_on_the_device() -> None:
-    """`masked_fill` and `where` would copy them from the CPU, which cannot be recorded."""
-    gm = traced(lambda x: x.masked_fill(x > 0, torch.tensor(2.0)) + torch.where(x > 1, torch.tensor(3.0), x))
+    """`where` would copy them from the CPU, which cannot be recorded."""
+    gm = traced(lambda x: torch.where(x > 0, torch.tensor(2.0), x) + torch.where(x > 1, torch.tensor(3.0), x))
     fold(gm)
     move(gm, DEVICE)
     constants = [node.meta["val"].device.type for node in gm.graph.nodes if node.op == "get_attr"]
     assert constants == ["meta", "meta"]
     assert not why_on_host(gm)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_masked_fill_takes_a_number(device: str, dtype: torch.dtype) -> None:
+    """The device would be asked for it."""
+
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype).masked_fill(x > 0, torch.scalar_tensor(5.3, dtype=dtype, device=device))
+
+    gm = traced(fill)
+    fold(gm)
+    assert fill_with_numbers(gm) == 1
+    gm.recompile()
+    (call,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.masked_fill.Scalar)
+    assert call.args[2] == torch.tensor(5.3, dtype=dtype).item()
 
 
 def test_copies_of_constants_are_constants_of_the_device() -> None:

@@ -35,7 +35,7 @@ ARITHMETIC = (
 def move_host_constants(gm: fx.GraphModule, ctx: PassContext) -> int:
     """How many nodes were folded, or are on the device now."""
     device = device_of(gm)
-    changed = 0 if device.type == "cpu" else fold(gm) + move(gm, device)
+    changed = 0 if device.type == "cpu" else fold(gm) + fill_with_numbers(gm) + move(gm, device)
     if changed:
         gm.recompile()
     return changed
@@ -103,6 +103,35 @@ def _replace(gm: fx.GraphModule, node: fx.Node, value: torch.Tensor, users: list
                 given = gm.graph.call_function(aten.lift_fresh_copy.default, (constant,))
             given.meta = dict(node.meta)
         user.replace_input_with(node, given)
+
+
+def fill_with_numbers(gm: fx.GraphModule) -> int:
+    """`masked_fill` asks the device for its value, which cannot be recorded: constants become numbers."""
+    found = 0
+    for node in gm.graph.find_nodes(op="call_function", target=aten.masked_fill.Tensor):
+        number = _number(gm, node.args[2])
+        if number is not None:
+            node.target, node.args = aten.masked_fill.Scalar, (*node.args[:2], number)
+            found += 1
+    return found
+
+
+def _number(gm: fx.GraphModule, node: Any) -> Any:
+    """The number that a node stands for in every call, if it is a constant."""
+    if node.op == "get_attr":
+        value = operator.attrgetter(str(node.target))(gm)
+        with disable_modes():
+            return value.item() if is_on_cpu(value) and value.dim() == 0 else None
+    place = 1 if node.target is aten.full.default else 0
+    is_fill = node.target in (aten.full.default, aten.scalar_tensor.default)
+    number = node.args[place] if is_fill else None
+    # Its dtype may round it.
+    return _rounded(number, node.meta["val"].dtype) if isinstance(number, int | float | bool) else None
+
+
+def _rounded(number: float, dtype: torch.dtype) -> Any:
+    with disable_modes():
+        return torch.tensor(number, dtype=dtype).item()
 
 
 # What has symbolic sizes is made on the device.
