@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -19,8 +18,8 @@ from benchmarks.models import BY_NAME
 from benchmarks.options import Options
 from benchmarks.overhead import BACKENDS, DIRECT, compiled_and_direct, reaching, show
 from benchmarks.timing import Thunk, measure
-from torchair.capture import DEVICES, Device
 from torchair.core import quick
+from torchair.devices import Device, installed
 
 SUBJECTS = ("decoder32", "mlp", "one-op")
 COLUMNS = ("dynamo", "capture", "frozen")  # of the suite `overhead`
@@ -37,8 +36,10 @@ class Hollow(Device):
     the buffers of inputs hold anything, and an index must be within bounds.
     """
 
+    has_graphs = True
+
     def __init__(self) -> None:
-        super().__init__("cpu", "EmptyGraph", random=True)
+        super().__init__("cpu")
         self._recording = False
 
     def why_no_graphs(self) -> str | None:
@@ -56,6 +57,9 @@ class Hollow(Device):
     def synchronize(self, device: torch.device) -> None: ...
     def empty_cache(self) -> None: ...
 
+    def has_fresh_random(self) -> bool:
+        return True
+
     def random_offset(self, device: torch.device) -> int:
         return 0
 
@@ -63,7 +67,7 @@ class Hollow(Device):
         return 0
 
     @property
-    def is_capturing(self) -> Callable[[], bool]:  # type: ignore[override]
+    def is_capturing(self) -> Callable[[], bool]:
         # Outside a recording something in C that says no, as a device's own call does.
         return (lambda: True) if self._recording else torch.is_inference_mode_enabled
 
@@ -84,7 +88,7 @@ def run(options: Options) -> report.Suite:
     """Host time per call where a launch does nothing."""
     suite = report.Suite("replay", "cpu")
     quick.load(quick.built())
-    with torch.no_grad(), mock.patch.dict(DEVICES, {"cpu": Hollow()}):
+    with torch.no_grad(), installed(Hollow()):
         for name in filter(options.wants, SUBJECTS):
             report.console.print(f"replay: {name} ({BY_NAME[name].about})")
             suite.figures[name] = measure(

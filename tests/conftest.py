@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 import torch
 
-from torchair.capture import DEVICES, promised
+from tests.capture.simulated import SimulatedDevice
+from torchair.capture import promised
 from torchair.core.log import capture_logger, logger
+from torchair.devices import device_row, installed
 
 SEED = 20240607
 # The same examples in every run, and no time limit on a machine that others use too.
@@ -71,9 +73,9 @@ def _same_start() -> Iterator[None]:
     _seed()
     for log in (logger, capture_logger):
         log.forget()
-    devices = dict(DEVICES)
+    own = device_row(torch.device("cpu"))
     yield
-    assert devices == DEVICES, "a test left another device behind, which later tests would run on"
+    assert device_row(torch.device("cpu")) is own, "a test left another device behind"
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
 
@@ -82,3 +84,11 @@ def _same_start() -> Iterator[None]:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each device a test can run on; the test runs once per device."""
     return torch.device(request.param)
+
+
+@pytest.fixture
+def row() -> Iterator[SimulatedDevice]:
+    """Graphs on the CPU."""
+    with installed(SimulatedDevice()) as made:
+        assert isinstance(made, SimulatedDevice)
+        yield made

@@ -17,19 +17,11 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend import compile as backend
 from torchair.backend.settings import PATHS, settle
-from torchair.capture import DEVICES
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import walk
 from torchair.core.degraded import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
-
-
-@pytest.fixture
-def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
-    """Graphs on the CPU."""
-    made = SimulatedDevice()
-    monkeypatch.setitem(DEVICES, "cpu", made)
-    return made
+from torchair.devices import device_row
 
 
 @torch.library.custom_op("airtest::loud", mutates_args=())
@@ -79,7 +71,7 @@ def moves_on_every_call(strict: bool) -> None:
 
 
 def breaks_a_recording(strict: bool) -> None:
-    fails = DEVICES["cpu"]
+    fails = device_row(torch.device("cpu"))
     assert isinstance(fails, SimulatedDevice)
 
     def fail() -> None:

@@ -14,17 +14,9 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
-from torchair.capture import DEVICES
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake import make_fx
-
-
-@pytest.fixture
-def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
-    """Graphs on the CPU."""
-    made = SimulatedDevice()
-    monkeypatch.setitem(DEVICES, "cpu", made)
-    return made
+from torchair.devices import device_row
 
 
 def compiled(fn: Callable[..., Any], mode: str, codegen: str = "eager", **rest: Any) -> Any:
@@ -228,7 +220,7 @@ def test_strides_that_only_data_decide_are_right_and_told_once(row: SimulatedDev
 
 @torch.library.custom_op("airtest::breaks_and_writes", mutates_args=("x",))
 def breaks_and_writes(x: torch.Tensor) -> None:
-    if DEVICES["cpu"].is_capturing():
+    if device_row(torch.device("cpu")).is_capturing():
         raise RuntimeError("not while capturing")
     x.add_(1)
 
@@ -252,7 +244,7 @@ def test_an_op_that_breaks_a_recording_from_inside_another_is_cut_out(row: Simul
 @torch.library.custom_op("airtest::looks", mutates_args=())
 def looks(x: torch.Tensor) -> torch.Tensor:
     """Reads its data on the host: no recording takes it."""
-    if getattr(DEVICES["cpu"], "capturing", False):
+    if getattr(device_row(torch.device("cpu")), "capturing", False):
         raise RuntimeError("operation not permitted when stream is capturing")
     return x * float(x.sum().item())
 

@@ -14,15 +14,6 @@ from tests.slow import slow
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import PATIENCE, settle
-from torchair.capture import DEVICES
-
-
-@pytest.fixture
-def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
-    """Graphs on the CPU."""
-    made = SimulatedDevice()
-    monkeypatch.setitem(DEVICES, "cpu", made)
-    return made
 
 
 def compiled(fn: Any, mode: str = "max-autotune", codegen: str = "eager", **rest: Any) -> Any:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.backend import static_kernels
 from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKernels, likes_of, specialised
-from torchair.codegen.inductor import TUNED
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private.fake import make_fx
+from torchair.devices import installed
 from torchair.fxgraph.contract import Contract
 
 
@@ -55,11 +56,13 @@ def test_stand_ins_share_memory_and_are_zero() -> None:
     assert not any(tensor.any() for tensor in (first, expanded, indices))
 
 
-def test_only_kernels_that_can_be_tuned_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_kernels_that_can_be_tuned_are_tried_out() -> None:
     order = Order(b"", likes_of([torch.ones(2), 3]), (), cached=True, threads=1)
     assert not order.is_tuned()
-    monkeypatch.setitem(TUNED, "cpu", {})
-    assert order.is_tuned()
+    tunable = SimulatedDevice()
+    tunable.tuned = {"coordinate_descent_tuning": True}
+    with installed(tunable):
+        assert order.is_tuned()
 
 
 def test_a_trial_that_fails_or_never_ends_is_left_to_others() -> None:

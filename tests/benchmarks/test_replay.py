@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import replay
 from benchmarks.options import Options
-from torchair.capture import DEVICES
+from torchair.devices import device_row
 
 
 def test_calls_are_replays_of_an_empty_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Any] = []
     monkeypatch.setattr(replay.EmptyGraph, "replay", staticmethod(lambda: launches.append(1)))
-    own = DEVICES["cpu"]
+    own = device_row(torch.device("cpu"))
     options = Options(rounds=2, sample_seconds=0.001, models=["one-op"])
     suite = replay.run(options)
     assert set(suite.figures["one-op"]) == {
@@ -22,4 +23,4 @@ def test_calls_are_replays_of_an_empty_graph(monkeypatch: pytest.MonkeyPatch) ->
     }
     assert all(seconds > 0 for seconds in suite.figures["one-op"].values())
     assert len(launches) > 10
-    assert DEVICES["cpu"] is own, "the CPU is itself again"
+    assert device_row(torch.device("cpu")) is own, "the CPU is itself again"

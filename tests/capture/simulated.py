@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchair.capture import DEVICES, Device, Inputs, Policy, Role, Runner, capture
-from torchair.capture.head import FORGET, SETTER, Head
+from torchair.capture import Inputs, Policy, Role, Runner, capture
 from torchair.capture.roles import KeyPart
 from torchair.core.torch_private.memory import borrow_tensor
+from torchair.devices import CaptureTarget, Device, Head, device_row
+from torchair.devices.head import FORGET, SETTER
 
 CPU = torch.device("cpu")
 # Ops that wait for the device, beside those that torch has tagged.
@@ -122,11 +123,14 @@ class SimulatedGraph:
 
 
 class SimulatedDevice(Device):
-    """A row of the device table, in CPU memory."""
+    """A device in CPU memory."""
+
+    has_graphs = True
 
     def __init__(self, *, random: bool = True, copies: bool = True) -> None:
-        super().__init__("cpu", "SimulatedGraph", random=random)
-        self.runtime = self if copies else None  # type: ignore[assignment]
+        super().__init__("cpu")
+        self.copies_inside = copies
+        self._random = random
         self.status = 0  # what giving a copy another source answers
         self.forgotten = 0  # errors
         self.head_error: Exception | None = None
@@ -172,7 +176,11 @@ class SimulatedDevice(Device):
     def order(self, before: Any, after: Any) -> None:
         self.orders.append((before, after))
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
+        return self._is_capturing
+
+    def _is_capturing(self) -> bool:
         # A replay runs the program again, with whatever watches over a capture.
         return self.capturing or getattr(self.local, "replaying", False)
 
@@ -219,18 +227,15 @@ class SimulatedDevice(Device):
         self,
         program: Any,
         args: Any,
-        pool: Any,
-        stream: Any,
-        error_mode: str,
-        device: Any,
+        into: CaptureTarget,
         copies: Any = (),
     ) -> Any:
         self.on_record()
-        graph = SimulatedGraph(self, program, args, pool, copies)
+        graph = SimulatedGraph(self, program, args, into.pool, copies)
         self.records += 1
         self.live += 1
-        self.tokens.append(pool)
-        self.error_modes.append(error_mode)
+        self.tokens.append(into.pool)
+        self.error_modes.append(into.error_mode)
         return graph, graph.recorded.pop()
 
     @property
@@ -274,7 +279,7 @@ def make(
     """A runner on a simulated device (or a real one); one letter per input: p m a s o, w for a weight. The
     key is numbers of scalar inputs, and pairs of a tensor input and a dim.
     """
-    row = row or (SimulatedDevice() if device == CPU else DEVICES[device.type])
+    row = row or (SimulatedDevice() if device == CPU else device_row(device))
     inputs = Inputs(
         names=tuple(f"arg{i}" for i in range(len(roles))),
         roles=tuple(ROLES[letter] for letter in roles),

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import DEVICES, Inputs, Policy, Role, capture, why_not
+from torchair.capture import Inputs, Policy, Role, capture, why_not
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
+from torchair.devices import device_row, npu
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def counter(name: str) -> int | None:
 
 
 def bound(function: Any, roles: str = "p", key: tuple[Any, ...] = (), **policy: Any) -> Any:
-    return make(function, roles, key, row=DEVICES["cpu"], **policy)[0]
+    return make(function, roles, key, row=device_row(CPU), **policy)[0]
 
 
 def test_cpu_counts_keys_and_returns_fresh_outputs() -> None:
@@ -104,7 +105,7 @@ def test_random_graphs_need_a_device_that_draws_afresh() -> None:
 
 
 def test_a_device_that_is_not_installed_says_so() -> None:
-    reason = DEVICES["npu"].why_no_graphs()
+    reason = npu.DEVICE.why_no_graphs()
     assert reason is not None
     assert "npu" in reason
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice, make
-from torchair.capture import DEVICES, Runner
-from torchair.capture.head import Refused
+from torchair.capture import Runner
 from torchair.capture.ledger import Cause
 from torchair.capture.replay import ReplayRunner
 from torchair.core import quick
+from torchair.devices import Refused, cpu, npu
 
 
 @pytest.fixture(autouse=True)
@@ -343,4 +343,4 @@ def test_inputs_without_elements() -> None:
 
 
 def test_only_cuda_copies_inside_a_graph() -> None:
-    assert DEVICES["cpu"].runtime is DEVICES["npu"].runtime is None
+    assert not any(module.DEVICE.copies_inside for module in (cpu, npu))

@@ -8,17 +8,8 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice
-from torchair.capture import DEVICES
 from torchair.core.torch_private.fake import make_fx
 from torchair.npugraph_ex import CompilerConfig, get_compiler
-
-
-@pytest.fixture
-def row(monkeypatch: pytest.MonkeyPatch) -> SimulatedDevice:
-    """Graphs on the CPU."""
-    made = SimulatedDevice()
-    monkeypatch.setitem(DEVICES, "cpu", made)
-    return made
 
 
 def compiled(fn: Any) -> Any:

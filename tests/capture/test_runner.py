@@ -12,9 +12,9 @@ import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Cause, Inputs, Pending, Policy, Role, capture
-from torchair.capture.device import without_collection
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
+from torchair.devices.graphs import without_collection
 
 
 @pytest.fixture(autouse=True)

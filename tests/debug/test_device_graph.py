@@ -17,13 +17,13 @@ from tests.capture.simulated import CPU, SimulatedDevice, SimulatedGraph
 from tests.debug.test_deadlock import Trace
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
-from torchair.capture import DEVICES
 from torchair.configs import npugraph_ex
 from torchair.core.degraded import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.debug import run_folder
 from torchair.debug.device_graph import TraceFiles
+from torchair.devices import Device, cpu, cuda, device_row, installed, npu
 
 RISKY = Trace().talk(1, "aiv_a").talk(2, "aiv_b").events
 
@@ -51,11 +51,11 @@ def loud() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
 
 
-def run(row: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    monkeypatch.setitem(DEVICES, "cpu", row)
+def run(row: Device, **options: Any) -> None:
     function = torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)
-    for _ in range(3):
-        torch.testing.assert_close(function(torch.ones(2)), torch.full((2,), 2.0))
+    with installed(row):
+        for _ in range(3):
+            torch.testing.assert_close(function(torch.ones(2)), torch.full((2,), 2.0))
 
 
 def test_every_recording_is_written_and_checked(
@@ -63,7 +63,7 @@ def test_every_recording_is_written_and_checked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     row = TracingDevice()
-    run(row, monkeypatch, deadlock_check=True)
+    run(row, deadlock_check=True)
     assert row.captures == 1
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 3
@@ -80,7 +80,7 @@ def test_the_debug_folder_keeps_traces_unchecked(
     monkeypatch.setattr(run_folder, "is_debugging", lambda: True)
     monkeypatch.setattr(run_folder, "_log_into", lambda path: None)
     with torch._dynamo.config.patch(debug_dir_root=str(tmp_path)):
-        run(TracingDevice(), monkeypatch)
+        run(TracingDevice())
     (path,) = tmp_path.rglob("*.json")
     assert path.parent.name == "model__0"
     assert json.loads(path.read_text()) == RISKY
@@ -89,7 +89,7 @@ def test_the_debug_folder_keeps_traces_unchecked(
 
 def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run(TracingDevice(), monkeypatch)
+    run(TracingDevice())
     assert not list(tmp_path.iterdir())
 
 
@@ -104,7 +104,7 @@ def test_where_there_is_no_trace_one_warning_says_so(
     options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.warns(DegradedWarning) as said:
-        run(DEVICES["cpu"], monkeypatch, deadlock_check=True, **options)
+        run(device_row(CPU), deadlock_check=True, **options)
     assert [str(one.message) for one in said] == [f"deadlock_check has nothing to analyse: {reason}"]
 
 
@@ -130,7 +130,7 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
 
 
 def test_the_row_of_the_npu_says_that_it_writes_traces() -> None:
-    assert [row.type for row in DEVICES.values() if row.traces] == ["npu"]
+    assert [module.DEVICE.traces for module in (cpu, cuda, npu)] == [False, False, True]
 
 
 def test_statistics_reach_the_runner() -> None:

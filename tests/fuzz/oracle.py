@@ -30,8 +30,8 @@ import torchair
 from tests.fuzz.programs import Feed, Names, Program, loss
 from tests.fuzz.simulated import AnyLayout
 from torchair.backend import pieces, settings
-from torchair.capture import DEVICES
 from torchair.core.log import logger
+from torchair.devices import device_row, installed
 from torchair.engine import lower as lowering
 from torchair.fxgraph.symbols import hint
 
@@ -300,10 +300,10 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
     """Compare our backend with eager, on a simulated device where the program says so."""
     backend = backend_of(program, engine)
     row = AnyLayout()
-    devices = {"cpu": row} if program.simulated and device == "cpu" else {}
+    is_simulated = program.simulated and device == "cpu"
     with (
         warnings.catch_warnings(record=True) as said,
-        mock.patch.dict(DEVICES, devices),
+        installed(row if is_simulated else device_row(torch.device(device))),
         mock.patch.dict(vars(lowering), CARELESS if program.careless else {}),
         mock.patch.object(settings, "PATIENCE", 0),
         mock.patch.object(pieces, "PATIENCE", 0),
@@ -315,7 +315,7 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
     count.mended += bool(mends)
     if failure is None and mends and not may_be_mended(program, engine):
         failure = Failure("mended", mends[0])
-    if not devices:
+    if not is_simulated:
         return failure
     count.simulated += 1
     # A copy of an input has no memory beside it, where as_strided may look.

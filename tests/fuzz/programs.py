@@ -142,7 +142,7 @@ class Program:
 
 SIMULATED = """
 from tests.fuzz.simulated import AnyLayout
-torchair.capture.DEVICES["cpu"] = AnyLayout()
+torchair.devices.install(AnyLayout())
 """
 SCRIPT = """\
 from __future__ import annotations

@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable
 from random import Random
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from tests.fuzz.__main__ import hunt, options
 from tests.fuzz.oracle import Count, compare, observe, wrong_fakes
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
-from torchair.capture import DEVICES
+from torchair.devices import device_row, installed
 
 
 def count_of(programs: int, engine: str, mode: str, device: str = "cpu") -> Count:
@@ -146,7 +145,7 @@ def test_one_seed_is_one_program() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_script_runs(seed: int) -> None:
     # A script puts a simulated device in the place of the CPU, for good.
-    with mock.patch.dict(DEVICES), contextlib.redirect_stdout(io.StringIO()) as printed:
+    with installed(device_row(torch.device("cpu"))), contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(str(any_program(Random(seed), "max-autotune")), {})
     assert "out0" in printed.getvalue()
 

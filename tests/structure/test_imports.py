@@ -19,6 +19,7 @@ SIBLINGS = {"convert", "passes", "engine", "codegen", "capture"}
 DOORS = {"inference", "npugraph_ex", "llm_datadist", "tools", "_ge_concrete_graph"}
 LEVELS: tuple[set[str], ...] = (
     {"core"},
+    {"devices"},
     {"configs"},
     {"fxgraph"},
     {"ops", "scope"},

@@ -22,7 +22,7 @@ from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
-from torchair.capture import Inputs, Policy, Runner, capture, device_row, inputs_of
+from torchair.capture import Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import build
 from torchair.codegen.graph import is_custom
@@ -39,6 +39,7 @@ from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.device_graph import TraceFiles
 from torchair.debug.dump import ArrayFiles, TensorFiles
 from torchair.debug.run_folder import PhaseFiles
+from torchair.devices import device_row
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
@@ -63,8 +64,6 @@ from torchair.passes.fx.host_lists import MARK as HOST_LIST
 from torchair.passes.ge.prune import EFFECTS
 from torchair.passes.run import PassFailed
 
-# Per device type and mode: what `codegen="auto"` starts with, else Inductor.
-AUTO = {("cuda", True): "eager", ("npu", True): "eager", ("npu", False): "eager"}
 # A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
 # between kernels, 2.7 us for each layer of an MLP, on every call. Building one takes 11 to 30 s on two cores.
 MANY_CALLS = 40
@@ -419,7 +418,7 @@ def codegen_kind(stage: Stage) -> str:
         return settings.codegen
     if stage.device.type == "cpu" and settings.captures and not stage.backward and stage.calls >= MANY_CALLS:
         return "native"
-    return AUTO.get((stage.device.type, settings.captures), "inductor")
+    return device_row(stage.device).codegen(captures=settings.captures)
 
 
 def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage) -> Program:

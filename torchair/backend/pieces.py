@@ -21,7 +21,6 @@ from torchair.capture import (
     Runner,
     Turns,
     capture,
-    device_row,
     inputs_of,
 )
 from torchair.capture.key import key_function
@@ -31,6 +30,7 @@ from torchair.core.program import Program
 from torchair.core.source import source_of
 from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.ops import OpOverload
+from torchair.devices import device_row
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import write_elsewhere

@@ -27,7 +27,6 @@ from torchair.capture import Pending
 from torchair.capture.key import key_function, key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import build
-from torchair.codegen.inductor import TUNED
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
@@ -41,6 +40,7 @@ from torchair.core.torch_private.fake import (
     faking,
     load_graph,
 )
+from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 
@@ -100,7 +100,7 @@ class Order:
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""
-        return any(isinstance(like, Like) and like.device.type in TUNED for like in self.likes)
+        return any(isinstance(like, Like) and device_row(like.device).tuned for like in self.likes)
 
     def stand_ins(self) -> list[Any]:
         """Arguments to run the program with, zeros. Tensors that are alike are one: a model of many equal

@@ -12,7 +12,6 @@ from torchair.capture.call_log import (
     is_telling,
 )
 from torchair.capture.chain import Chain
-from torchair.capture.device import DEVICES, Device, device_row
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending, Specialist
@@ -27,14 +26,13 @@ from torchair.capture.runner import BoundRunner, Runner, SpecialRunner
 from torchair.core.degraded import Degradations
 from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
+from torchair.devices import Device, device_row
 from torchair.fxgraph.contract import Contract
 
 __all__ = [
-    "DEVICES",
     "CannotRecord",
     "Cause",
     "Chain",
-    "Device",
     "Inputs",
     "Pending",
     "Policy",
@@ -46,7 +44,6 @@ __all__ = [
     "Split",
     "Turns",
     "capture",
-    "device_row",
     "inputs_of",
     "why_not",
 ]
@@ -113,10 +110,10 @@ def capture(
             degradations=degradations,
         )
     if policy.capture:
-        if row.graph is None and policy.counts:
+        if not row.has_graphs and policy.counts:
             bound = TellingBoundRunner if telling else BoundRunner
             return bound(program, inputs, policy, device, name, row, specialist, degradations=degradations)
-        if row.graph is not None:
+        if row.has_graphs:
             degradations.add(f"a graph is not recorded, its ops run one by one: {reason}", here=True)
     if specialist is not None:
         special = TellingSpecialRunner if telling else SpecialRunner

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.device import device_row
 from torchair.capture.record import Recording
 from torchair.capture.replay import Entry, ReplayRunner
 from torchair.capture.runner import BoundRunner, FastPath, Runner, SpecialRunner
 from torchair.core.log import capture_logger as logger
+from torchair.devices import device_row
 
 T = TypeVar("T")
 KEY, INPUTS, PARAMETERS = "key generation", "input processing", "parameter update"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchair.capture.device import Device, PoolToken
 from torchair.capture.roles import Inputs, Role
 from torchair.core.errors import BadOption, BadOptionType
+from torchair.devices import Device, PoolToken
 
 ERROR_MODES = ("global", "thread_local", "relaxed")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device, Graph, PoolToken
+from torchair.devices import CaptureTarget, Device, Graph, PoolToken
 
 
 class Turns:
@@ -65,12 +65,10 @@ class Pool:
         """Before the first capture: a tiny graph that keeps the pool when others go."""
         if self._anchor is not None:
             return
-        stream = self.turns.stream
         self._row.empty_cache()
         scrap = torch.zeros(1, device=self._device)
-        self._anchor, _ = self._row.record(
-            lambda args: [args[0].zero_()], [scrap], self.token, stream, "thread_local", self._device
-        )
+        into = CaptureTarget(self.token, self.turns.stream, "thread_local", self._device)
+        self._anchor, _ = self._row.record(lambda args: [args[0].zero_()], [scrap], into)
 
 
 def pool_for(row: Device, device: torch.device, token: PoolToken | None, turns: Turns | None) -> Pool:

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device, Graph, PoolToken
-from torchair.capture.head import FEW, Copy, Head, is_bytes
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena
 from torchair.capture.roles import Inputs, Role
@@ -22,6 +20,8 @@ from torchair.core.quick import Addresses, Repeat
 from torchair.core.torch_private.fake import TorchDispatchMode
 from torchair.core.torch_private.memory import STORAGE_WRAPPER_USES, storage_id, storage_use_count
 from torchair.core.torch_private.ops import OpOverload
+from torchair.devices import CaptureTarget, Copy, Device, Graph, Head
+from torchair.devices.head import FEW, is_bytes
 
 
 class StaticInputs:
@@ -226,11 +226,8 @@ def record(
     watched: list[int],
     *,
     row: Device,
-    stream: Any,
-    token: PoolToken,
+    into: CaptureTarget,
     arena: Arena | None,
-    device: torch.device,
-    error_mode: str,
     private: bool,
     homes: Homes | None,
     in_graph: bool,
@@ -241,7 +238,7 @@ def record(
     started = time.perf_counter()
     statics = StaticInputs(inputs, args, arena, in_graph=in_graph)
     placed = statics.place(args)
-    before = row.reserved_bytes(device)
+    before = row.reserved_bytes(into.device)
 
     def run(own: list[Any]) -> list[Any]:
         kept = list(own)  # the program may clear its list
@@ -250,16 +247,16 @@ def record(
         return results if homes is None else homes.take(results, kept, inputs)
 
     copies = statics.copies(args)
-    graph, results = row.record(run, list(placed), token, stream, error_mode, device, copies)
+    graph, results = row.record(run, list(placed), into, copies)
     if copies:
         try:
-            statics.head = row.head(graph, copies, device)
+            statics.head = row.head(graph, copies, into.device)
         except BaseException:
             graph.reset()
             raise
     outputs = Outputs(results, placed, inputs)
     made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
-    made.nbytes = max(row.reserved_bytes(device) - before, outputs.nbytes)
+    made.nbytes = max(row.reserved_bytes(into.device) - before, outputs.nbytes)
     made.bytes_out = outputs.copied_bytes if private else homes.nbytes if homes else 0
     made.seconds = time.perf_counter() - started
     return made

@@ -31,8 +31,6 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device, Graph
-from torchair.capture.head import Refused
 from torchair.capture.key import key_function, key_text
 from torchair.capture.ledger import Cause, cause_of, moved_text, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
@@ -50,6 +48,7 @@ from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
 from torchair.core.quick import Repeat
 from torchair.core.torch_private.memory import is_profiling
+from torchair.devices import CaptureTarget, Device, Graph, Refused
 
 TURNS = 2  # recordings of one key that take turns while outputs are held
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
@@ -111,7 +110,7 @@ class ReplayRunner(Runner):
         self._arena = Arena(device)
         self._key = key_function(inputs.key)
         self._is_capturing = row.is_capturing
-        self._copies_inside = row.runtime is not None
+        self._copies_inside = row.copies_inside
         quick.load_async()
         self._watched = watched_inputs(
             inputs, frozen_parameter=policy.frozen_parameter, skip_validation=policy.skip_validation
@@ -409,11 +408,13 @@ class ReplayRunner(Runner):
                 self.inputs,
                 self._watched,
                 row=self._row,
-                stream=self._turns.stream,
-                token=self._pool.token if shared else self._row.new_pool(),
+                into=CaptureTarget(
+                    self._pool.token if shared else self._row.new_pool(),
+                    self._turns.stream,
+                    self._error_mode(),
+                    self.device,
+                ),
                 arena=None if borrows else arena,
-                device=self.device,
-                error_mode=self._error_mode(),
                 private=private,
                 homes=Homes(entry.output_sizes, self.device) if moves_outputs else None,
                 in_graph=self._copies_inside,

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from torchair.capture.device import Device
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause, moved_text
 from torchair.capture.pending import Programs, Specialist
@@ -20,6 +19,7 @@ from torchair.capture.roles import Inputs, Role
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program
 from torchair.core.torch_private.memory import is_profiling
+from torchair.devices import Device
 
 FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
 """Serves a call that is like the one before; None where it is not."""

@@ -22,14 +22,11 @@ from torchair.core.torch_private.inductor import (
     known_options,
     stable_cache_keys,
 )
+from torchair.devices import device_row
 from torchair.fxgraph.values import device_of
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
-# Trying kernels out pays where they run many times. With this one, products with a vector become reductions
-# that take their neighbours in: one decode step of two Llama-3-8B layers on an H200 took 284 us; 310 us with
-# `max_autotune` in addition, 332 us without both.
-TUNED = {"cuda": {"coordinate_descent_tuning": True}}
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
@@ -52,7 +49,7 @@ def build(
     has_custom_ops = any(graph.is_custom(node.target) for node in gm.graph.nodes)
     wanted = OPTIONS | (GUARDED if guarded and not has_custom_ops else {}) | (NO_CACHE if not cached else {})
     if tuned and device is not None:
-        wanted |= TUNED.get(device.type, {})
+        wanted |= device_row(device).tuned
     options = known_options(wanted)
     # Decompositions look at the options too.
     with inductor_config.patch(options):

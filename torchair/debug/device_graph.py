@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from torchair.capture import Device
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.debug.deadlock import check_trace
 from torchair.debug.files import FILE_MODE, make_folder
+from torchair.devices import Device
 
 
 class TraceFiles:

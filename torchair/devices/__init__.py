@@ -1,0 +1,52 @@
+"""The devices that are known. A device is one file here, or anywhere: `install` takes its object."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from torchair.devices import cpu, cuda, npu
+from torchair.devices.base import CaptureTarget, Device, Graph, PoolToken
+from torchair.devices.head import Copy, Head, Refused
+
+__all__ = [
+    "CaptureTarget",
+    "Copy",
+    "Device",
+    "Graph",
+    "Head",
+    "PoolToken",
+    "Refused",
+    "device_row",
+    "install",
+    "installed",
+]
+
+_devices: dict[str, Device] = {module.DEVICE.type: module.DEVICE for module in (cpu, cuda, npu)}
+
+
+def device_row(device: torch.device) -> Device:
+    """What is known of a device; an unknown one has no graphs."""
+    return _devices.get(device.type) or Device(device.type)
+
+
+def install(device: Device) -> Device | None:
+    """Graphs that are compiled from now on for this type run on this device; the one that was there."""
+    before = _devices.get(device.type)
+    _devices[device.type] = device
+    return before
+
+
+@contextlib.contextmanager
+def installed(device: Device) -> Iterator[Device]:
+    """`install`, and back behind the block."""
+    before = install(device)
+    try:
+        yield device
+    finally:
+        if before is None:
+            del _devices[device.type]
+        else:
+            install(before)

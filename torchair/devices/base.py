@@ -1,0 +1,144 @@
+"""What a device offers: the one class that all of them are. What is written here is a device without graphs,
+as the CPU is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from torchair.core.program import Call
+from torchair.devices.head import Copy, Head
+
+PoolToken = tuple[int, int]
+
+_tokens = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class CaptureTarget:
+    """Where a recording goes. `error_mode` says which host calls break it: those of any thread (`global`), of
+    this one (`thread_local`), or none (`relaxed`).
+    """
+
+    pool: PoolToken
+    stream: Any
+    error_mode: str
+    device: torch.device
+
+
+class Graph(Protocol):
+    """One recorded, replayable graph."""
+
+    def replay(self) -> None: ...
+    def reset(self) -> None: ...
+
+
+class Device:
+    """A kind of device. One object per kind, in `DEVICES`; a device is a file with a subclass."""
+
+    has_graphs = False
+    """Is there such a thing as a device graph?"""
+    copies_inside = False
+    """Can a graph copy its inputs itself, and be told where from?"""
+    traces = False
+    """Can a graph write its tasks as a trace?"""
+    tuned: Mapping[str, Any] = {}
+    """Options with which Inductor tries kernels out."""
+
+    def __init__(self, type: str) -> None:
+        self.type = type
+        self.shared_pools: dict[tuple[int, PoolToken], Any] = {}  # of users' tokens, see capture/pool.py
+
+    def codegen(self, *, captures: bool) -> str:
+        """The code generator that `auto` starts with, in capture mode or graph mode."""
+        return "inductor"
+
+    def why_no_graphs(self) -> str | None:
+        """None when this device can record; else what is missing."""
+        return f"{self.type} has no device graphs"
+
+    def new_pool(self) -> PoolToken:
+        """A fresh pool token."""
+        return next(_tokens), 0
+
+    # What follows is asked of devices that can record, alone.
+
+    def has_fresh_random(self) -> bool:
+        """Does a replay advance the random generator, as running the program would?"""
+        raise NoGraphs(self.type)
+
+    def random_offset(self, device: torch.device) -> int:
+        """How far the device's default generator has advanced."""
+        raise NoGraphs(self.type)
+
+    def vector_cores(self, device: torch.device) -> int:
+        """How many vector cores kernels share."""
+        raise NoGraphs(self.type)
+
+    # Streams. The handle of the current stream is compared on every call, so it must be quick to get.
+
+    def stream_handle(self) -> Callable[[int], int]:
+        """A function from device index to the handle of the current stream."""
+        raise NoGraphs(self.type)
+
+    def current_stream(self, device: torch.device) -> Any:
+        """The stream this thread launches on."""
+        raise NoGraphs(self.type)
+
+    def new_stream(self, device: torch.device) -> Any:
+        """A side stream to capture on."""
+        raise NoGraphs(self.type)
+
+    def order(self, before: Any, after: Any) -> None:
+        """Work launched on `after` from now on waits for what was launched on `before` until now."""
+        raise NoGraphs(self.type)
+
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
+        """A function that says whether somebody records this thread's stream already."""
+        raise NoGraphs(self.type)
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait for all work on the device."""
+        raise NoGraphs(self.type)
+
+    # Memory
+
+    def reserved_bytes(self, device: torch.device) -> int:
+        """Bytes the caching allocator has taken from the device."""
+        raise NoGraphs(self.type)
+
+    def empty_cache(self) -> None:
+        """Give unused cached memory back to the device: a capture cannot use what other pools have cached."""
+        raise NoGraphs(self.type)
+
+    # Graphs
+
+    def record(
+        self,
+        program: Call,
+        args: list[Any],
+        into: CaptureTarget,
+        copies: Sequence[Copy] = (),
+    ) -> tuple[Graph, list[Any]]:
+        """Record these copies and one run of the program on these arguments. Nothing is executed on the
+        device.
+        """
+        raise NoGraphs(self.type)
+
+    def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> Head:
+        """The copies that a graph was recorded with."""
+        raise NoGraphs(self.type)
+
+    def launcher(self, graph: Any) -> Callable[[], None]:
+        """The quickest way to launch a graph."""
+        return graph.replay
+
+
+class NoGraphs(AssertionError):
+    """Asked of a device that cannot record: a fault of ours."""
