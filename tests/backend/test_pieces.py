@@ -152,7 +152,7 @@ def test_the_report_lists_the_pieces() -> None:
         for _ in range(4):
             torch.testing.assert_close(runner([x, mask]), fn(x, mask))
     assert len({part.report().pool for part in runner.parts}) == 2, "each has memory of its own"
-    assert len({part._turns for part in runner.parts}) == 1, "and takes turns with the others"
+    assert len({part.strategy._turns for part in runner.parts}) == 1, "and takes turns with the others"
     report = runner.report()
     assert [[recording.replays > 0 for recording in part.recordings] for part in report.parts] == [[True]] * 2
     assert all(str(part) in str(report) for part in report.parts)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchair.capture import Inputs, Policy, Role, Runner, capture
+from torchair.capture import Compiled, Inputs, Policy, Role, Runner, capture
 from torchair.capture.roles import KeyPart
 from torchair.core.torch_private.memory import borrow_tensor
 from torchair.devices import CaptureTarget, Device, Head, device_row
@@ -289,4 +289,4 @@ def make(
         aliases=aliases or {},
         random=random,
     )
-    return capture(Body(function), inputs, Policy(**policy), device, NAME, row=row), row
+    return capture(Compiled(Body(function), inputs, Policy(**policy), device, NAME, row=row)), row

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, make
-from torchair.capture import Inputs, Policy, Role, capture
-from torchair.capture.call_log import Telling, describe
-from torchair.capture.replay import ReplayRunner
-from torchair.capture.runner import BoundRunner, Runner
+from torchair.capture import Compiled, Inputs, Policy, Role, capture
+from torchair.capture.call_log import describe
+from torchair.capture.direct import Bound, Direct
+from torchair.capture.replay import Replay
+from torchair.capture.runner import Runner
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import capture_logger
 
@@ -31,7 +32,7 @@ def debug() -> Iterator[None]:
 
 def bound(policy: Policy) -> Runner:
     inputs = Inputs(("x",), (Role.PLAIN,))
-    return capture(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME)
+    return capture(Compiled(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME))
 
 
 def direct() -> Runner:
@@ -67,7 +68,7 @@ def test_a_replay_tells_its_phases_arguments_and_results(capsys: pytest.CaptureF
 @pytest.mark.usefixtures("debug")
 def test_lists_of_numbers_are_parameters_to_update(capsys: pytest.CaptureFixture[str]) -> None:
     inputs = Inputs(("x", "n"), (Role.PLAIN, Role.SYMBOL), packs=((("index", 1), ("number", 7)),))
-    runner = capture(Body(lambda x, n, packed: [x + packed]), inputs, Policy(), CPU, NAME)
+    runner = capture(Compiled(Body(lambda x, n, packed: [x + packed]), inputs, Policy(), CPU, NAME))
     assert runner.run(torch.zeros(2), 3)[0].tolist() == [3.0, 7.0]
     assert "parameter update 0.0 us" not in capsys.readouterr().out
 
@@ -101,7 +102,8 @@ def test_no_value_is_too_odd(value: Any, text: str) -> None:
 def test_without_debug_runners_are_the_plain_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert not capture_logger.isEnabledFor(logging.DEBUG)
     runners = [make(lambda x: [x + 1])[0], bound(Policy()), direct()]
-    assert [type(runner) for runner in runners] == [ReplayRunner, BoundRunner, Runner]
+    assert [type(runner.strategy) for runner in runners] == [Replay, Bound, Direct]
+    assert not any(runner.strategy.compiled.observers for runner in runners)
     for runner in runners:
         assert runner.run(torch.ones(1))[0].item() == 2
     assert capsys.readouterr().out == ""
@@ -110,7 +112,7 @@ def test_without_debug_runners_are_the_plain_ones(capsys: pytest.CaptureFixture[
 @pytest.mark.usefixtures("debug")
 def test_at_debug_every_kind_of_runner_tells(capsys: pytest.CaptureFixture[str]) -> None:
     for runner in (make(lambda x: [x + 1])[0], bound(Policy()), direct()):
-        assert isinstance(runner, Telling)
+        assert runner.fast_path(b"") is None
         assert runner.boxed([torch.ones(1)])[0].item() == 2
         said = capsys.readouterr().out
         assert "input 0" in said

@@ -299,7 +299,7 @@ def test_host_time_per_call(capsys: pytest.CaptureFixture[str]) -> None:
     runner = on_gpu(mlp, "p" + "w" * 32)
     runner.run(x, *weights)
     runner.run(x, *weights)
-    recording = next(iter(runner._entries.values())).recordings[0]
+    recording = next(iter(runner.strategy._entries.values())).recordings[0]
     args = [x, *weights]
     launch = microseconds(recording.graph.replay)
     copies = microseconds(lambda: recording.statics.fill(args))

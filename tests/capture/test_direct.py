@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import Inputs, Policy, Role, capture, why_not
+from torchair.capture import Compiled, Inputs, Policy, Role, capture, why_not
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
 from torchair.devices import device_row, npu
@@ -67,7 +67,7 @@ def test_switched_off_hands_out_the_program_itself() -> None:
         _boxed_call = True
 
     program = Boxed(lambda x: [x + 1])
-    runner = capture(program, Inputs(("x",), (Role.PLAIN,)), Policy(capture=False), CPU, NAME)
+    runner = capture(Compiled(program, X, Policy(capture=False), CPU, NAME))
     assert runner.boxed is program
     assert runner.run(torch.ones(1))[0].item() == 2
     assert counter("captured") is None
@@ -93,7 +93,8 @@ def test_reasons_not_to_record(inputs: Inputs, policy: Policy, text: str) -> Non
     # What was asked for is not less than promised.
     told = pytest.warns(DegradedWarning, match=text) if policy.capture else contextlib.nullcontext()
     with told:
-        runner = capture(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME, row=SimulatedDevice())
+        body = Body(lambda x: [x + 1])
+        runner = capture(Compiled(body, inputs, policy, CPU, NAME, row=SimulatedDevice()))
     assert runner.run(torch.ones(1))[0].item() == 2
     assert runner.report().why_not == reason
 

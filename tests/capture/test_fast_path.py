@@ -12,7 +12,7 @@ import torch
 from tests.capture.simulated import SimulatedDevice, make
 from torchair.capture import Runner
 from torchair.capture.ledger import Cause
-from torchair.capture.replay import ReplayRunner
+from torchair.capture.replay import Replay
 from torchair.core import quick
 from torchair.devices import Refused, cpu, npu
 
@@ -163,9 +163,10 @@ def test_mutated_inputs_are_compared_even_when_parameters_are_frozen() -> None:
 
 def test_threads_wait_for_each_other() -> None:
     runner, _, weight = warm()
-    assert isinstance(runner, ReplayRunner)
+    replay = runner.strategy
+    assert isinstance(replay, Replay)
     results: list[Any] = []
-    with runner._turns.lock:
+    with replay._turns.lock:
         assert ask(runner, weight, torch.ones(4)) is None, "who must wait does so in the careful way"
         thread = threading.Thread(target=lambda: results.append(runner.run(weight, torch.ones(4))))
         thread.start()
@@ -177,21 +178,23 @@ def test_threads_wait_for_each_other() -> None:
 
 def test_a_dropped_recording_serves_no_more() -> None:
     runner, _, weight = warm()
-    assert isinstance(runner, ReplayRunner)
-    stale = runner._repeat
+    replay = runner.strategy
+    assert isinstance(replay, Replay)
+    stale = replay._repeat
     assert stale is not None
-    runner._drop(runner._entries[runner._last].recordings)
+    replay._drop(replay._entries[replay._last].recordings)
     assert stale((weight, torch.ones(4)), b"") is None
 
 
 def test_a_failing_launch_frees_the_lock() -> None:
     runner, row, weight = warm()
-    assert isinstance(runner, ReplayRunner)
+    replay = runner.strategy
+    assert isinstance(replay, Replay)
     row.launching = True  # as if another thread were launching
     with pytest.raises(AssertionError):
         ask(runner, weight, torch.ones(4))
     row.launching = False
-    assert not runner._turns.lock.locked()
+    assert not replay._turns.lock.locked()
     assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import Cause, Inputs, Pending, Policy, Role, capture
+from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
 from torchair.devices.graphs import without_collection
@@ -625,9 +625,8 @@ class Soon(Pending):
 def special_runner(better: Body | None) -> tuple[Any, SimulatedDevice, Soon]:
     row, soon = SimulatedDevice(), Soon(better)
     inputs = Inputs(names=("x",), roles=(Role.PLAIN,))
-    runner = capture(
-        Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME, row=row, specialist=lambda key, args: soon
-    )
+    compiled = Compiled(Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME, row=row)
+    runner = capture(compiled, Around(specialist=lambda key, args: soon))
     return runner, row, soon
 
 

@@ -126,7 +126,7 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
 
     files = TraceFiles("graph_7", tmp_path, TracingDevice(), CPU, Degradations(), checks=True)
     with pytest.warns(DegradedWarning, match="a recording has no trace, and no deadlock check: .*disk full"):
-        files(Broken.__new__(Broken))
+        files.recorded(Broken.__new__(Broken))
 
 
 def test_the_row_of_the_npu_says_that_it_writes_traces() -> None:
@@ -138,4 +138,4 @@ def test_statistics_reach_the_runner() -> None:
     config.record_statistics_debug_info = True
     gm = torch.fx.symbolic_trace(lambda x: [torch.ops.aten.sin.default(x)])
     with pytest.warns(DegradedWarning, match="was not at DEBUG"):
-        assert compile_fx(gm, [torch.ones(2)], settle(config)).policy.statistics
+        assert compile_fx(gm, [torch.ones(2)], settle(config)).strategy.policy.statistics

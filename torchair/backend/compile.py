@@ -22,7 +22,7 @@ from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels
-from torchair.capture import Inputs, Policy, Runner, capture, inputs_of
+from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import build
 from torchair.codegen.graph import is_custom
@@ -181,17 +181,17 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     if files is not None:
         files.code(program, stage.inputs)
     runner = capture(
-        program,
-        input_facts(gm if lowered is None else lowered, stage),
-        policy,
-        stage.device,
-        stage.name,
-        specialist=specialist,
-        recorded=trace_files(stage, files),
-        contract=replace(contract, is_eager=runs_as_it_is(program, stage)),
-        split=split,
-        parts=parts,
-        degradations=stage.degradations,
+        Compiled(
+            program,
+            input_facts(gm if lowered is None else lowered, stage),
+            policy,
+            stage.device,
+            stage.name,
+            stage.degradations,
+            replace(contract, is_eager=runs_as_it_is(program, stage)),
+            trace_files(stage, files),
+        ),
+        Around(specialist, split, parts=parts),
     )
     runner.conversion = stage.report
     stage.report.detours.extend(stage.detours.said)
@@ -385,17 +385,17 @@ def dumping(original: fx.GraphModule, lowered: fx.GraphModule | None, stage: Sta
     return TensorFiles(graph, settings.dump_folder)
 
 
-def trace_files(stage: Stage, files: PhaseFiles | None) -> TraceFiles | None:
+def trace_files(stage: Stage, files: PhaseFiles | None) -> tuple[TraceFiles, ...]:
     """Who writes recorded graphs as task traces and checks them, if asked for and possible."""
     checks = stage.settings.checks_deadlocks
     reason = why_no_traces(stage)
     if reason is not None and checks:
         stage.degradations.add(f"deadlock_check has nothing to analyse: {reason}")
     if reason is not None or not (checks or files):
-        return None
+        return ()
     folder = files.model if files is not None else Path()
     row = device_row(stage.device)
-    return TraceFiles(stage.name, folder, row, stage.device, stage.degradations, checks=checks)
+    return (TraceFiles(stage.name, folder, row, stage.device, stage.degradations, checks=checks),)
 
 
 def why_no_traces(stage: Stage) -> str | None:

@@ -15,8 +15,10 @@ from torch import fx
 
 from torchair.backend.settings import PATIENCE
 from torchair.capture import (
+    Around,
     CannotRecord,
     Chain,
+    Compiled,
     Policy,
     Runner,
     Turns,
@@ -110,16 +112,11 @@ class Pieces:
         facts = inputs_of(
             each.gm, each.fakes, static, guarded=self.guarded, arguments=self.arguments, passed=passed
         )
+        contract = _contract(each, is_eager=program.kind in RUN_OPS)
+        name = f"{self.name}_{number}"
         return capture(
-            program,
-            facts,
-            policy,
-            self.device,
-            f"{self.name}_{number}",
-            contract=_contract(each, is_eager=program.kind in RUN_OPS),
-            split=self.split(each.gm, program, static),
-            turns=turns,
-            degradations=self.degradations,
+            Compiled(program, facts, policy, self.device, name, self.degradations, contract),
+            Around(split=self.split(each.gm, program, static), turns=turns),
         )
 
     def _on_host(self, each: Partition, program: Program, is_eager: bool) -> Promised:
@@ -148,16 +145,8 @@ class Pieces:
             chain, parts = self.chain(gm, dict.fromkeys(calls, reason), static)
             fakes = [node.meta["val"] for node in _inputs(gm)]
             facts = inputs_of(gm, fakes, static, guarded=self.guarded, arguments=self.arguments)
-            return capture(
-                chain,
-                facts,
-                self.policy,
-                self.device,
-                self.name,
-                parts=parts,
-                contract=contract,
-                degradations=self.degradations,
-            )
+            whole = Compiled(chain, facts, self.policy, self.device, self.name, self.degradations, contract)
+            return capture(whole, Around(parts=parts))
 
         return split
 

@@ -1,7 +1,6 @@
-"""Runners that tell at DEBUG what each call got, gave back, and spent on the host.
+"""What each call got, gave back, and spent on the host, told at DEBUG.
 
-The level of the log is looked at once, when a runner is made. A runner that tells nothing is of another
-class and does nothing for it.
+The level of the log is looked at once, when a runner is made: one that tells nothing has nobody to ask.
 """
 
 from __future__ import annotations
@@ -14,14 +13,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.record import Recording
-from torchair.capture.replay import Entry, ReplayRunner
-from torchair.capture.runner import BoundRunner, FastPath, Runner, SpecialRunner
+from torchair.capture.compiled import Compiled, Observer
+from torchair.capture.direct import INPUTS, KEY, PARAMETERS
 from torchair.core.log import capture_logger as logger
-from torchair.devices import device_row
 
 T = TypeVar("T")
-KEY, INPUTS, PARAMETERS = "key generation", "input processing", "parameter update"
 
 
 def is_telling() -> bool:
@@ -38,6 +34,7 @@ class Stopwatch(threading.local):
     def reset(self) -> None:
         """A new call begins."""
         self.seconds: dict[str, float] = dict.fromkeys((KEY, INPUTS, PARAMETERS), 0.0)
+        self.began = time.perf_counter()
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
         """The same function; its time counts for `phase`."""
@@ -56,70 +53,37 @@ class Stopwatch(threading.local):
         return ", ".join(f"{phase} {seconds * 1e6:.1f} us" for phase, seconds in self.seconds.items())
 
 
-class Telling(Runner):
-    """Any runner, with a word about each call."""
+class CallLog(Observer):
+    """A word about each call."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    watches_calls = True
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._of = compiled
         self._watch = Stopwatch()
 
-    @property
-    def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        return self
-
-    def fast_path(self, written: bytes) -> FastPath | None:
-        return None
-
-    def __call__(self, args: list[Any]) -> list[Any]:
+    def called(self, args: Sequence[Any]) -> None:
         self._tell("input", args)
         self._watch.reset()
-        began = time.perf_counter()
-        outputs = super().__call__(args)
-        spent = (time.perf_counter() - began) * 1e6
-        logger.debug("%s: host time: %s, whole call %.1f us", self.name, self._watch.text(), spent)
-        self._tell("output", outputs)
-        return outputs
 
-    def _pack(self, args: list[Any]) -> None:
-        self._watch.timed(PARAMETERS, super()._pack)(args)
+    def returned(self, outputs: Sequence[Any]) -> None:
+        spent = (time.perf_counter() - self._watch.began) * 1e6
+        logger.debug("%s: host time: %s, whole call %.1f us", self._of.name, self._watch.text(), spent)
+        self._tell("output", outputs)
+
+    def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
+        return self._watch.timed(phase, function)
 
     def _tell(self, what: str, values: Sequence[Any]) -> None:
-        measures = self.policy.statistics and not self._is_somebody_capturing()
+        measures = self._of.policy.statistics and not self._is_somebody_capturing()
         for index, value in enumerate(values):
-            title = f"{index} {self.inputs.title(index)}" if what == "input" else str(index)
-            logger.debug("%s: %s %s: %s", self.name, what, title, describe(value, measures))
+            title = f"{index} {self._of.inputs.title(index)}" if what == "input" else str(index)
+            logger.debug("%s: %s %s: %s", self._of.name, what, title, describe(value, measures))
 
     def _is_somebody_capturing(self) -> bool:
         """Reading values would break a capture around this call."""
-        row = device_row(self.device)
+        row = self._of.row
         return row.why_no_graphs() is None and row.is_capturing()
-
-
-class TellingKeys(Telling):
-    """A runner that asks for a key on each call."""
-
-    _key: Callable[[list[Any]], Any]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._key = self._watch.timed(KEY, self._key)
-
-
-class TellingBoundRunner(TellingKeys, BoundRunner):
-    """Counts keys, and tells."""
-
-
-class TellingSpecialRunner(TellingKeys, SpecialRunner):
-    """Runs directly, with a program per key, and tells."""
-
-
-class TellingReplayRunner(TellingKeys, ReplayRunner):
-    """Records and replays, and tells."""
-
-    def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
-        made = super()._recorded(entry, args, private)
-        made.statics.fill = self._watch.timed(INPUTS, made.statics.fill)
-        return made
 
 
 def describe(value: Any, measures: bool) -> str:

@@ -185,6 +185,7 @@ class Recording:
     ) -> None:
         self.graph = graph
         self.statics = statics
+        self.fill = statics.fill
         self.ledger = ledger
         self.outputs = outputs
         self.homes = homes  # kept: the outputs were counted while it was there
@@ -197,7 +198,7 @@ class Recording:
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
         """Copy in, launch, hand out."""
-        kept = self.statics.fill(args)
+        kept = self.fill(args)
         self.count[0] += 1
         self.graph.replay()
         del kept

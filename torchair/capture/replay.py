@@ -1,4 +1,4 @@
-"""The runner that records and replays.
+"""The way that records and replays.
 
 The life of a key:
 
@@ -27,28 +27,29 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchair.capture.key import key_function, key_text
+from torchair.capture.compiled import Compiled
+from torchair.capture.direct import INPUTS, Direct, FastPath
+from torchair.capture.key import key_text
 from torchair.capture.ledger import Cause, cause_of, moved_text, watched_inputs
 from torchair.capture.outputs import Homes, home_sizes
 from torchair.capture.pending import Pending, Specialist
-from torchair.capture.policy import Policy
 from torchair.capture.pool import Arena, Turns, pool_for
 from torchair.capture.record import CannotRecord, Recording, record
 from torchair.capture.report import InputRow, RecordingRow, Report
-from torchair.capture.roles import Inputs, Role
-from torchair.capture.runner import FastPath, Runner
+from torchair.capture.roles import Role
+from torchair.capture.runner import Runner
 from torchair.core import quick
-from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
 from torchair.core.quick import Repeat
 from torchair.core.torch_private.memory import is_profiling
-from torchair.devices import CaptureTarget, Device, Graph, Refused
+from torchair.devices import CaptureTarget, Refused
 
 TURNS = 2  # recordings of one key that take turns while outputs are held
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
@@ -59,11 +60,8 @@ REMEMBERED = 4096  # dropped keys that are remembered
 
 NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in pieces"
 
-Split = Callable[[CannotRecord], "Runner | None"]
+Split = Callable[[CannotRecord], Runner | None]
 """Runs the graph in pieces, without the op that broke a recording; None where there is no such piece."""
-
-Recorded = Callable[[Graph], None]
-"""Looks at the device graph of each recording when it has been made; must not raise."""
 
 
 class Entry:
@@ -82,33 +80,32 @@ class Entry:
         self.draws = False  # running it advances the random generator
 
 
-class ReplayRunner(Runner):
+@dataclass(frozen=True)
+class Around:
+    """Who helps to record."""
+
+    specialist: Specialist | None = None
+    """Makes better programs for single keys while this one serves."""
+    split: Split | None = None
+    """Takes over where an op breaks a recording."""
+    turns: Turns | None = None
+    """Recordings with the same never run side by side."""
+    parts: tuple[Runner, ...] | None = None
+    """Runners inside the program, which record: the program itself is not."""
+
+
+class Replay(Direct):
     """Records the program once per key and replays it."""
 
-    def __init__(
-        self,
-        program: Program,
-        inputs: Inputs,
-        policy: Policy,
-        device: torch.device,
-        name: str,
-        row: Device,
-        specialist: Specialist | None = None,
-        recorded: Recorded | None = None,
-        *,
-        split: Split | None = None,
-        turns: Turns | None = None,
-        degradations: Degradations | None = None,
-    ) -> None:
-        super().__init__(program, inputs, policy, device, name, None, degradations=degradations)
-        self._specialist = specialist
-        self._observe = recorded
-        self._split = split
+    def __init__(self, compiled: Compiled, around: Around) -> None:
+        super().__init__(compiled, None)
+        inputs, policy, row = compiled.inputs, compiled.policy, compiled.row
+        self._specialist = around.specialist
+        self._split = around.split
         self._row = row
-        self._pool = pool_for(row, device, policy.pool, turns)
+        self._pool = pool_for(row, compiled.device, policy.pool, around.turns)
         self._turns = self._pool.turns
-        self._arena = Arena(device)
-        self._key = key_function(inputs.key)
+        self._arena = Arena(compiled.device)
         self._is_capturing = row.is_capturing
         self._copies_inside = row.copies_inside
         quick.load_async()
@@ -422,8 +419,9 @@ class ReplayRunner(Runner):
         made.repeat = self._repeat_of(made, args)
         self._pool.is_fresh = self._pool.is_fresh and not shared
         entry.recordings.append(made)
-        if self._observe is not None:
-            self._observe(made.graph)
+        made.fill = self.compiled.timed(INPUTS, made.fill)
+        for observer in self.compiled.observers:
+            observer.recorded(made.graph)
         logger.info("%s: recorded in %.1f ms, %d bytes", self.name, made.seconds * 1e3, made.nbytes)
         self._keep_budget(entry)
         return made

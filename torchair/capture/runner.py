@@ -1,93 +1,57 @@
-"""Runners: a program behind one call, run directly or counted; `replay.py` has the one that records."""
+"""The runner: a program behind one call, run in one of several ways, and watched by those who asked."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import torch
-
-from torchair.capture.key import key_function
-from torchair.capture.ledger import Cause, moved_text
-from torchair.capture.pending import Programs, Specialist
-from torchair.capture.policy import Policy
-from torchair.capture.report import Book, InputRow, Report
-from torchair.capture.roles import Inputs, Role
+from torchair.capture.compiled import Observer
+from torchair.capture.direct import Direct, FastPath
+from torchair.capture.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program
-from torchair.core.torch_private.memory import is_profiling
-from torchair.devices import Device
-
-FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
-"""Serves a call that is like the one before; None where it is not."""
 
 
 class Runner:
-    """A program behind one call, run directly. `runner(args)` is boxed, `runner.run(*args)` is not."""
+    """`runner(args)` is boxed, `runner.run(*args)` is not. `strategy` is how calls are served: directly, with
+    a program per key, counted, or replayed.
+    """
 
     _boxed_call = True  # what AOTAutograd asks for
 
-    def __init__(
-        self,
-        program: Program,
-        inputs: Inputs,
-        policy: Policy,
-        device: torch.device,
-        name: str,
-        why_not: str | None,
-        *,
-        degradations: Degradations | None = None,
-    ) -> None:
-        self.degradations = degradations or Degradations()
-        self.program = program
-        self.inputs = inputs
-        self.policy = policy
-        self.device = device
-        self.name = name
-        self.why_not = why_not
-        # What runs directly in capture mode is a range of its own for profilers.
-        self._is_eager = policy.eager or (policy.capture and policy.counts)
-        self.parts: tuple[Runner, ...] = ()  # that a graph is recorded in, where it is split
-        self.book = Book(name)
+    def __init__(self, strategy: Direct) -> None:
+        self.strategy = strategy
         # What conversion did to the graph; the backend puts its report here.
         self.conversion: Any = None
 
-    @property
-    def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        """The quickest callable for AOTAutograd: the program itself where nothing is recorded or counted."""
-        is_boxed = getattr(self.program, "_boxed_call", False) and not self.inputs.packs
-        return self.program if is_boxed and not self._is_eager else self
+    def __call__(self, args: list[Any]) -> list[Any]:
+        for observer in self._watching:
+            observer.called(args)
+        outputs = self.strategy(args)
+        for observer in self._watching:
+            observer.returned(outputs)
+        return outputs
 
     @cached_property
-    def plain_fast_path(self) -> FastPath | None:
-        """The quick way of `fast_path`, where nobody watches the versions of what is written."""
-        return self.fast_path(b"")
+    def _watching(self) -> tuple[Observer, ...]:
+        return tuple(o for o in self.strategy.compiled.observers if o.watches_calls)
+
+    @property
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        """The quickest callable for AOTAutograd."""
+        return self if self._watching else self.strategy.boxed
 
     def fast_path(self, written: bytes) -> FastPath | None:
         """A quick way for a call that is like the one before; it gives None where the call is not. It raises
         the versions of the inputs with these packed indices.
         """
-        return None
+        return None if self._watching else self.strategy.fast_path(written)
 
-    def __call__(self, args: list[Any]) -> list[Any]:
-        self._pack(args)
-        return self._directly(self.program, args)
-
-    def _directly(self, program: Program, args: list[Any]) -> list[Any]:
-        """Run without a recording, where there could be one; seen by profilers."""
-        if self._is_eager and is_profiling():
-            with torch.profiler.record_function("fx_run_eagerly"):
-                return program(args)
-        return program(args)
-
-    def _pack(self, args: list[Any]) -> None:
-        """Append the tensors that are made of numbers among the arguments."""
-        for pack in self.inputs.packs:
-            values = [args[value] if kind == "index" else value for kind, value in pack]
-            args.append(torch.tensor(values, dtype=torch.int64, device=self.device))
+    @cached_property
+    def plain_fast_path(self) -> FastPath | None:
+        """The quick way of `fast_path`, where nobody watches the versions of what is written."""
+        return self.fast_path(b"")
 
     def run(self, *args: Any) -> list[Any]:
         """Call with separate arguments."""
@@ -97,151 +61,24 @@ class Runner:
 
     def report(self) -> Report:
         """What happened so far."""
-        return Report(
-            self.name,
-            self.program.kind,
-            str(self.device),
-            self.why_not,
-            tuple(self.degradations.texts),
-            parts=self._report_parts(),
-        )
-
-    def _report_parts(self) -> tuple[Report, ...]:
-        """Of the pieces; what was less than promised, the report of the whole lists."""
-        return tuple(replace(part.report(), degradations=()) for part in self.parts)
-
-
-class SpecialRunner(Runner):
-    """Nothing is recorded; each key runs directly, with a program of its own once that is there."""
-
-    def __init__(
-        self,
-        program: Program,
-        inputs: Inputs,
-        policy: Policy,
-        device: torch.device,
-        name: str,
-        why_not: str,
-        specialist: Specialist,
-        *,
-        degradations: Degradations | None = None,
-    ) -> None:
-        super().__init__(program, inputs, policy, device, name, why_not, degradations=degradations)
-        self._key = key_function(inputs.key)
-        self._programs = Programs(program, specialist)
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+        return self.strategy.report()
 
     @property
-    def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        return self
-
-    def __call__(self, args: list[Any]) -> list[Any]:
-        self._pack(args)
-        key = self._key(args)
-        if key not in self._seen:
-            if len(self._seen) == self.policy.capture_limit:
-                self._programs.drop(self._seen.popitem(last=False)[0])
-            self._programs.ask(key, args)
-        self._seen[key] = None
-        self._seen.move_to_end(key)
-        return self._directly(self._programs.of(key), args)
-
-
-class BoundRunner(Runner):
-    """Where the device has no graphs: the program runs directly, keys and moves are counted as everywhere.
-
-    A program's outputs are fresh on every call, and it takes inputs where they are, so nothing is copied.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        inputs: Inputs,
-        policy: Policy,
-        device: torch.device,
-        name: str,
-        row: Device,
-        specialist: Specialist | None = None,
-        *,
-        degradations: Degradations | None = None,
-    ) -> None:
-        reason = row.why_no_graphs()
-        super().__init__(program, inputs, policy, device, name, reason, degradations=degradations)
-        self._programs = None if specialist is None else Programs(program, specialist)
-        self._token = policy.pool or row.new_pool()
-        self._key = key_function(inputs.key)
-        self._mutated = [] if policy.skip_validation else inputs.having(Role.MUTATED)
-        self._forced = policy.force_recapture and not policy.skip_validation
-        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
-        self._dropped = 0
+    def program(self) -> Program:
+        """What runs, or is recorded."""
+        return self.strategy.program
 
     @property
-    def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        """The call without attribute look-ups: a call like the one before costs one comparison."""
-        if self._programs is not None or self.inputs.packs:
-            return self
-        key_of, count, program, mutated, forced = (
-            self._key,
-            self._count,
-            self.program,
-            self._mutated,
-            self._forced,
-        )
-        last: Any = None
+    def why_not(self) -> str | None:
+        """The reason why the program runs directly; None where it is recorded."""
+        return self.strategy.why_not
 
-        def call(args: list[Any]) -> list[Any]:
-            nonlocal last
-            now = (key_of(args), [args[index].data_ptr() for index in mutated]) if mutated else key_of(args)
-            if now != last or forced:
-                count(args)
-                last = now
-            return program(args)
+    @property
+    def parts(self) -> tuple[Runner, ...]:
+        """The pieces that a graph is recorded in, where it is split."""
+        return self.strategy.parts
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
-
-    def __call__(self, args: list[Any]) -> list[Any]:
-        self._pack(args)
-        self._count(args)
-        program = self.program if self._programs is None else self._programs.of(self._key(args))
-        return program(args)
-
-    def _count(self, args: list[Any]) -> None:
-        key = self._key(args)
-        where = [args[index].data_ptr() for index in self._mutated]
-        known = self._seen.get(key)
-        if known is None:
-            self._new_key(key)
-            if self._programs is not None:
-                self._programs.ask(key, args)
-        elif self._forced:
-            self.book.recapture(Cause.FORCED, "force_recapture is set")
-        elif known != where:
-            moved = [i for i, old, new in zip(self._mutated, known, where, strict=True) if old != new]
-            self.book.recapture(Cause.MUTATED, moved_text(self.inputs, moved))
-        self._seen[key] = where
-        self._seen.move_to_end(key)
-
-    def _new_key(self, key: Hashable) -> None:
-        if len(self._seen) == self.policy.capture_limit:
-            oldest, _ = self._seen.popitem(last=False)
-            if self._programs is not None:
-                self._programs.drop(oldest)
-            self._dropped += 1
-        self.book.keys(len(self._seen) + 1)
-
-    def report(self) -> Report:
-        return Report(
-            self.name,
-            self.program.kind,
-            str(self.device),
-            self.why_not,
-            tuple(self.degradations.texts),
-            pool=self._token,
-            inputs=tuple(
-                InputRow(self.inputs.title(i), role.value, 0, "the program reads it where it is")
-                for i, role in enumerate(self.inputs.roles)
-            ),
-            recaptures=dict(self.book.recaptures),
-            dropped=self._dropped,
-        )
+    @property
+    def degradations(self) -> Degradations:
+        """What was less than promised."""
+        return self.strategy.degradations

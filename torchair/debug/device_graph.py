@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchair.capture import Observer
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.debug.deadlock import check_trace
@@ -17,7 +18,7 @@ from torchair.debug.files import FILE_MODE, make_folder
 from torchair.devices import Device
 
 
-class TraceFiles:
+class TraceFiles(Observer):
     """Writes the trace of every recording of one FX graph; with `checks`, looks for deadlocks in it."""
 
     def __init__(
@@ -38,7 +39,7 @@ class TraceFiles:
         self._checks = checks
         self._ids = itertools.count()
 
-    def __call__(self, graph: Any) -> None:
+    def recorded(self, graph: Any) -> None:
         """Advice only: a graph that cannot be written or checked is recorded all the same."""
         try:
             path = make_folder(self._folder) / self._file_name()

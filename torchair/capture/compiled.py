@@ -1,0 +1,70 @@
+"""What every way to run a program asks: the program, what is known of its graph, and who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from torchair.capture.policy import Policy
+from torchair.capture.report import Book
+from torchair.capture.roles import Inputs
+from torchair.core.degraded import Degradations
+from torchair.core.program import Program
+from torchair.devices import Device, Graph, device_row
+from torchair.fxgraph.contract import Contract
+
+T = TypeVar("T")
+
+
+class Observer:
+    """Watches a runner. What is here sees nothing."""
+
+    watches_calls = False
+    """Does it want to see every call? Then there is no quick way around it."""
+
+    def called(self, args: Sequence[Any]) -> None:
+        """A call begins, with these arguments."""
+
+    def returned(self, outputs: Sequence[Any]) -> None:
+        """It ended."""
+
+    def recorded(self, graph: Graph) -> None:
+        """A device graph was recorded. Must not raise."""
+
+    def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
+        """The same function; a phase of a call may be timed by it."""
+        return function
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program and its graph."""
+
+    program: Program
+    inputs: Inputs
+    policy: Policy
+    device: torch.device
+    name: str
+    degradations: Degradations = field(default_factory=Degradations)
+    contract: Contract | None = None
+    """What the graph promised of its results."""
+    observers: tuple[Observer, ...] = ()
+    row: Device = None  # type: ignore[assignment]
+    """What the device offers; by default what is installed for it."""
+
+    def __post_init__(self) -> None:
+        if self.row is None:
+            object.__setattr__(self, "row", device_row(self.device))
+
+    def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
+        """As the observers want it."""
+        for observer in self.observers:
+            function = observer.timed(phase, function)
+        return function
+
+    def book(self) -> Book:
+        """A new one, for the events of this graph."""
+        return Book(self.name)

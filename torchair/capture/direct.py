@@ -1,0 +1,197 @@
+"""Ways to run a program without recording it: directly, with a program per key, or counted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchair.capture.compiled import Compiled
+from torchair.capture.key import key_function
+from torchair.capture.ledger import Cause, moved_text
+from torchair.capture.pending import Programs, Specialist
+from torchair.capture.report import InputRow, Report
+from torchair.capture.roles import Role
+from torchair.core.program import Program
+from torchair.core.torch_private.memory import is_profiling
+
+FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
+"""Serves a call that is like the one before; None where it is not."""
+
+KEY, INPUTS, PARAMETERS = "key generation", "input processing", "parameter update"
+"""Phases of a call."""
+
+
+class Direct:
+    """The program, as it is."""
+
+    _boxed_call = True
+
+    def __init__(self, compiled: Compiled, why_not: str | None, parts: tuple[Any, ...] = ()) -> None:
+        self.compiled = compiled
+        self.program = compiled.program
+        self.why_not = why_not
+        self.parts = parts  # runners of the pieces that a graph is recorded in, where it is split
+        self.inputs, self.policy, self.device = compiled.inputs, compiled.policy, compiled.device
+        self.name, self.degradations, self.book = compiled.name, compiled.degradations, compiled.book()
+        # What runs directly in capture mode is a range of its own for profilers.
+        self._is_eager = self.policy.eager or (self.policy.capture and self.policy.counts)
+        self._pack = compiled.timed(PARAMETERS, self._pack_numbers)
+        self._key = compiled.timed(KEY, key_function(self.inputs.key))
+
+    @property
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        """The program itself where nothing is recorded or counted."""
+        is_boxed = getattr(self.program, "_boxed_call", False) and not self.inputs.packs
+        return self.program if is_boxed and not self._is_eager else self
+
+    def fast_path(self, written: bytes) -> FastPath | None:
+        """See `Runner.fast_path`."""
+        return None
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        self._pack(args)
+        return self._directly(self.program, args)
+
+    def _directly(self, program: Program, args: list[Any]) -> list[Any]:
+        """Run without a recording, where there could be one; seen by profilers."""
+        if self._is_eager and is_profiling():
+            with torch.profiler.record_function("fx_run_eagerly"):
+                return program(args)
+        return program(args)
+
+    def _pack_numbers(self, args: list[Any]) -> None:
+        """Append the tensors that are made of numbers among the arguments."""
+        for pack in self.inputs.packs:
+            values = [args[value] if kind == "index" else value for kind, value in pack]
+            args.append(torch.tensor(values, dtype=torch.int64, device=self.device))
+
+    def report(self) -> Report:
+        """What happened so far."""
+        return Report(
+            self.name,
+            self.program.kind,
+            str(self.device),
+            self.why_not,
+            tuple(self.degradations.texts),
+            parts=self._report_parts(),
+        )
+
+    def _report_parts(self) -> tuple[Report, ...]:
+        """Of the pieces; what was less than promised, the report of the whole lists."""
+        return tuple(replace(part.report(), degradations=()) for part in self.parts)
+
+
+class Special(Direct):
+    """Nothing is recorded; each key runs directly, with a program of its own once that is there."""
+
+    def __init__(self, compiled: Compiled, why_not: str, specialist: Specialist) -> None:
+        super().__init__(compiled, why_not)
+        self._programs = Programs(self.program, specialist)
+        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+
+    @property
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        return self
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        self._pack(args)
+        key = self._key(args)
+        if key not in self._seen:
+            if len(self._seen) == self.policy.capture_limit:
+                self._programs.drop(self._seen.popitem(last=False)[0])
+            self._programs.ask(key, args)
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        return self._directly(self._programs.of(key), args)
+
+
+class Bound(Direct):
+    """Where the device has no graphs: the program runs directly, keys and moves are counted as everywhere.
+
+    A program's outputs are fresh on every call, and it takes inputs where they are, so nothing is copied.
+    """
+
+    def __init__(self, compiled: Compiled, specialist: Specialist | None = None) -> None:
+        super().__init__(compiled, compiled.row.why_no_graphs())
+        policy = self.policy
+        self._programs = None if specialist is None else Programs(self.program, specialist)
+        self._token = policy.pool or compiled.row.new_pool()
+        self._mutated = [] if policy.skip_validation else self.inputs.having(Role.MUTATED)
+        self._forced = policy.force_recapture and not policy.skip_validation
+        self._seen: OrderedDict[Hashable, list[int]] = OrderedDict()
+        self._dropped = 0
+
+    @property
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        """The call without attribute look-ups: a call like the one before costs one comparison."""
+        if self._programs is not None or self.inputs.packs:
+            return self
+        key_of, count, program, mutated, forced = (
+            self._key,
+            self._count,
+            self.program,
+            self._mutated,
+            self._forced,
+        )
+        last: Any = None
+
+        def call(args: list[Any]) -> list[Any]:
+            nonlocal last
+            now = (key_of(args), [args[index].data_ptr() for index in mutated]) if mutated else key_of(args)
+            if now != last or forced:
+                count(args)
+                last = now
+            return program(args)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        self._pack(args)
+        self._count(args)
+        program = self.program if self._programs is None else self._programs.of(self._key(args))
+        return program(args)
+
+    def _count(self, args: list[Any]) -> None:
+        key = self._key(args)
+        where = [args[index].data_ptr() for index in self._mutated]
+        known = self._seen.get(key)
+        if known is None:
+            self._new_key(key)
+            if self._programs is not None:
+                self._programs.ask(key, args)
+        elif self._forced:
+            self.book.recapture(Cause.FORCED, "force_recapture is set")
+        elif known != where:
+            moved = [i for i, old, new in zip(self._mutated, known, where, strict=True) if old != new]
+            self.book.recapture(Cause.MUTATED, moved_text(self.inputs, moved))
+        self._seen[key] = where
+        self._seen.move_to_end(key)
+
+    def _new_key(self, key: Hashable) -> None:
+        if len(self._seen) == self.policy.capture_limit:
+            oldest, _ = self._seen.popitem(last=False)
+            if self._programs is not None:
+                self._programs.drop(oldest)
+            self._dropped += 1
+        self.book.keys(len(self._seen) + 1)
+
+    def report(self) -> Report:
+        return Report(
+            self.name,
+            self.program.kind,
+            str(self.device),
+            self.why_not,
+            tuple(self.degradations.texts),
+            pool=self._token,
+            inputs=tuple(
+                InputRow(self.inputs.title(i), role.value, 0, "the program reads it where it is")
+                for i, role in enumerate(self.inputs.roles)
+            ),
+            recaptures=dict(self.book.recaptures),
+            dropped=self._dropped,
+        )
