@@ -17,12 +17,17 @@ from torchair.core import quick
 from torchair.devices import Refused, cpu, npu
 
 
-@pytest.fixture(autouse=True)
-def _with_extension() -> Iterator[None]:
-    if quick._extension is None:
+@pytest.fixture(autouse=True, params=["extension", "python"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both ways keep the same promises."""
+    if request.param == "python":
+        # A runner asks for the extension, which was built before: now it is not there.
+        monkeypatch.setattr(quick, "_extension", None)
+        monkeypatch.setattr(quick, "_asked", True)
+    elif not quick.is_loaded():
         quick.load(quick.built())
     with torch.no_grad():
-        yield
+        yield request.param
 
 
 def affine(weight: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
@@ -347,3 +352,26 @@ def test_inputs_without_elements() -> None:
 
 def test_only_cuda_copies_inside_a_graph() -> None:
     assert not any(module.DEVICE.copies_inside for module in (cpu, npu))
+
+
+def test_an_extension_that_comes_later_takes_over(how: str) -> None:
+    runner, row, weight = warm()
+    replay = runner.strategy
+    assert isinstance(replay, Replay)
+    assert isinstance(replay._repeat, quick.PythonRepeat) is (how == "python")
+    if how == "python":
+        quick.load(quick.built())
+        assert ask(runner, weight, torch.ones(4)) is None, "once more in the careful way"
+        assert runner.run(weight, torch.ones(4))[0].tolist() == [3.0] * 4
+    assert not isinstance(replay._repeat, quick.PythonRepeat)
+    replays = row.replays
+    assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
+    assert row.replays == replays + 1
+
+
+def test_a_spec_that_is_none_is_refused() -> None:
+    if not quick.is_loaded():
+        quick.load(quick.built())
+    assert quick._extension is not None
+    with pytest.raises(AttributeError, match="turns"):
+        quick._extension.repeat(object())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.capture.simulated import CPU, make
+from torchair.core import quick
 
 
 def program(n: int, weight: torch.Tensor, cache: torch.Tensor, x: torch.Tensor) -> list[Any]:
@@ -105,7 +107,17 @@ SEQUENCES = st.lists(CALL, min_size=1, max_size=14)
 @settings(max_examples=60)
 @given(calls=SEQUENCES, options=OPTIONS)
 def test_any_sequence_of_calls_equals_running_directly(calls: list[Call], options: dict[str, Any]) -> None:
+    if not quick.is_loaded():
+        quick.load(quick.built())
     follow(calls, options, CPU)
+
+
+@pytest.mark.filterwarnings("ignore:.*moved on every call:torchair.DegradedWarning")
+@settings(max_examples=60)
+@given(calls=SEQUENCES, options=OPTIONS)
+def test_any_sequence_without_the_extension(calls: list[Call], options: dict[str, Any]) -> None:
+    with mock.patch.multiple(quick, _extension=None, _asked=True):
+        follow(calls, options, CPU)
 
 
 @pytest.mark.filterwarnings("ignore:.*moved on every call:torchair.DegradedWarning")

@@ -110,3 +110,12 @@ def test_a_damaged_library_is_made_again(
             thread.join()
     assert quick._extension is not None
     assert quick.library().read_bytes() == built.read_bytes()
+
+
+def test_the_extension_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "_extension", None)
+    monkeypatch.setattr(quick, "_asked", False)
+    monkeypatch.setenv(quick.SWITCH, "off")
+    monkeypatch.setattr(quick, "library", lambda: pytest.fail("nothing is looked for"))
+    quick.load_async()
+    assert not quick.is_loaded()

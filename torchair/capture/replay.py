@@ -190,6 +190,8 @@ class Replay(Direct):
     def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
             recording.statics.check(args)
+        if isinstance(recording.repeat, quick.PythonRepeat) and quick.is_loaded():
+            recording.repeat = self._repeat_of(recording, args)
         if entry.draws and not recording.replays:
             return self._replay_random(recording, args)
         if is_profiling():

@@ -8,23 +8,20 @@ import sys
 import warnings
 from pathlib import Path
 
-from torchair.core.errors import BadOption, Degraded, DegradedWarning
+from torchair.core.environment import is_on
+from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.log import logger
 
 STRICT = "TORCHAIR_STRICT"
 """The environment variable that makes every degradation an error."""
 
-_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?:\s+(?P<code>.*))?$")
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 def is_strict() -> bool:
     """Does the environment ask for strict mode?"""
-    value = os.environ.get(STRICT, "").lower()
-    if value not in (*_YES, *_NO):
-        raise BadOption(f"{STRICT} is neither on nor off", got=repr(value), next="set it to 1 or 0")
-    return value in _YES
+    return is_on(STRICT, default=False)
 
 
 class Degradations:

@@ -125,7 +125,7 @@ struct View {
 
 // A recording that may serve the call after the one it served: what must not have changed since, and all it
 // takes to serve: copy inputs, launch, hand out.
-struct Facts {
+struct Spec {
   struct Input {
     Py_ssize_t index;
     at::Tensor target;
@@ -149,7 +149,7 @@ struct Facts {
     View sources;
   };
 
-  THPObjectPtr pairs, key_of, key, acquire, release, handle_of, device, pool, launch, give, kept;
+  THPObjectPtr pairs, key_of, key, acquire, release, handle_of, device, turns, launch, give, kept;
   std::vector<THPObjectPtr> refusals;
   std::vector<Input> inputs;
   std::vector<Rest> at_rest;
@@ -234,7 +234,7 @@ struct Facts {
       Py_RETURN_NONE;
     }
     THPObjectPtr handle(PyObject_CallOneArg(handle_of, device));
-    THPObjectPtr last(handle ? PyObject_GetAttrString(pool, "last_handle") : nullptr);
+    THPObjectPtr last(handle ? PyObject_GetAttrString(turns, "last_handle") : nullptr);
     const int is_turn = last ? PyObject_RichCompareBool(handle, last, Py_EQ) : -1;
     if (is_turn <= 0) {
       return is_turn < 0 ? nullptr : Py_NewRef(Py_None);
@@ -283,12 +283,12 @@ struct Facts {
 
 struct Repeat {
   PyObject_HEAD
-  Facts* facts;
+  Spec* spec;
 };
 
 void let_go(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
-  delete reinterpret_cast<Repeat*>(self)->facts;
+  delete reinterpret_cast<Repeat*>(self)->spec;
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -300,30 +300,30 @@ PyObject* call(PyObject* self, PyObject* given, PyObject*) {
   if (!PyArg_ParseTuple(given, "O!O!", &PyTuple_Type, &args, &PyBytes_Type, &written)) {
     return nullptr;
   }
-  Facts& facts = *reinterpret_cast<Repeat*>(self)->facts;
-  if (c10::InferenceMode::is_enabled() != facts.inference) {
+  Spec& spec = *reinterpret_cast<Repeat*>(self)->spec;
+  if (c10::InferenceMode::is_enabled() != spec.inference) {
     Py_RETURN_NONE;
   }
-  for (auto& refusal : facts.refusals) {
+  for (auto& refusal : spec.refusals) {
     THPObjectPtr answer(PyObject_CallNoArgs(refusal.get()));
     if (!answer || answer.get() != Py_False) {
       return answer ? Py_NewRef(Py_None) : nullptr;
     }
   }
-  THPObjectPtr got(PyObject_CallOneArg(facts.acquire, Py_False));
+  THPObjectPtr got(PyObject_CallOneArg(spec.acquire, Py_False));
   if (!got || got.get() != Py_True) {
     return got ? Py_NewRef(Py_None) : nullptr;
   }
   PyObject* result = nullptr;
   try {
-    result = facts.serve(args, written);
+    result = spec.serve(args, written);
   } catch (...) {
-    THPObjectPtr released(PyObject_CallNoArgs(facts.release));
+    THPObjectPtr released(PyObject_CallNoArgs(spec.release));
     throw;
   }
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
-  THPObjectPtr released(PyObject_CallNoArgs(facts.release));
+  THPObjectPtr released(PyObject_CallNoArgs(spec.release));
   PyErr_Restore(type, value, trace);
   return result;
   END_HANDLE_TH_ERRORS
@@ -331,7 +331,7 @@ PyObject* call(PyObject* self, PyObject* given, PyObject*) {
 
 // repeat.end(): the recording is gone.
 PyObject* end(PyObject* self, PyObject*) {
-  reinterpret_cast<Repeat*>(self)->facts->is_over = true;
+  reinterpret_cast<Repeat*>(self)->spec->is_over = true;
   Py_RETURN_NONE;
 }
 
@@ -351,88 +351,114 @@ PyTypeObject* repeat_type = nullptr;
 
 THPObjectPtr owned(PyObject* object) { return THPObjectPtr(Py_NewRef(object)); }
 
-// None, or (address of the setter, graph, kind, sources, nodes, address of forget_error); false with a Python error.
-bool open(PyObject* given, Facts::Head& head) {
-  if (given == Py_None) {
-    return true;
+// An attribute, new; an error where it is of another type.
+THPObjectPtr field(PyObject* of, const char* name, PyTypeObject* type = nullptr) {
+  THPObjectPtr found(PyObject_GetAttrString(of, name));
+  if (!found) {
+    throw python_error();
   }
-  unsigned long long set = 0, graph = 0, forget = 0;
-  PyObject *sources = nullptr, *nodes = nullptr;
-  if (!PyArg_ParseTuple(given, "KKiOO!K", &set, &graph, &head.kind, &sources, &PyList_Type, &nodes, &forget) ||
-      !head.sources.open(sources)) {
-    return false;
-  }
-  head.set = reinterpret_cast<Facts::Head::Set>(set);
-  head.forget_error = reinterpret_cast<int (*)()>(forget);
-  head.graph = reinterpret_cast<void*>(graph);
-  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(nodes); ++at) {
-    head.nodes.push_back(PyLong_AsVoidPtr(PyList_GET_ITEM(nodes, at)));
-  }
-  TORCH_CHECK_VALUE(head.sources.size() == head.nodes.size() && set != 0, "expected a source for each node");
-  return !PyErr_Occurred();
+  TORCH_CHECK_TYPE(
+      type == nullptr || PyObject_TypeCheck(found.get(), type), name, ": expected a ", type ? type->tp_name : "");
+  return found;
 }
 
-// repeat(pairs, inputs, storages, outputs, give, refusals, acquire, release, handle_of, device, pool, key_of, key,
-// launch, count, head). Nobody holds an output now, and the same inference mode holds as in the calls.
-PyObject* repeat(PyObject*, PyObject* given) {
-  HANDLE_TH_ERRORS
-  PyObject *pairs, *inputs, *storages, *outputs, *give, *refusals, *acquire, *release, *handle_of, *device, *pool;
-  PyObject *key_of, *key, *launch, *count, *head;
-  auto facts = std::make_unique<Facts>();
-  if (!PyArg_ParseTuple(
-          given, "O!O!O!O!OO!OOOOOOOOOO", &PyBytes_Type, &pairs, &PyList_Type, &inputs, &PyList_Type, &storages,
-          &PyList_Type, &outputs, &give, &PyTuple_Type, &refusals, &acquire, &release, &handle_of, &device, &pool,
-          &key_of, &key, &launch, &count, &head)) {
-    return nullptr;
+unsigned long long number(PyObject* of, const char* name) {
+  THPObjectPtr found = field(of, name, &PyLong_Type);
+  const unsigned long long value = PyLong_AsUnsignedLongLong(found);
+  if (PyErr_Occurred()) {
+    throw python_error();
   }
+  return value;
+}
+
+void open(View& view, PyObject* of, const char* name) {
+  if (!view.open(field(of, name))) {
+    throw python_error();
+  }
+}
+
+void read_head(PyObject* given, Spec::Head& head) {
+  if (given == Py_None) {
+    return;
+  }
+  head.set = reinterpret_cast<Spec::Head::Set>(number(given, "setter"));
+  head.forget_error = reinterpret_cast<int (*)()>(number(given, "forget_error"));
+  head.graph = reinterpret_cast<void*>(number(given, "graph"));
+  head.kind = static_cast<int>(number(given, "kind"));
+  open(head.sources, given, "sources");
+  THPObjectPtr nodes = field(given, "nodes", &PyList_Type);
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(nodes.get()); ++at) {
+    head.nodes.push_back(PyLong_AsVoidPtr(PyList_GET_ITEM(nodes.get(), at)));
+  }
+  if (PyErr_Occurred()) {
+    throw python_error();
+  }
+  TORCH_CHECK_VALUE(
+      head.sources.size() == head.nodes.size() && head.set != nullptr, "expected a source for each node");
+}
+
+void read_inputs(PyObject* inputs, Spec& spec) {
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(inputs); ++at) {
     Py_ssize_t index = 0;
     PyObject* target = nullptr;
     if (!PyArg_ParseTuple(PyList_GET_ITEM(inputs, at), "nO", &index, &target)) {
-      return nullptr;
+      throw python_error();
     }
     TORCH_CHECK_TYPE(index >= 0 && THPVariable_Check(target), "expected an index and a tensor");
-    facts->inputs.push_back({index, THPVariable_Unpack(target)});
+    spec.inputs.push_back({index, THPVariable_Unpack(target)});
   }
+}
+
+void read_outputs(PyObject* outputs, PyObject* storages, Spec& spec) {
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(outputs); ++at) {
     PyObject* output = PyList_GET_ITEM(outputs, at);
     TORCH_CHECK_TYPE(THPVariable_Check(output), "expected tensors as outputs");
-    facts->outputs.push_back(THPVariable_Unpack(output));
+    spec.outputs.push_back(THPVariable_Unpack(output));
   }
-  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(refusals); ++at) {
-    facts->refusals.push_back(owned(PyTuple_GET_ITEM(refusals, at)));
-  }
-  if (!facts->count.open(count) || !open(head, facts->head)) {
-    return nullptr;
-  }
-  TORCH_CHECK_VALUE(facts->count.size() == 1, "expected one number as a count");
-  TORCH_CHECK_VALUE(facts->head.nodes.size() <= facts->inputs.size(), "expected an input for each node");
-  facts->pairs = owned(pairs);
-  facts->give = owned(give);
-  facts->acquire = owned(acquire);
-  facts->release = owned(release);
-  facts->handle_of = owned(handle_of);
-  facts->device = owned(device);
-  facts->pool = owned(pool);
-  facts->key_of = owned(key_of);
-  facts->key = owned(key);
-  facts->launch = owned(launch);
-  // References to a storage are counted, so the list is kept and no storage of it.
-  facts->kept = owned(storages);
   for (Py_ssize_t at = 0; at < PyList_GET_SIZE(storages); ++at) {
     PyObject *name = nullptr, *object = nullptr;
     if (!PyArg_ParseTuple(PyList_GET_ITEM(storages, at), "OO", &name, &object)) {
-      return nullptr;
+      throw python_error();
     }
     TORCH_CHECK_TYPE(THPStorage_Check(object), "expected storages");
     auto* storage = THPStorage_Unpack(object).unsafeGetStorageImpl();
-    facts->at_rest.push_back({object, storage, c10::raw::intrusive_ptr::use_count(storage), Py_REFCNT(object)});
+    spec.at_rest.push_back({object, storage, c10::raw::intrusive_ptr::use_count(storage), Py_REFCNT(object)});
   }
+}
+
+// repeat(spec): of a FastReplaySpec. Nobody holds an output now, and the same inference mode holds as in the calls.
+PyObject* repeat(PyObject*, PyObject* given) {
+  HANDLE_TH_ERRORS
+  auto spec = std::make_unique<Spec>();
+  THPObjectPtr turns = field(given, "turns");
+  THPObjectPtr lock = field(turns, "lock");
+  spec->pairs = field(field(given, "addresses"), "pairs", &PyBytes_Type);
+  spec->key_of = field(given, "key_of");
+  spec->key = field(given, "key");
+  spec->acquire = field(lock, "acquire");
+  spec->release = field(lock, "release");
+  spec->handle_of = field(turns, "handle_of");
+  spec->device = field(turns, "index");
+  spec->launch = field(given, "launch");
+  spec->give = field(given, "give");
+  // References to a storage are counted, so the list is kept and no storage of it.
+  spec->kept = field(given, "storages", &PyList_Type);
+  THPObjectPtr refusals = field(given, "refusals", &PyTuple_Type);
+  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(refusals.get()); ++at) {
+    spec->refusals.push_back(owned(PyTuple_GET_ITEM(refusals.get(), at)));
+  }
+  open(spec->count, given, "count");
+  read_head(field(given, "head"), spec->head);
+  read_inputs(field(given, "inputs", &PyList_Type), *spec);
+  read_outputs(field(given, "outputs", &PyList_Type), spec->kept, *spec);
+  spec->turns = std::move(turns);
+  TORCH_CHECK_VALUE(spec->count.size() == 1, "expected one number as a count");
+  TORCH_CHECK_VALUE(spec->head.nodes.size() <= spec->inputs.size(), "expected an input for each node");
   auto* made = PyObject_New(Repeat, repeat_type);
   if (made == nullptr) {
     return nullptr;
   }
-  made->facts = facts.release();
+  made->spec = spec.release();
   return reinterpret_cast<PyObject*>(made);
   END_HANDLE_TH_ERRORS
 }
@@ -453,7 +479,7 @@ PyCFunction as_method(F function) {
 PyMethodDef methods[] = {
     {"same_addresses", as_method(same_addresses), METH_FASTCALL, nullptr},
     {"raise_versions", as_method(raise_versions), METH_FASTCALL, nullptr},
-    {"repeat", repeat, METH_VARARGS, nullptr},
+    {"repeat", repeat, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,7 +1,8 @@
 """What every replay asks of hundreds of tensors, and whole replays: in C++ once that is built.
 
 The extension is built in the background when a runner first wants it (a quarter of a minute), kept on disk,
-and loaded at once from then on. Without a compiler everything works, only slower.
+and loaded at once from then on. Without a compiler, or with `TORCHAIR_EXTENSION=0`, Python does the same, but
+not as quickly.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from typing import Any, Protocol
 
 import torch
 
+from torchair.core.environment import is_on
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
 from torchair.core.torch_private.inductor import get_cpp_compiler
-from torchair.core.torch_private.memory import same_addresses
+from torchair.core.torch_private.memory import same_addresses, storage_use_count
 
 NAME = "torchair_quick"
 SOURCE = Path(__file__).with_suffix(".cpp")
 BUILD_SECONDS = 300
+SWITCH = "TORCHAIR_EXTENSION"
+"""Environment variable: off, replays ask about their inputs in Python, and nothing is built."""
 
 _lock = threading.Lock()
 _asked = False
@@ -77,7 +81,7 @@ class Written:
         if _extension is not None:
             _extension.raise_versions(args, self.packed)
         else:
-            torch.autograd.graph.increment_version([args[index] for index in self._indices])
+            raise_versions(args, self._indices)
 
 
 class Repeat(Protocol):
@@ -103,6 +107,10 @@ class Head(Protocol):
     kind: int
     sources: array[int]  # where each copies from now
     forget_error: int  # address of a call to make after one that failed, or 0
+
+    def may_point(self, sources: Sequence[torch.Tensor]) -> bool:
+        """Copy from these from now on, if that takes no more than saying so."""
+        ...
 
 
 class Turns(Protocol):
@@ -136,29 +144,81 @@ class FastReplaySpec:
     count: array[int]  # one number: of the launches
 
 
-def repeat(spec: FastReplaySpec) -> Repeat | None:
-    """The quick way; None without the extension."""
-    if _extension is None:
-        return None
-    head, turns = spec.head, spec.turns
-    return _extension.repeat(
-        spec.addresses.pairs,
-        spec.inputs,
-        spec.storages,
-        spec.outputs,
-        spec.give,
-        spec.refusals,
-        turns.lock.acquire,
-        turns.lock.release,
-        turns.handle_of,
-        turns.index,
-        turns,
-        spec.key_of,
-        spec.key,
-        spec.launch,
-        spec.count,
-        head and (head.setter, head.graph, head.kind, head.sources, head.nodes, head.forget_error),
-    )
+def repeat(spec: FastReplaySpec) -> Repeat:
+    """The quick way: in C++ where the extension is there."""
+    return PythonRepeat(spec) if _extension is None else _extension.repeat(spec)
+
+
+class PythonRepeat:
+    """What a call must be like to be served, and serving it: `Spec::serve` of the extension is the same."""
+
+    def __init__(self, spec: FastReplaySpec) -> None:
+        self._spec = spec
+        self._at_rest = _uses(spec.storages)
+        self._inference = torch.is_inference_mode_enabled()
+        self._is_over = False
+
+    def end(self) -> None:
+        """The recording is gone: serve no more."""
+        self._is_over = True
+
+    def __call__(self, args: tuple[Any, ...], written: bytes) -> list[Any] | None:
+        turns = self._spec.turns
+        if _extension is not None or torch.is_inference_mode_enabled() != self._inference:
+            return None  # where the extension has come, who has the recording makes a better one
+        if any(refuses() for refuses in self._spec.refusals) or not turns.lock.acquire(False):
+            return None
+        try:
+            return self._serve(args, written) if self._is_like_the_last(args) else None
+        finally:
+            turns.lock.release()
+
+    def _is_like_the_last(self, args: tuple[Any, ...]) -> bool:
+        spec, turns = self._spec, self._spec.turns
+        if self._is_over or turns.handle_of(turns.index) != turns.last_handle:
+            return False
+        if spec.key_of is not None and spec.key_of(args) != spec.key:
+            return False
+        is_held = any(now > then for now, then in zip(_uses(spec.storages), self._at_rest, strict=True))
+        if is_held or not all(_has_shape(args, index, target) for index, target in spec.inputs):
+            return False
+        return spec.addresses.match(list(args))
+
+    def _serve(self, args: tuple[Any, ...], written: bytes) -> list[Any] | None:
+        spec = self._spec
+        inside = 0 if spec.head is None else len(spec.head.nodes)
+        sources = [args[index] for index, _ in spec.inputs]
+        if spec.head is not None and not spec.head.may_point(sources[:inside]):
+            return None
+        raise_versions(args, array("Q", written))
+        with torch.no_grad():
+            copied = [(target, source) for (_, target), source in zip(spec.inputs, sources, strict=True)]
+            if some := [pair for pair in copied[inside:] if pair[1].numel()]:
+                torch._foreach_copy_([t for t, _ in some], [s for _, s in some], non_blocking=True)
+            spec.launch()
+            spec.count[0] += 1
+            return [output.detach() for output in spec.outputs] if spec.give is None else spec.give(args)
+
+
+def _has_shape(args: tuple[Any, ...], index: int, target: torch.Tensor) -> bool:
+    found = args[index] if index < len(args) else None
+    return isinstance(found, torch.Tensor) and found.shape == target.shape
+
+
+def _uses(storages: list[tuple[Any, torch.UntypedStorage]]) -> list[int]:
+    """References to each, from C++ and from Python."""
+    return [storage_use_count(pair[1]._cdata) + sys.getrefcount(pair[1]) for pair in storages]
+
+
+def raise_versions(args: Sequence[Any], indices: Sequence[int]) -> None:
+    """Autograd is to know that these were written; tensors of inference mode have no version."""
+    tensors = [args[index] for index in indices]
+    torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
+def is_loaded() -> bool:
+    """Is the extension in use?"""
+    return _extension is not None
 
 
 def load_async() -> None:
@@ -168,6 +228,9 @@ def load_async() -> None:
         if _asked:
             return
         _asked = True
+    if not is_on(SWITCH, default=True):
+        logger.info("%s switches the extension off: replays ask about their inputs in Python", SWITCH)
+        return
     try:
         path = library()
     except Exception as error:

@@ -64,6 +64,16 @@ class Head:
                 self._point(at, source.data_ptr())
         return kept
 
+    def may_point(self, sources: Sequence[torch.Tensor]) -> bool:
+        """Copy from these from now on, if that takes no more than saying so."""
+        if not all(map(is_bytes, sources, self.targets)):
+            return False
+        try:
+            self.point(sources)
+        except Refused:
+            return False
+        return True
+
     def _point(self, at: int, address: int) -> None:
         target = self.targets[at]
         with self._guard():
