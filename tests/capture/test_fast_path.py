@@ -171,8 +171,12 @@ def test_threads_wait_for_each_other() -> None:
     replay = runner.strategy
     assert isinstance(replay, Replay)
     results: list[Any] = []
+    asked: list[Any] = []
     with replay._turns.lock:
-        assert ask(runner, weight, torch.ones(4)) is None, "who must wait does so in the careful way"
+        other = threading.Thread(target=lambda: asked.append(ask(runner, weight, torch.ones(4))))
+        other.start()
+        other.join()
+        assert asked == [None], "who must wait does so in the careful way"
         thread = threading.Thread(target=lambda: results.append(runner.run(weight, torch.ones(4))))
         thread.start()
         thread.join(0.2)
@@ -199,7 +203,10 @@ def test_a_failing_launch_frees_the_lock() -> None:
     with pytest.raises(AssertionError):
         ask(runner, weight, torch.ones(4))
     row.launching = False
-    assert not replay._turns.lock.locked()
+    other = threading.Thread(target=lambda: ask(runner, weight, torch.ones(4)))
+    other.start()
+    other.join(5)
+    assert not other.is_alive(), "it need not wait"
     assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
 
 

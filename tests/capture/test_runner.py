@@ -630,6 +630,36 @@ def special_runner(better: Body | None) -> tuple[Any, SimulatedDevice, Soon]:
     return runner, row, soon
 
 
+def test_a_program_is_loaded_while_others_may_launch() -> None:
+    runner, _, soon = special_runner(None)
+    free: list[bool] = []
+
+    def take() -> None:
+        other = threading.Thread(target=lambda: free.append(runner.strategy._turns.lock.acquire(False)))
+        other.start()
+        other.join()
+
+    soon.take = take  # type: ignore[method-assign]
+    runner.run(torch.ones(2))
+    soon.is_done.set()
+    runner.run(torch.ones(2))
+    assert free == [True]
+
+
+def test_a_program_may_call_another_graph_of_its_pool() -> None:
+    row = SimulatedDevice()
+    inner, _ = make(lambda x: [x + 1], row=row, pool=(7, 0))
+    outer, _ = make(lambda x: [inner.run(x)[0] * 2], row=row, pool=(7, 0))
+    results: list[float] = []
+    # In a thread: a deadlock would be the end of all tests.
+    thread = threading.Thread(
+        target=lambda: results.extend(outer.run(torch.ones(1))[0].item() for _ in range(2)), daemon=True
+    )
+    thread.start()
+    thread.join(20)
+    assert results == [4.0, 4.0]
+
+
 def test_a_better_program_takes_over_between_two_calls() -> None:
     better = Body(lambda x: [x + 1.0])
     runner, row, soon = special_runner(better)

@@ -24,7 +24,7 @@ class Turns:
     """
 
     def __init__(self, row: Device, device: torch.device) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a program may call another graph of the same pool
         self.index = device.index or 0
         self.handle_of = row.stream_handle()
         self.last_handle: int | None = None

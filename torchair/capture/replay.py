@@ -28,6 +28,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,6 +71,7 @@ class Entry:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.pending: Pending | None = None  # a better one on its way
+        self.better: Program | None = None  # and here
         self.recordings: list[Recording] = []
         self.moves = 0
         self.unprofitable_recaptures = 0  # in a row
@@ -123,6 +125,8 @@ class Replay(Direct):
         self._last: Hashable = None
         self._gave_up = False
         self._failure: Exception | None = None  # of the last attempt to record
+        # What a call leaves to do once it is another's turn: whatever compiles or loads code.
+        self._later: Callable[[], None] | None = None
         self._repeat: Repeat | None = None  # of the recording that was replayed last
         # Has this thread run the program directly? Libraries make what they need (the handles of cuBLAS) in a
         # thread's first call, and cannot while a graph is recorded.
@@ -158,34 +162,47 @@ class Replay(Direct):
 
     def _call(self, args: list[Any]) -> list[Any]:
         with self._turns.lock:
-            self._turns.take()
-            self._repeat = None
-            key = self._key(args)
-            if torch.is_inference_mode_enabled():
-                # Tensors made in inference mode must not reach code outside it.
-                key = ("inference", key)
-            entry = self._entries.get(key)
-            if entry is None:
-                return self._first_call(key, args)
-            self._fresh = 0
-            if key != self._last:
-                self._entries.move_to_end(key)
-                self._last = key
-            if entry.pending is not None and entry.pending.is_done.is_set():
-                program, entry.pending = entry.pending.take(), None
-                if program is not None:
-                    return self._take_over(entry, program, args)
-            recording = self._choose(entry, args)
-            if recording is None:
-                return self._instead(entry, args)
-            try:
-                outputs = self._replay(entry, recording, args)
-            except Refused:
-                return self._copy_before(entry, args)
-            if entry.pending is None and self.why_not is None:
-                self._repeat = recording.repeat
-            args.clear()
-            return outputs
+            outputs = self._in_turn(args)
+            later, self._later = self._later, None
+        if later is not None:
+            later()
+        return outputs
+
+    def _in_turn(self, args: list[Any]) -> list[Any]:
+        self._turns.take()
+        self._repeat = None
+        key = self._key(args)
+        if torch.is_inference_mode_enabled():
+            # Tensors made in inference mode must not reach code outside it.
+            key = ("inference", key)
+        entry = self._entries.get(key)
+        if entry is None:
+            return self._first_call(key, args)
+        self._fresh = 0
+        if key != self._last:
+            self._entries.move_to_end(key)
+            self._last = key
+        if entry.better is not None:
+            program, entry.better = entry.better, None
+            return self._take_over(entry, program, args)
+        if entry.pending is not None and entry.pending.is_done.is_set():
+            self._later = partial(self._fetch, entry, entry.pending)
+            entry.pending = None
+        recording = self._choose(entry, args)
+        if recording is None:
+            return self._instead(entry, args)
+        try:
+            outputs = self._replay(entry, recording, args)
+        except Refused:
+            return self._copy_before(entry, args)
+        if entry.pending is None and self._later is None and self.why_not is None:
+            self._repeat = recording.repeat
+        args.clear()
+        return outputs
+
+    def _fetch(self, entry: Entry, pending: Pending) -> None:
+        """Load a better program; others replay meanwhile."""
+        entry.better = pending.take()
 
     def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
@@ -497,21 +514,25 @@ class Replay(Direct):
 
     def _fail(self, error: Exception) -> None:
         """The graph cannot be recorded: in pieces, or not at all."""
-        other = self._split(error) if self._split is not None and isinstance(error, CannotRecord) else None
-        if other is not None:
-            self._hand_over(other, str(error))
+        if self._split is not None and isinstance(error, CannotRecord):
+            self._forget(f"recording failed: {error}")
+            self._later = partial(self._in_pieces, error, self._split)
         elif isinstance(error, torch.OutOfMemoryError):
             self._give_up(f"out of memory while recording: {_first_line(error)}")
         else:
             text = str(error) if isinstance(error, CannotRecord) else _first_line(error)
             self._give_up(f"recording failed: {text}")
 
-    def _hand_over(self, other: Runner, reason: str) -> None:
+    def _in_pieces(self, error: CannotRecord, split: Split) -> None:
         """Another runner, which records the graph in pieces, runs it from now on."""
+        other = split(error)
+        if other is None:
+            self._give_up(f"recording failed: {error}")
+            return
+        self.why_not = f"{other.why_not}: {error}"
+        self.program, self.parts = other.program, other.parts
         if self._specialist is not None:
             self.degradations.add(NO_STATIC_KERNELS)
-        self._forget(f"{other.why_not}: {reason}")
-        self.program, self.parts = other.program, other.parts
 
     def _give_up(self, reason: str) -> None:
         """Run directly from now on."""

@@ -116,7 +116,7 @@ class Head(Protocol):
 class Turns(Protocol):
     """Who may launch: the holder of the lock, on the stream of the launch before."""
 
-    lock: threading.Lock
+    lock: threading.RLock
     handle_of: Callable[[int], int]  # of the current stream of a device
     index: int  # of the device
     last_handle: int | None
