@@ -46,11 +46,8 @@ def compile_dynamo(
 
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            if backward:
-                static = tuple(place for place, node in enumerate(_inputs(gm)) if node.name in stays)
-            else:
-                static = static_input_indices(len(inputs))
-                stays.update(_views_of(gm, static))
+            static = _named(gm, stays) if backward else static_input_indices(len(inputs))
+            stays.update(() if backward else _views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
             with torch.profiler.record_function("npu_fx_compiler inference"):
                 runner = compile(
@@ -85,6 +82,11 @@ def compile_dynamo(
 
 def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
     return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def _named(gm: fx.GraphModule, names: Collection[str]) -> tuple[int, ...]:
+    """The places of the inputs with these names."""
+    return tuple(place for place, node in enumerate(_inputs(gm)) if node.name in names)
 
 
 def _views_of(gm: fx.GraphModule, places: Collection[int]) -> set[str]:

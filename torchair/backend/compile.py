@@ -159,14 +159,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     written = tuple(place for place, _ in new_values(gm))
     contract = Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
     specialist = static_kernels(gm, stage, contract) if settings.captures else None
-    if settings.captures:
-        lowered = run(CAPTURE_PASSES, gm, context)
-    elif stage.uses_ir:
-        graph = to_ir(gm, stage, context)
-        tell_fallbacks(stage)
-        lowered = None if settings.codegen == "reference" else to_aten(graph, gm, stage)
-    else:
-        lowered = gm
+    lowered = to_lowered(gm, stage, context)
     policy = settings.policy(backward=stage.backward, inference=stage.is_inference)
     program, parts, split = dumping(original, lowered, stage), None, None
     if program is None and lowered is not None and records(policy, stage):
@@ -197,6 +190,17 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     stage.report.detours.extend(stage.detours.said)
     logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
     return runner
+
+
+def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.GraphModule | None:
+    """The graph that code is generated for; None where the IR itself is run."""
+    if stage.settings.captures:
+        return run(CAPTURE_PASSES, gm, context)
+    if not stage.uses_ir:
+        return gm
+    graph = to_ir(gm, stage, context)
+    tell_fallbacks(stage)
+    return None if stage.settings.codegen == "reference" else to_aten(graph, gm, stage)
 
 
 def records(policy: Policy, stage: Stage) -> bool:
