@@ -40,6 +40,7 @@ from torchair.ge.proto.write import (
     to_graph_def,
     to_model,
 )
+from torchair.ge.text import to_python
 from torchair.ge.verify import verify
 
 # torch warns about every half-precision complex tensor.
@@ -433,6 +434,18 @@ def test_results_that_no_file_can_hold(graph: Graph) -> None:
         to_model(graph, runtime=True)
 
 
+def test_a_plain_file_has_a_number_as_stored_and_as_displayed() -> None:
+    graph = Graph("plain")
+    with graph:
+        ge.Const(0.9)
+    model = to_model(graph)
+    assert sorted(model.graph[0].op[0].attr) == ["_readable_value", "value"]
+    assert not model.graph[0].attr
+    read = from_model(model)
+    assert read.by_name["Const"].attrs["value"].exact is None
+    assert "ge.Const(0.9, dtype=0)" in to_python(read)
+
+
 @pytest.mark.parametrize(
     ("name", "facts", "message"),
     [
@@ -441,6 +454,8 @@ def test_results_that_no_file_can_hold(graph: Graph) -> None:
         ("_torchair_results", [{"kind": "other", "tensor": "x:0"}], "returns something of no known kind"),
         ("_torchair_results", [{"kind": "alias", "tensor": "x:0"}], "returns something of no known kind"),
         ("_torchair_results", [{"kind": "number"}], "returns something of no known kind"),
+        ("_torchair_exact", {"x": 0.9}, "has a number for 'x', which is no FLOAT constant"),
+        ("_torchair_exact", {"nobody": 0.9}, "has a number for 'nobody', which is no FLOAT constant"),
     ],
 )
 def test_facts_of_no_known_kind(graph: Graph, name: str, facts: Any, message: str) -> None:

@@ -14,6 +14,7 @@ from torchair.core.torch_private.fake import disable_modes
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.torch_op import torch_call
@@ -70,26 +71,15 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
 
 def constant(op: Op, device: torch.device) -> Value:
     """Scalars and short vectors of sizes are host values, everything else is data on the device."""
-    value: torch.Tensor = op.attrs["value"].value
+    stored = op.attrs["value"]
+    assert isinstance(stored, TensorAttr), "a Const holds a tensor"
+    value: torch.Tensor = stored.value
     with disable_modes():
         if value.ndim == 0 and not value.is_quantized:
-            return Host(_as_written(op, value), value.dtype)
+            return Host(value.item() if stored.exact is None else stored.exact, value.dtype)
         if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
             return Host(tuple(value.tolist()), value.dtype)
         return value.to(device)
-
-
-def _as_written(op: Op, value: torch.Tensor) -> Any:
-    """A FLOAT holds 32 bits of a Python number; its text has all of them. `int(0.9 * size)` needs them."""
-    number = value.item()
-    text = op.attrs.get("_readable_value")
-    if value.dtype != torch.float32 or text is None:
-        return number
-    try:
-        exact = float(text.value)
-    except ValueError:
-        return number
-    return exact if torch.tensor(exact, dtype=torch.float32).item() == number else number
 
 
 def device_of(op: Op, default: torch.device) -> torch.device:

@@ -2,7 +2,7 @@
 
 `_torchair_feeds` and `_torchair_results` hold `Graph.feeds` and `Graph.results` as JSON. A graph that comes
 without them gets the obvious ones: input number i is argument number i, and the results are what NetOutput
-reads.
+reads. `_torchair_exact` holds the numbers of constants that their 32 bits on the wire do not, by op name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torchair.core.torch_private.ops import find_overload
 from torchair.fxgraph.layout import Layout, Step
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Attr, Str
+from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.descriptor import input_desc
 from torchair.ge.graph import (
     AliasResult,
@@ -34,7 +35,7 @@ from torchair.ge.graph import (
     TensorResult,
 )
 
-FEEDS, RESULTS = "_torchair_feeds", "_torchair_results"
+FEEDS, RESULTS, EXACT = "_torchair_feeds", "_torchair_results", "_torchair_exact"
 
 
 def runtime_attrs(graph: Graph) -> dict[str, Attr]:
@@ -46,8 +47,17 @@ def runtime_attrs(graph: Graph) -> dict[str, Attr]:
     return {FEEDS: Str(json.dumps(feeds)), RESULTS: Str(json.dumps(results))}
 
 
+def exact_attrs(graph: Graph) -> dict[str, Attr]:
+    """The numbers of its constants that the wire would round, if there are any."""
+    stored = {op.name: op.attrs.get("value") for op in graph.ops if op.type == "Const"}
+    exact = {name: value.exact for name, value in stored.items() if isinstance(value, TensorAttr)}
+    numbers = {name: number for name, number in exact.items() if number is not None}
+    return {EXACT: Str(json.dumps(numbers))} if numbers else {}
+
+
 def take_runtime_attrs(graph: Graph) -> None:
     """Fill `feeds` and `results` from the attributes, which go; else with the obvious ones."""
+    _take_exact(graph)
     feeds, results = graph.attrs.pop(FEEDS, None), graph.attrs.pop(RESULTS, None)
     if feeds is None or results is None:
         graph.feeds = {op.name: ArgumentFeed(number) for number, op in enumerate(graph.inputs)}
@@ -55,6 +65,15 @@ def take_runtime_attrs(graph: Graph) -> None:
         return
     graph.feeds = {name: _read_feed(graph, *row) for name, row in json.loads(feeds.value).items()}
     graph.results = [_read_result(graph, row) for row in json.loads(results.value)]
+
+
+def _take_exact(graph: Graph) -> None:
+    written = graph.attrs.pop(EXACT, None)
+    for name, number in (json.loads(written.value) if written is not None else {}).items():
+        stored = graph.by_name[name].attrs.get("value") if name in graph.by_name else None
+        if not isinstance(stored, TensorAttr) or stored.value.dtype != torch.float32:
+            raise BadGraph(f"{graph.name} has a number for {name!r}, which is no FLOAT constant")
+        stored.exact = number
 
 
 def _obvious_results(graph: Graph) -> list[Result]:
