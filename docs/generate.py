@@ -88,6 +88,11 @@ CURES = {
         "`ge.Cast` or `ge.Reshape` where they differ. The message shows both sides. A converter that cannot "
         "serve a call raises `NotImplementedError(reason)`: then the next one is tried."
     ),
+    "BadKernel": (
+        "Give the function one positional parameter for each input of the op, and a keyword-only one for "
+        "each attribute it reads. `near` is the prototype of the op, or the annotations that inputs may have "
+        "([five minutes](../develop/kernel.md))."
+    ),
     "UnsupportedOp": (
         "Add a kernel ([five minutes](../develop/kernel.md)), or convert to IR ops that have one. An ATen op "
         "never meets this, because it runs as it is when nothing converts it; IR ops that you build yourself "

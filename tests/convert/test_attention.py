@@ -14,7 +14,7 @@ from torchair import ge
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.layout import layout_of
-from torchair.ge.graph import Feed, Graph, Result
+from torchair.ge.graph import ArgumentFeed, Graph, TensorResult
 
 aten = torch.ops.aten
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
@@ -182,7 +182,7 @@ def run(op, arguments, attrs, outputs=1):
         if value is None or isinstance(value, tuple):
             return value
         data = ge.Data(index=len(given), node_name=f"arg{len(given)}")
-        graph.feeds[data.op.name] = Feed("value", (len(given),))
+        graph.feeds[data.op.name] = ArgumentFeed(len(given))
         data.meta = mode.from_tensor(value)
         given.append(value)
         return data
@@ -192,8 +192,7 @@ def run(op, arguments, attrs, outputs=1):
         made = made if isinstance(made, tuple) else (made,)
         ge.NetOutput(list(made[:outputs]), node_name="NetOutput")
     graph.results = [
-        Result("tensor", tensor, layout=layout_of(tensor.meta, place))
-        for place, tensor in enumerate(made[:outputs])
+        TensorResult(tensor, layout_of(tensor.meta, place)) for place, tensor in enumerate(made[:outputs])
     ]
     return interpret(graph, given, torch.device("cpu"))
 

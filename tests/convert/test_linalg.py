@@ -19,7 +19,7 @@ from torchair.backend.doors import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Report
 from torchair.engine.interpret import interpret
-from torchair.ge.graph import Feed, Graph
+from torchair.ge.graph import ArgumentFeed, Graph
 
 FORMS = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, slow(torch.float64), torch.complex64], ids=str)
@@ -86,7 +86,7 @@ def test_an_assert_of_something_else() -> None:
     """Its data is only shown."""
     with Graph("asserts") as graph:
         holds = ge.Data(index=0, node_name="holds")
-        graph.feeds["holds"] = Feed("value", (0,))
+        graph.feeds["holds"] = ArgumentFeed(0)
         ge.Assert(holds, [ge.Const([1.0, 2.0])])
     interpret(graph, [torch.tensor(True)], torch.device("cpu"))
     with pytest.raises(RuntimeError, match="Assert of the graph failed"):

@@ -4,7 +4,6 @@ right distribution; computed from seed and offset alone when a graph is fed real
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from torchair.core.torch_private.inductor import inductor_config, lowering_table
 from torchair.engine.interpret import interpret
 from torchair.engine.kernels.random import philox, words_of
 from torchair.engine.lower import lower
-from torchair.ge.graph import Feed, Graph
+from torchair.ge.graph import ArgumentFeed, Graph, RandomFeed, TensorResult
 from torchair.ge.host import Host
 from torchair.ge.random_state import OFFSETS, SEED, UNPACK, random_state
 from torchair.ge.verify import verify
@@ -192,7 +191,7 @@ def test_the_state_of_a_graph_is_one_seed_and_a_vector_of_offsets() -> None:
     graph, *_ = converted(lambda x: (torch.rand(3), torch.randn(3), x.clone().exponential_()), (weights(),))
     assert graph.by_name[SEED].outputs[0].meta.value == torch.initial_seed()
     assert graph.by_name[UNPACK].attrs["num"].value == 3
-    assert graph.feeds[OFFSETS] == Feed("random", (3,))
+    assert graph.feeds[OFFSETS] == RandomFeed(3)
     assert graph.by_name[OFFSETS].outputs[0].desc.device == "CPU"
     read = [slot.tensor for op in graph.ops for slot in op.slots]
     assert [read.count(offset) for offset in graph.by_name[UNPACK].outputs] == [1, 1, 1]
@@ -235,12 +234,11 @@ def fed(build: Callable[[Any, Any], Any], count: int = 1) -> Callable[..., list[
         seed, offset = random_state(CPU)
         made = listed(build(seed, offset))
         ge.NetOutput(made)
-    graph.feeds[OFFSETS] = Feed("value", (0,))
-    graph.results = [dataclasses.replace(RESULT, tensor=tensor) for tensor in made]
+    graph.feeds[OFFSETS] = ArgumentFeed(0)
+    graph.results = [TensorResult(tensor) for tensor in made]
     return lambda offset: interpret(graph, [torch.tensor([offset])], CPU)
 
 
-RESULT = ge.graph.Result("tensor")
 INT32, INT64, UINT64 = ge.DataType.DT_INT32, ge.DataType.DT_INT64, ge.DataType.DT_UINT64
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from dataclasses import replace
@@ -19,7 +20,15 @@ from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
 from torchair.fxgraph.layout import Step, layout_of
 from torchair.ge import attr
 from torchair.ge.equality import same_attr, same_graph
-from torchair.ge.graph import Feed, Graph, Result
+from torchair.ge.graph import (
+    AliasResult,
+    ArgumentFeed,
+    ConstantResult,
+    Graph,
+    NumberResult,
+    PackFeed,
+    TensorResult,
+)
 from torchair.ge.host import Host
 from torchair.ge.proto import schema
 from torchair.ge.proto.read import from_graph_def, from_model
@@ -31,6 +40,7 @@ from torchair.ge.proto.write import (
     to_graph_def,
     to_model,
 )
+from torchair.ge.text import to_python
 from torchair.ge.verify import verify
 
 # torch warns about every half-precision complex tensor.
@@ -387,11 +397,9 @@ def test_any_normalised_message_survives(made: Graph) -> None:
 
 def test_obvious_feeds_and_results(graph: Graph) -> None:
     read = from_model(to_model(graph))
-    assert read.feeds == {"x": Feed("value", (0,))}
-    assert [(result.kind, result.tensor) for result in read.results] == [
-        ("tensor", read.by_name["Cast"].outputs[0]),
-        ("tensor", read.by_name["MatMul"].outputs[0]),
-    ]
+    assert read.feeds == {"x": ArgumentFeed(0)}
+    assert all(isinstance(result, TensorResult) for result in read.results)
+    assert read.returned == [read.by_name["Cast"].outputs[0], read.by_name["MatMul"].outputs[0]]
 
 
 def test_runtime_facts_survive(graph: Graph) -> None:
@@ -402,27 +410,60 @@ def test_runtime_facts_survive(graph: Graph) -> None:
     aten = torch.ops.aten
     steps = (Step(aten.slice.Tensor, (0, 1, 3), {}, 0), Step(aten.view.dtype, (torch.int32,), {}, 0))
     view = replace(layout_of(meta, storage=1), base=2, steps=steps)
-    graph.feeds = {"x": Feed("pack", (3, 1))}
+    graph.feeds = {"x": PackFeed((3, 1))}
     graph.results = [
-        Result("tensor", out, layout=layout_of(meta)),
-        Result("alias", graph.by_name["x"].outputs[0], layout=view),
-        Result("number", out),
-        Result("constant", value=None),
-        Result("constant", value=2.5),
+        TensorResult(out, layout_of(meta)),
+        AliasResult(graph.by_name["x"].outputs[0], view),
+        NumberResult(out),
+        ConstantResult(None),
+        ConstantResult(2.5),
     ]
     model = to_model(graph, runtime=True)
     read = from_model(model)
     assert same_graph(graph, read) is None
     assert "_torchair_feeds" not in read.attrs
+    assert [type(result) for result in read.results] == [type(result) for result in graph.results]
     assert [result.layout for result in read.results[:2]] == [layout_of(meta), view]
     assert to_model(read, runtime=True) == model
     assert "_torchair_feeds" not in to_model(graph).graph[0].attr
 
 
 def test_results_that_no_file_can_hold(graph: Graph) -> None:
-    graph.results = [Result("constant", value=object())]
+    graph.results = [ConstantResult(object())]
     with pytest.raises(NotPossible, match="output 0"):
         to_model(graph, runtime=True)
+
+
+def test_a_plain_file_has_a_number_as_stored_and_as_displayed() -> None:
+    graph = Graph("plain")
+    with graph:
+        ge.Const(0.9)
+    model = to_model(graph)
+    assert sorted(model.graph[0].op[0].attr) == ["_readable_value", "value"]
+    assert not model.graph[0].attr
+    read = from_model(model)
+    assert read.by_name["Const"].attrs["value"].exact is None
+    assert "ge.Const(0.9, dtype=0)" in to_python(read)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "message"),
+    [
+        ("_torchair_feeds", {"x": ["other", [0]]}, "is fed by 'other' of \\[0\\]"),
+        ("_torchair_feeds", {"x": ["value", [0, 1]]}, "is fed by 'value' of \\[0, 1\\]"),
+        ("_torchair_results", [{"kind": "other", "tensor": "x:0"}], "returns something of no known kind"),
+        ("_torchair_results", [{"kind": "alias", "tensor": "x:0"}], "returns something of no known kind"),
+        ("_torchair_results", [{"kind": "number"}], "returns something of no known kind"),
+        ("_torchair_exact", {"x": 0.9}, "has a number for 'x', which is no FLOAT constant"),
+        ("_torchair_exact", {"nobody": 0.9}, "has a number for 'nobody', which is no FLOAT constant"),
+    ],
+)
+def test_facts_of_no_known_kind(graph: Graph, name: str, facts: Any, message: str) -> None:
+    graph.feeds, graph.results = {"x": ArgumentFeed(0)}, [ConstantResult(None)]
+    model = to_model(graph, runtime=True)
+    model.graph[0].attr[name].s = json.dumps(facts).encode()
+    with pytest.raises(BadGraph, match=message):
+        from_model(model)
 
 
 # Equality

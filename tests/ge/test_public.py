@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -167,6 +168,37 @@ def test_const(value: Any, dtype: int | None, name: str, holds: Any) -> None:
 
 def test_const_without_a_readable_value() -> None:
     assert "_readable_value" not in ge.Const(1, readable=False).op.attrs
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "exact"),
+    [
+        (0.9, None, 0.9),
+        (-1e300, None, -1e300),
+        (2**24 + 1, ge.DataType.DT_FLOAT, 2.0**24 + 1),
+        (0.5, None, None),
+        (math.nan, None, None),
+        (math.inf, None, None),
+        (True, ge.DataType.DT_FLOAT, None),
+        (0.9, ge.DataType.DT_DOUBLE, None),
+        (0.9, ge.DataType.DT_FLOAT16, None),
+        (torch.tensor(0.9), None, None),
+        ([0.9], ge.DataType.DT_FLOAT, None),
+    ],
+)
+@pytest.mark.parametrize("readable", [True, False])
+def test_digits_that_a_const_does_not_store(
+    value: Any, dtype: int | None, exact: float | None, readable: bool
+) -> None:
+    assert ge.Const(value, dtype, readable=readable).op.attrs["value"].exact == exact
+
+
+def test_constants_of_other_digits_are_not_shared() -> None:
+    """Both are stored as the same 32 bits."""
+    float32 = ge.DataType.DT_FLOAT
+    assert ge.Const(0.1) is not ge.Const(0.1 + 1e-12)
+    assert ge.Const(2**24, float32) is not ge.Const(2**24 + 1, float32)
+    assert ge.Const(0.1) is ge.Const(0.1)
 
 
 def test_const_of_a_graph_tensor(x: Any) -> None:

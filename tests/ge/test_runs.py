@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from tests.convert.harness import compare, converted
+from torchair import ge
+from torchair.engine.evaluate import constant
 from torchair.engine.interpret import interpret
+from torchair.ge.build import const_attr
 from torchair.ge.equality import same_graph
 from torchair.ge.graph import Graph
 from torchair.ge.proto.read import from_model
@@ -51,3 +54,30 @@ def test_a_graph_still_runs(function: Callable[..., Any], dynamic: bool, way: st
     compare(results, expected)
     strides = [[value.stride() for value in listed if value is not None] for listed in (results, expected)]
     assert strides[0] == strides[1]
+
+
+def test_a_constant_is_its_data_whatever_is_displayed() -> None:
+    made = ge.Const(0.9).op
+    made.attrs["_readable_value"] = ge.attr.Str("0.90000001")
+    assert constant(made, torch.device("cpu")).value == 0.9
+    made.attrs["value"] = const_attr(0.7)
+    assert constant(made, torch.device("cpu")).value == 0.7
+
+
+@pytest.mark.parametrize("scoped", [False, True])
+@pytest.mark.parametrize("readable", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_all_digits_survive(way: str, readable: bool, scoped: bool) -> None:
+    graph = Graph("main")
+    graph.scopes = [{"_deterministic": ge.attr.Str("1")}] if scoped else []
+    with graph:
+        x = ge.Data(index=0, node_name="x")
+        ge.NetOutput([ge.Mul(x, ge.Const(0.9, node_name="main", readable=readable))])
+        part = graph.subgraph("part")
+        with part:
+            ge.NetOutput([ge.Mul(ge.Data(index=0), ge.Const(0.7, node_name="part", readable=readable))])
+    again = WAYS[way](graph)
+    assert same_graph(graph, again, descriptors=way == "wire") is None
+    assert constant(again.by_name["main"], torch.device("cpu")).value == 0.9
+    assert constant(again.subgraphs["part"].by_name["part"], torch.device("cpu")).value == 0.7
+    assert "_torchair_exact" not in again.attrs

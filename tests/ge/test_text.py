@@ -16,7 +16,7 @@ from torchair.core.errors import BadGraph
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
 from torchair.ge import attr
 from torchair.ge.equality import same_graph
-from torchair.ge.graph import Feed, Graph, Origin, Result
+from torchair.ge.graph import ArgumentFeed, ConstantResult, Graph, Origin, TensorResult
 from torchair.ge.proto import schema
 from torchair.ge.proto.write import to_graph_def
 from torchair.ge.text import from_python, to_pbtxt, to_python, to_txt
@@ -72,7 +72,7 @@ def test_python_text_loads() -> None:
     graph = from_python(to_python(small()))
     verify(graph)
     assert same_graph(small(), graph, descriptors=False) is None
-    assert graph.feeds == {"arg0_1": Feed("value", (0,))}
+    assert graph.feeds == {"arg0_1": ArgumentFeed(0)}
     assert len(graph.results) == 2
 
 
@@ -236,14 +236,14 @@ def test_subgraphs_are_blocks() -> None:
 
 def test_feeds_and_results_are_kept() -> None:
     graph = small()
-    graph.feeds = {"arg0_1": Feed("value", (4,))}
-    graph.results = [Result("tensor", graph.by_name["Add"].outputs[0]), Result("constant", value=None)]
+    graph.feeds = {"arg0_1": ArgumentFeed(4)}
+    graph.results = [TensorResult(graph.by_name["Add"].outputs[0]), ConstantResult(None)]
     assert same(graph) is None
 
 
 def test_results_that_cannot_be_text_are_left_out() -> None:
     graph = small()
-    graph.results = [Result("constant", value=object())]
+    graph.results = [ConstantResult(object())]
     assert "# how it is fed and what it returns is left out" in to_python(graph)
 
 

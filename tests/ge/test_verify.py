@@ -12,7 +12,7 @@ from tests.ge.graphs import graphs
 from torchair import ge
 from torchair.core.errors import BadGraph
 from torchair.ge import attr
-from torchair.ge.graph import Desc, Feed, Graph, Op, Origin, Result, Slot, Tensor
+from torchair.ge.graph import ArgumentFeed, Desc, Graph, Op, Origin, Slot, Tensor, TensorResult
 from torchair.ge.order import sort_ops
 from torchair.ge.verify import verify
 
@@ -99,8 +99,8 @@ DAMAGE: list[tuple[Any, str]] = [
     # The graph as a whole.
     (lambda g: g.by_name["x"].attrs.update(index=attr.Int(1)), "not numbered 0 to 0"),
     (lambda g: g.remove([g.by_name["NetOutput"]]), "must have one NetOutput"),
-    (lambda g: g.results.append(Result("tensor", foreign())), "output 0 of graph_1 is y:0"),
-    (lambda g: g.feeds.update(z=Feed("value", (0,))), r"without a feed: \['x'\]; fed but not there: \['z'\]"),
+    (lambda g: g.results.append(TensorResult(foreign())), "output 0 of graph_1 is y:0"),
+    (lambda g: g.feeds.update(z=ArgumentFeed(0)), r"without a feed: \['x'\]; fed but not there: \['z'\]"),
     (lambda g: g.by_name["Add"].subgraphs.append("f"), "names the sub-graph 'f'"),
 ]
 

@@ -6,7 +6,7 @@ import torch
 
 from tests.convert.harness import converted
 from torchair import ge
-from torchair.ge.graph import Feed, Graph, Result
+from torchair.ge.graph import ArgumentFeed, Graph, PackFeed, TensorResult
 from torchair.ge.host import Host
 from torchair.passes import PassContext
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
@@ -49,7 +49,7 @@ def test_remove_dead_ops_keeps_writes() -> None:
         ge.Assign(x, ge.Cos(x))
         result = ge.Relu(x)
         ge.NetOutput([result])
-    graph.results = [Result("tensor", result)]
+    graph.results = [TensorResult(result)]
     assert remove_dead_ops(graph, PassContext()) == 1
     assert types(graph) == ["Data", "Cos", "Assign", "Relu", "NetOutput"]
     assert remove_dead_ops(graph, PassContext()) == 0
@@ -61,7 +61,7 @@ def numbers() -> tuple[Graph, list[ge.Tensor]]:
         made = []
         for index, name in enumerate(("s0", "s1", "x")):
             made.append(ge.Data(index=index, node_name=name))
-            graph.feeds[name] = Feed("value", (index,))
+            graph.feeds[name] = ArgumentFeed(index)
         made[0].meta, made[1].meta, made[2].meta = Host(2), Host(3), torch.empty(6)
     return graph, made
 
@@ -75,8 +75,7 @@ def test_optimize_sym_pack() -> None:
     assert optimize_sym_pack(graph, PassContext()) == 2
     assert remove_dead_data_and_reorder_data_index(graph, PassContext()) == 2
     assert sorted(types(graph)) == ["Data", "Data", "NetOutput", "Reshape", "Reshape"]
-    (packed,) = [feed for feed in graph.feeds.values() if feed.kind == "pack"]
-    assert packed.args == (0, 1)
+    assert PackFeed((0, 1)) in graph.feeds.values()
     assert [op.attrs["index"].value for op in graph.inputs] == [0, 1]
 
 

@@ -40,7 +40,20 @@ from torchair.fxgraph.effects import flat, functional_twin, mutates
 from torchair.fxgraph.layout import Layout, layouts_of
 from torchair.fxgraph.values import moves_between_devices
 from torchair.ge.attr import Str
-from torchair.ge.graph import INPUT_TYPES, Feed, Graph, Op, Origin, Result, Tensor, describe
+from torchair.ge.graph import (
+    INPUT_TYPES,
+    AliasResult,
+    ArgumentFeed,
+    ConstantResult,
+    Graph,
+    NumberResult,
+    Op,
+    Origin,
+    Result,
+    Tensor,
+    TensorResult,
+    describe,
+)
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import Symbol, torch_op
 from torchair.ge.types import spec_of
@@ -106,7 +119,7 @@ def _placeholder(walk: Walk, node: fx.Node) -> Any:
         return value
     walk.graph.origin = Origin(node.name, "placeholder", source_of(node), node)
     tensor: Tensor = ge.Data(index=len(walk.graph.feeds), node_name=_unique(walk, node.name))
-    walk.graph.feeds[tensor.op.name] = Feed("value", (index,))
+    walk.graph.feeds[tensor.op.name] = ArgumentFeed(index)
     if isinstance(value, torch.Tensor):
         tensor.meta = value
     elif isinstance(constant := _number(value), int | float | bool):
@@ -403,17 +416,15 @@ def _output(walk: Walk, node: fx.Node, layouts: Sequence[Layout | None], env: Ma
     returned = node.args[0]
     listed: Sequence[Any] = returned if isinstance(returned, list | tuple) else [returned]
     results = [_result(walk, item, layout, env) for item, layout in zip(listed, layouts, strict=True)]
-    if walk.is_part and any(result.tensor is None for result in results):
+    if walk.is_part and any(isinstance(result, ConstantResult) for result in results):
         raise NotImplementedError("a sub-graph returns something that is no tensor")
-    # Who calls a sub-graph counts on all of its results, in order.
-    distinct = [
-        result.tensor for result in results if result.tensor and (walk.is_part or result.kind == "tensor")
-    ]
-    distinct = distinct if walk.is_part else list(dict.fromkeys(distinct))
-    keep = [op for op in walk.graph.ops if op.type == "Assign"]
     walk.graph.results = results
+    owned = dict.fromkeys(result.tensor for result in results if isinstance(result, TensorResult))
+    # Who calls a sub-graph counts on all of its results, in order.
+    returned = walk.graph.returned if walk.is_part else list(owned)
+    keep = [op for op in walk.graph.ops if op.type == "Assign"]
     walk.graph.origin = None
-    ge.NetOutput(distinct, node_name=_unique(walk, "NetOutput"))
+    ge.NetOutput(returned, node_name=_unique(walk, "NetOutput"))
     output = walk.graph.output
     assert output is not None, "NetOutput was just added"
     output.after = keep
@@ -421,17 +432,18 @@ def _output(walk: Walk, node: fx.Node, layouts: Sequence[Layout | None], env: Ma
 
 def _result(walk: Walk, item: Any, layout: Layout | None, env: Mapping[fx.Node, Any]) -> Result:
     if not isinstance(item, fx.Node):
-        return Result("constant", value=item)
+        return ConstantResult(item)
     value = _read(walk, env[item])
     meta = item.meta.get("val")
     if not isinstance(value, Tensor):
-        return Result("constant", value=value)
+        return ConstantResult(value)
     if is_symbol(meta):
-        return Result("number", value)
+        return NumberResult(value)
     if not isinstance(meta, torch.Tensor):
-        return Result("constant", value=meta)
-    is_alias = layout is not None and layout.base is not None
-    return Result("alias" if is_alias else "tensor", value, layout=layout)
+        return ConstantResult(meta)
+    if layout is not None and layout.base is not None:
+        return AliasResult(value, layout)
+    return TensorResult(value, layout)
 
 
 def _argument(walk: Walk, argument: Any, env: Mapping[fx.Node, Any], read_views: bool = True) -> Any:

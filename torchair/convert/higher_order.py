@@ -21,7 +21,7 @@ from torchair.core.torch_private.fake import is_unbacked
 from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
 from torchair.fxgraph.effects import written_names
 from torchair.ge.build import add_op
-from torchair.ge.graph import Graph, Op, Tensor, current_graph
+from torchair.ge.graph import Graph, Op, RandomFeed, Tensor, current_graph
 
 higher_order = torch.ops.higher_order
 
@@ -65,7 +65,7 @@ def _inputs(operands: Any) -> list[Tensor]:
 
 def _control(op_type: str, inputs: Mapping[str, Any], count: int, parts: Sequence[Graph]) -> list[Tensor]:
     for part in parts:
-        if any(feed.kind != "value" for feed in part.feeds.values()):
+        if any(isinstance(feed, RandomFeed) for feed in part.feeds.values()):
             raise NotImplementedError("a sub-graph draws random numbers")
         if len(part.feeds) != len(inputs["input"]):
             raise NotImplementedError("an operand is a Python number")

@@ -98,6 +98,10 @@ class BadConverter(AirError, AssertionError):
     """A converter returned something that does not match what the FX node returns."""
 
 
+class BadKernel(AirError, TypeError):
+    """A kernel is declared with inputs or attributes its op does not have, or in a form that none has."""
+
+
 class UnsupportedOp(AirError, NotImplementedError):
     """An op has no converter, no kernel or no decomposition, where one is really needed."""
 

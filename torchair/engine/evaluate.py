@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from torchair.core.errors import UnsupportedOp
+from torchair.core.slots import Takes
 from torchair.core.torch_private.fake import disable_modes
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.torch_op import torch_call
@@ -62,33 +64,22 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
     if row.wants_device:
         chosen["device"] = device_of(op, device)
     passed = [_pass(value, how, device) for value, how in zip(arguments, row.takes, strict=True)]
-    if "operand" in row.takes:
+    if Takes.OPERAND in row.takes:
         passed = _operands(passed, row.takes, device)
     return flat_values(row.fn(*passed, **chosen))
 
 
 def constant(op: Op, device: torch.device) -> Value:
     """Scalars and short vectors of sizes are host values, everything else is data on the device."""
-    value: torch.Tensor = op.attrs["value"].value
+    stored = op.attrs["value"]
+    assert isinstance(stored, TensorAttr), "a Const holds a tensor"
+    value: torch.Tensor = stored.value
     with disable_modes():
         if value.ndim == 0 and not value.is_quantized:
-            return Host(_as_written(op, value), value.dtype)
+            return Host(value.item() if stored.exact is None else stored.exact, value.dtype)
         if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
             return Host(tuple(value.tolist()), value.dtype)
         return value.to(device)
-
-
-def _as_written(op: Op, value: torch.Tensor) -> Any:
-    """A FLOAT holds 32 bits of a Python number; its text has all of them. `int(0.9 * size)` needs them."""
-    number = value.item()
-    text = op.attrs.get("_readable_value")
-    if value.dtype != torch.float32 or text is None:
-        return number
-    try:
-        exact = float(text.value)
-    except ValueError:
-        return number
-    return exact if torch.tensor(exact, dtype=torch.float32).item() == number else number
 
 
 def device_of(op: Op, default: torch.device) -> torch.device:
@@ -137,24 +128,24 @@ def _all_host(arguments: Sequence[Any]) -> bool:
     return bool(flat) and all(isinstance(item, Host) or item is None for item in flat)
 
 
-def _pass(value: Any, how: str, device: torch.device) -> Any:
+def _pass(value: Any, how: Takes, device: torch.device) -> Any:
     if isinstance(value, list):
         return [_pass(item, how, device) for item in value]
     if value is None:
         return None
-    if how in ("operand", "value"):
+    if how in (Takes.OPERAND, Takes.VALUE):
         return value
-    if how == "tensor":
+    if how is Takes.TENSOR:
         return value.to_tensor(device) if isinstance(value, Host) else value
     numbers = as_host(value)
-    if how == "host":
+    if how is Takes.HOST:
         return numbers
-    if how == "ints":
+    if how is Takes.INTS:
         return list(numbers.items)
     return numbers.items[0]
 
 
-def _operands(passed: list[Any], takes: Sequence[str], device: torch.device) -> list[Any]:
+def _operands(passed: list[Any], takes: Sequence[Takes], device: torch.device) -> list[Any]:
     """A rank-0 host operand is a plain number where all tensors have its dtype: no promotion can tell the
     difference.
     """
@@ -167,7 +158,8 @@ def _operands(passed: list[Any], takes: Sequence[str], device: torch.device) -> 
             return value
         return value.value if not value.ndim and beside == {value.dtype} else value.to_tensor(where)
 
-    return [as_number(value) if how == "operand" else value for value, how in zip(passed, takes, strict=True)]
+    pairs = zip(passed, takes, strict=True)
+    return [as_number(value) if how is Takes.OPERAND else value for value, how in pairs]
 
 
 def _check_attributes(op: Op, row: Kernel) -> None:

@@ -15,7 +15,22 @@ from torchair.engine.order import writes_argument, writes_last
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, arrange, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
-from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Feed, Graph, Op, Result, Tensor
+from torchair.ge.graph import (
+    INPUT_TYPES,
+    OUTPUT_TYPE,
+    AliasResult,
+    ArgumentFeed,
+    ConstantResult,
+    Feed,
+    Graph,
+    NumberResult,
+    Op,
+    PackFeed,
+    RandomFeed,
+    Result,
+    Tensor,
+    TensorResult,
+)
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.random_state import FROM_GENERATOR
 
@@ -41,7 +56,7 @@ def interpret(
     values: dict[Tensor, Value] = {}
     # Results that share memory with an argument where FX promised that they do not: copied before it changes.
     kept: dict[Tensor, Value] = {}
-    returned = {result.tensor for result in graph.results if result.kind == "tensor"}
+    returned = {result.tensor for result in graph.results if isinstance(result, TensorResult)}
     owned = {memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)}
 
     def shares(value: Value) -> TypeGuard[torch.Tensor]:
@@ -103,10 +118,10 @@ def _fakes(graph: Graph, count: int) -> list[Any]:
     fakes: list[Any] = [None] * count
     for op in graph.inputs:
         feed, meta = graph.feeds[op.name], op.outputs[0].meta
-        if feed.kind == "value":
-            fakes[feed.args[0]] = meta.value if isinstance(meta, Host) else meta
-        elif feed.kind == "pack" and isinstance(meta, Host):
-            for index, number in zip(feed.args, meta.items, strict=True):
+        if isinstance(feed, ArgumentFeed):
+            fakes[feed.index] = meta.value if isinstance(meta, Host) else meta
+        elif isinstance(feed, PackFeed) and isinstance(meta, Host):
+            for index, number in zip(feed.indices, meta.items, strict=True):
                 fakes[index] = number
     return fakes
 
@@ -119,8 +134,8 @@ def _laid_out(results: Sequence[Result], made: Sequence[Any], reader: Reader) ->
     groups: dict[int, list[tuple[int, Layout]]] = {}
     laid_out = list(made)
     for place, (result, value) in enumerate(zip(results, made, strict=True)):
-        layout = result.layout
-        if result.kind != "tensor" or layout is None or not isinstance(value, torch.Tensor):
+        layout = result.layout if isinstance(result, TensorResult) else None
+        if layout is None or not isinstance(value, torch.Tensor):
             continue
         if owners.setdefault(memory_of(value) or 0, layout.storage) != layout.storage:
             laid_out[place] = value.clone()
@@ -147,16 +162,14 @@ def read(
     result: Result, values: Mapping[Tensor, Value], args: Sequence[Any], device: torch.device, reader: Reader
 ) -> Any:
     """One FX output from the values of a run."""
-    if result.kind == "constant":
+    if isinstance(result, ConstantResult):
         return result.value
-    layout = result.layout
-    if result.kind == "alias" and layout is not None and layout.base is not None:
+    if isinstance(result, NumberResult):
+        return as_host(values[result.tensor]).value
+    if isinstance(result, AliasResult):
         with contextlib.suppress(Unreadable):
-            return layout.view(args[layout.base], reader)
-    assert result.tensor is not None, "only constants have no tensor"
-    value = values[result.tensor]
-    if result.kind == "number":
-        return as_host(value).value
+            return result.layout.view(args[result.base], reader)
+    value, layout = values[result.tensor], result.layout
     if isinstance(value, Host):
         return value.to_tensor(device if layout is None else layout.device)
     return value
@@ -164,11 +177,11 @@ def read(
 
 def feed_value(feed: Feed, args: Sequence[Any]) -> Value:
     """The value of a graph input: an argument tensor, a number as a host value, or several packed."""
-    if feed.kind == "random":
-        return Host((FROM_GENERATOR,) * feed.args[0])
-    if feed.kind == "pack":
-        return Host(tuple(args[index] for index in feed.args))
-    value = args[feed.args[0]]
+    if isinstance(feed, RandomFeed):
+        return Host((FROM_GENERATOR,) * feed.count)
+    if isinstance(feed, PackFeed):
+        return Host(tuple(args[index] for index in feed.indices))
+    value = args[feed.index]
     if value is None:
         # AOTAutograd passes nothing for a token, which only puts effects in order.
         return torch.empty(0)

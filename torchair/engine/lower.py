@@ -36,7 +36,23 @@ from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import SHARED, separate, take_over
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.symbols import is_symbol
-from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Result, Tensor, describe
+from torchair.ge.graph import (
+    INPUT_TYPES,
+    OUTPUT_TYPE,
+    AliasResult,
+    ArgumentFeed,
+    ConstantResult,
+    Feed,
+    Graph,
+    NumberResult,
+    Op,
+    PackFeed,
+    RandomFeed,
+    Result,
+    Tensor,
+    TensorResult,
+    describe,
+)
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.random_state import FROM_GENERATOR
 
@@ -117,7 +133,7 @@ def lower(
             else:
                 _lower_op(state, graph, op)
         arguments = [node.meta["val"] for node in state.placeholders]
-        returned = [state.values[result.tensor] for result in graph.results if result.tensor]
+        returned = [state.values[tensor] for tensor in graph.returned]
         nodes = [node for node in returned if isinstance(node, fx.Node)]
         separate(state.graph, nodes, state.shared, fake_mode)
         # A constant is the graph's own: who is given one could write to it.
@@ -148,18 +164,7 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
     if op.type == OUTPUT_TYPE:
         return
     if op.type in INPUT_TYPES:
-        feed = graph.feeds[op.name]
-        if feed.kind == "random":
-            state.values[op.outputs[0]] = Host((FROM_GENERATOR,) * feed.args[0])
-            return
-        nodes = [state.placeholders[index] for index in feed.args]
-        first = nodes[0]
-        if feed.kind == "pack":
-            state.values[op.outputs[0]] = Host(tuple(node.meta["val"] for node in nodes))
-        elif isinstance(first.meta["val"], torch.Tensor):
-            state.values[op.outputs[0]] = first
-        else:
-            state.values[op.outputs[0]] = Host(first.meta["val"], host_dtype(first.meta["val"]))
+        state.values[op.outputs[0]] = _input(state, graph.feeds[op.name])
         return
     if op.subgraphs:
         _lower_control(state, op)
@@ -183,6 +188,18 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
         )
         raise KernelFailed(op, error, inputs) from error
     state.values.update(zip(op.outputs, made, strict=True))
+
+
+def _input(state: Lowering, feed: Feed) -> fx.Node | Host:
+    match feed:
+        case RandomFeed(count):
+            return Host((FROM_GENERATOR,) * count)
+        case PackFeed(indices):
+            return Host(tuple(state.placeholders[index].meta["val"] for index in indices))
+        case ArgumentFeed(index):
+            node = state.placeholders[index]
+            value = node.meta["val"]
+            return node if isinstance(value, torch.Tensor) else Host(value, host_dtype(value))
 
 
 def _lower_control(state: Lowering, op: Op) -> None:
@@ -330,26 +347,24 @@ def _attribute(state: Lowering, value: Any) -> fx.Node:
 
 def _output(state: Lowering, result: Result) -> Any:
     """One FX output: a view of the argument it is an alias of, or a value in memory of its own."""
-    layout = result.layout
-    if result.kind == "constant":
+    if isinstance(result, ConstantResult):
         return result.value
-    if result.kind == "alias" and layout is not None and _is_readable(state, layout):
-        return _view(state, layout)
-    assert result.tensor is not None, "only constants have no tensor"
-    found = state.values[result.tensor]
-    if result.kind == "number":
+    if isinstance(result, NumberResult):
         return number_node(state, as_host(state.value(result.tensor)).value)
+    if isinstance(result, AliasResult) and _is_readable(state, result.layout):
+        return _view(state, result)
+    found, layout = state.values[result.tensor], result.layout
     if isinstance(found, Host):
         return _as_data(state, found, state.device if layout is None else layout.device)
     # A view of an argument whose place only the data decides is the view that was made here.
-    return found if result.kind == "alias" else _own(state, found, layout)
+    return found if isinstance(result, AliasResult) else _own(state, found, layout)
 
 
 def _lay_out(state: Lowering, results: Sequence[Result], outputs: list[Any]) -> None:
     """Give the owned outputs their promised strides; those of one storage in FX get one storage."""
     groups: dict[int, list[tuple[int, Layout]]] = {}
     for place, (result, output) in enumerate(zip(results, outputs, strict=True)):
-        if result.kind == "tensor" and result.layout is not None and isinstance(output, fx.Node):
+        if isinstance(result, TensorResult) and result.layout is not None and isinstance(output, fx.Node):
             groups.setdefault(result.layout.storage, []).append((place, result.layout))
     for group in groups.values():
         nodes = [outputs[place] for place, _ in group]
@@ -379,10 +394,9 @@ def _is_readable(state: Lowering, layout: Layout) -> bool:
     return all(symbol in state.symbols for number in numbers for symbol in number.node.expr.free_symbols)
 
 
-def _view(state: Lowering, layout: Layout) -> fx.Node:
+def _view(state: Lowering, alias: AliasResult) -> fx.Node:
     """The memory of an argument as an alias looks at it."""
-    assert layout.base is not None, "an alias has a base"
-    base = state.placeholders[layout.base]
+    base, layout = state.placeholders[alias.base], alias.layout
     if not layout.steps:
         return base
     numbers = _symbols_in(layout.numbers)

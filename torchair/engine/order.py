@@ -10,7 +10,7 @@ def writes_last(graph: Graph) -> list[Op]:
     argument may be the argument itself here, and be read after the place where the graph writes.
     """
     read = {tensor for op in graph.ops for tensor in op.inputs}
-    read |= {result.tensor for result in graph.results if result.tensor is not None}
+    read.update(graph.returned)
     last = [op for op in graph.ops if writes_argument(op) and read.isdisjoint(op.outputs)]
     first = [op for op in graph.ops if op not in set(last)]
     return [*first, *last]

@@ -2,9 +2,8 @@
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
-nothing). An input annotated with one of `Ints`, `Int`, `Number`, `Host` is given as Python numbers, one
-annotated `Operand` as a Python number if it is a rank-0 host value that means the same beside the tensors of
-the op, one annotated `Value` as a tensor or a `Host`, whichever it is; all others are torch tensors.
+nothing). An input annotated with `Host` or one of the annotations of `core/slots.py` is given as Python
+numbers, one annotated `Value` as a tensor or a `Host`, whichever it is; all others are torch tensors.
 """
 
 from __future__ import annotations
@@ -13,23 +12,19 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
-from torchair.core.errors import UnsupportedOp
+from torchair.core.errors import BadKernel, UnsupportedOp
+from torchair.core.slots import Takes
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import prototype
 
-Ints = list[int]
-Int = int
-Number = float
-Operand = torch.Tensor | float
-Value = torch.Tensor | Host
-"""Annotations of kernel parameters: a list of ints, one int, one number; `Host` gives value and dtype;
-`Value` does not
-read data; `Operand` is a tensor or a number."""
+Value = Annotated[torch.Tensor | Host, Takes.VALUE]
+"""Annotation of an input whose data is not read: it is given as it is."""
 
 Fn = Callable[..., Any]
 
@@ -42,10 +37,8 @@ class Kernel:
     fn: Fn
     on: str | None
     only: Callable[..., str | None] | None
-    # Per input of the prototype: how its value is passed ("tensor", "ints", "int", "number", "host",
-    # "operand",
-    # "value").
-    takes: tuple[str, ...]
+    # Per input of the prototype.
+    takes: tuple[Takes, ...]
     attrs: tuple[str, ...]
     wants_device: bool
     # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs
@@ -53,7 +46,9 @@ class Kernel:
     is_pure: bool = False
 
 
-_PASSED_AS = {name: name.lower() for name in ("Ints", "Int", "Number", "Host", "Operand", "Value")}
+# Annotations that say by themselves how an input is given.
+_PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Takes.HOST}
+_FORMS = "inputs are Ints, Int, Number, Operand (core/slots.py), Value, Host, or tensors without annotation"
 _kernels: dict[tuple[str, str | None], Kernel] = {}
 _host_kernels: dict[str, Fn] = {}
 
@@ -82,7 +77,7 @@ def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
     """
     for op, fn in rows.items():
         rest = len(prototype(op).inputs) - 1
-        takes = ("tensor", *(("operand" if numbers else "tensor",) * rest))
+        takes = (Takes.TENSOR, *((Takes.OPERAND if numbers else Takes.TENSOR,) * rest))
         _add(Kernel(op, fn, None, None, takes, (), wants_device=False))
 
 
@@ -100,17 +95,45 @@ def _describe(op: str, fn: Fn, on: str | None, only: Callable[..., str | None] |
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     proto = prototype(op)
-    assert len(positional) == len(proto.inputs), f"kernel {fn.__name__} does not take the inputs of {proto}"
-    unknown = set(named) - set(proto.attr_by_name) - {"device"}
-    assert not unknown, f"kernel {fn.__name__} wants attributes {unknown} that are not in {proto}"
-    takes = tuple(_PASSED_AS.get(_annotation(p), "tensor") for p in positional)
+    if len(positional) != len(proto.inputs):
+        raise _bad(fn, f"takes {len(positional)} inputs, {op} has {len(proto.inputs)}", near=str(proto))
+    if unknown := set(named) - set(proto.attr_by_name) - {"device"}:
+        raise _bad(fn, f"wants attributes that {op} does not have: {sorted(unknown)}", near=str(proto))
+    hints = _annotations(fn)
+    takes = tuple(_takes(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
     attrs = tuple(name for name in named if name != "device")
     return Kernel(op, fn, on, only, takes, attrs, "device" in named)
 
 
-def _annotation(parameter: inspect.Parameter) -> str:
-    text = parameter.annotation
-    return text.removesuffix(" | None") if isinstance(text, str) else ""
+def _annotations(fn: Fn) -> dict[str, Any]:
+    try:
+        return get_type_hints(fn, include_extras=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise _bad(fn, f"has an annotation that means nothing: {error}") from error
+
+
+def _takes(fn: Fn, name: str, hint: Any) -> Takes:
+    """What an annotation declares; an optional input is given in the same form, or as None."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    declared = [_PLAIN.get(kind) or _mark(kind) for kind in kinds if kind is not NoneType]
+    if len(declared) != 1 or declared[0] is None:
+        raise _bad(fn, f"declares its input {name!r} as {hint}, which is no form that inputs are given in")
+    return declared[0]
+
+
+def _mark(hint: Any) -> Takes | None:
+    marks = getattr(hint, "__metadata__", ())
+    return next((mark for mark in marks if isinstance(mark, Takes)), None)
+
+
+def _bad(fn: Fn, what: str, near: str = _FORMS) -> BadKernel:
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return BadKernel(
+        f"the kernel {getattr(fn, '__name__', fn)} {what}",
+        at="" if code is None else f"{code.co_filename}:{code.co_firstlineno}",
+        near=near,
+        next="see docs/develop/kernel.md",
+    )
 
 
 def _add(row: Kernel) -> None:

@@ -211,20 +211,32 @@ class Form:
 class Tensor(Attr):
     """The value of a `Const`: a torch tensor on the CPU, and its `form` where that says more. Not for users'
     ops.
+
+    `exact` is the Python number that a rank-0 FLOAT was made of, where its 32 bits do not hold it: sizes are
+    computed with all digits. The wire form has no place for it (`runtime.py` makes one), so it does not count
+    when attributes are compared.
     """
 
     field = "t"
     tag = "VT_TENSOR"
-    __slots__ = ("form",)
+    __slots__ = ("exact", "form")
 
-    def __init__(self, value: Any, form: Form | None = None) -> None:  # pyright: ignore[reportInconsistentConstructor]
+    def __init__(  # pyright: ignore[reportInconsistentConstructor]
+        self, value: Any, form: Form | None = None, exact: float | None = None
+    ) -> None:
         super().__init__(value)
         if value is not self:
-            self.form = form
+            self.form, self.exact = form, exact
 
     @classmethod
     def from_bytes(
-        cls, data: bytes, dtype: int, shape: Sequence[int] | None, layout: str = "ND", rest: bytes = b""
+        cls,
+        data: bytes,
+        dtype: int,
+        shape: Sequence[int] | None,
+        layout: str = "ND",
+        rest: bytes = b"",
+        exact: float | None = None,
     ) -> Tensor:
         """From its bytes on the wire and the descriptor there."""
         form = Form(dtype, None if shape is None else tuple(shape), layout, rest)
@@ -234,7 +246,7 @@ class Tensor(Attr):
             and dtypes.to_ge(value.dtype) == dtype
             and tuple(value.shape) == form.shape
         )
-        return cast(Tensor, cls(value, None if plain and form == Form(dtype, form.shape) else form))
+        return cast(Tensor, cls(value, None if plain and form == Form(dtype, form.shape) else form, exact))
 
     @property
     def dtype(self) -> int:

@@ -8,6 +8,7 @@ tensors become `Const` ops.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
@@ -258,22 +259,29 @@ SHARED_LIMIT = 64
 
 
 def const_key(v: Any, stored: attrs_of.Tensor) -> Hashable:
-    """By what equal constants are recognised. A Python float has more bits than the FLOAT stored for it, and
-    size arithmetic reads them all.
-    """
-    exact = number_key(v) if isinstance(v, float) else None
+    """By what equal constants are recognised: what is stored, and all digits of a number."""
+    exact = number_key(v) if isinstance(v, float) else stored.exact
     return constant_key(stored.value), stored.dtype, stored.shape, exact
 
 
 def const_attr(v: Any, dtype: int | None = None) -> attrs_of.Tensor:
     """The attribute a Const of `v` holds. Of a type that torch has no values for, `v` are its bytes."""
     if dtype not in attrs_of.STORED_AS_BYTES:
-        return cast(attrs_of.Tensor, attrs_of.Tensor(const_value(v, dtype)))
+        plain = const_value(v, dtype)
+        return cast(attrs_of.Tensor, attrs_of.Tensor(plain, None, _exact(v, plain)))
     value = const_value(v, dtypes.BY_NAME["UINT8"].runtime)
     shape = list(value.shape)
     if shape:
         shape[-1] *= _PER_BYTE.get(dtypes.BY_RUNTIME[dtype].name, 1)
     return cast(attrs_of.Tensor, attrs_of.Tensor(value, attrs_of.Form(dtype, tuple(shape))))
+
+
+@without_modes
+def _exact(v: Any, stored: torch.Tensor) -> float | None:
+    """A Python number that the 32 bits of a FLOAT do not hold."""
+    if stored.dtype != torch.float32 or not isinstance(v, int | float) or math.isnan(v):
+        return None
+    return None if stored.item() == v else float(v)
 
 
 @without_modes

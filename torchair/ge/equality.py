@@ -7,9 +7,9 @@ from typing import Any
 
 from torchair.ge.attr import Attr, Bool, Int, Str
 from torchair.ge.descriptor import input_desc, output_desc
-from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Result
+from torchair.ge.graph import INPUT_TYPES, AliasResult, ConstantResult, Desc, Graph, Op, Result
 from torchair.ge.proto import schema
-from torchair.ge.runtime import result_kind
+from torchair.ge.runtime import as_written
 
 _PLAIN = (Str, Int, Bool)
 
@@ -114,13 +114,11 @@ def _edges(op: Op) -> list[tuple[str, str]]:
 
 
 def _fact(result: Result) -> tuple[Any, ...]:
-    kind = result_kind(result)
-    return (
-        kind,
-        "" if result.tensor is None else result.tensor.tensor,
-        result.value,
-        result.layout.base if kind == "alias" and result.layout is not None else None,
-    )
+    written = as_written(result)
+    kind = type(written).__name__
+    if isinstance(written, ConstantResult):
+        return kind, written.value
+    return kind, written.tensor.tensor, written.base if isinstance(written, AliasResult) else None
 
 
 def _first(facts: Sequence[tuple[str, Any, Any]]) -> str | None:

@@ -215,7 +215,7 @@ class Graph:
         self.scopes: list[dict[str, Attr]] = []
         # Small constants made so far: equal ones are one op.
         self.constants: dict[Hashable, Tensor] = {}
-        # How each graph input is obtained from the flat FX arguments, by Data name.
+        # How each graph input is obtained from the flat arguments of a call, by Data name.
         self.feeds: dict[str, Feed] = {}
         # What each FX output is.
         self.results: list[Result] = []
@@ -282,6 +282,11 @@ class Graph:
         """The NetOutput op."""
         return next((op for op in reversed(self.ops) if op.type == OUTPUT_TYPE), None)
 
+    @property
+    def returned(self) -> list[Tensor]:
+        """The tensors that the results are read from."""
+        return [result.tensor for result in self.results if not isinstance(result, ConstantResult)]
+
     def consumers(self) -> dict[Tensor, list[tuple[Op, int]]]:
         """For every tensor, the (op, slot number) pairs that read it."""
         uses: dict[Tensor, list[tuple[Op, int]]] = {}
@@ -315,30 +320,68 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Feed:
-    """How a graph input is obtained from the flat arguments of a call.
+class ArgumentFeed:
+    """One argument as it is: a tensor, or a number made a rank-0 host value."""
 
-    `value`: argument `args[0]` as it is (a tensor, or a number made a rank-0 host value);
-    `pack`: the arguments `args` as one int64 host vector;
-    `random`: `args[0]` offsets of the graph's random state (`random_state.py`).
-    """
-
-    kind: str
-    args: tuple[int, ...]
+    index: int
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one FX output is.
+class PackFeed:
+    """Several arguments, all of them numbers, as one int64 host vector."""
 
-    `tensor`: the IR tensor, laid out as `layout` says; `alias`: the view of an argument that `layout` is;
-    `number`: a host value; `constant`: `value` itself.
-    """
+    indices: tuple[int, ...]
 
-    kind: str
-    tensor: Tensor | None = None
-    value: Any = None
+
+@dataclass(frozen=True)
+class RandomFeed:
+    """Offsets of the graph's random state (`random_state.py`)."""
+
+    count: int
+
+
+Feed = ArgumentFeed | PackFeed | RandomFeed
+"""How a graph input is obtained from the flat arguments of a call."""
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """A tensor in memory of its own, laid out as `layout` says; None promises nothing."""
+
+    tensor: Tensor
     layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class AliasResult:
+    """The view of an argument that `layout` is; `tensor` has its values."""
+
+    tensor: Tensor
+    layout: Layout
+
+    @property
+    def base(self) -> int:
+        """The number of the argument."""
+        assert self.layout.base is not None, "an alias has a base"
+        return self.layout.base
+
+
+@dataclass(frozen=True)
+class NumberResult:
+    """A host value as a Python number."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class ConstantResult:
+    """A Python value, the same on every call."""
+
+    value: Any
+
+
+Result = TensorResult | AliasResult | NumberResult | ConstantResult
+"""What one FX output is."""
 
 
 _graph_ids = itertools.count(1)

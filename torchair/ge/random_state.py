@@ -12,7 +12,7 @@ import torch
 
 from torchair.ge.attr import Int, Str
 from torchair.ge.build import Const, builder
-from torchair.ge.graph import Feed, Graph, Op, Tensor, current_graph
+from torchair.ge.graph import Graph, Op, RandomFeed, Tensor, current_graph
 from torchair.ge.host import Host
 
 SEED, OFFSETS, UNPACK = "initial_seed", "offset_list", "unpack_generator_offsets"
@@ -36,7 +36,7 @@ def random_state(device: torch.device) -> tuple[Tensor, Tensor]:
     offsets = unpack.inputs[0]
     offsets.meta = Host((FROM_GENERATOR,) * count)
     offsets.desc.shape = (count,)
-    graph.feeds[offsets.op.name] = Feed("random", (count,))
+    graph.feeds[offsets.op.name] = RandomFeed(count)
     return _seed(graph, unpack), offset
 
 

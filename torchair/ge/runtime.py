@@ -2,7 +2,7 @@
 
 `_torchair_feeds` and `_torchair_results` hold `Graph.feeds` and `Graph.results` as JSON. A graph that comes
 without them gets the obvious ones: input number i is argument number i, and the results are what NetOutput
-reads.
+reads. `_torchair_exact` holds the numbers of constants that their 32 bits on the wire do not, by op name.
 """
 
 from __future__ import annotations
@@ -19,30 +19,61 @@ from torchair.core.torch_private.ops import find_overload
 from torchair.fxgraph.layout import Layout, Step
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Attr, Str
+from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.descriptor import input_desc
-from torchair.ge.graph import Feed, Graph, Result, Tensor
+from torchair.ge.graph import (
+    AliasResult,
+    ArgumentFeed,
+    ConstantResult,
+    Feed,
+    Graph,
+    NumberResult,
+    PackFeed,
+    RandomFeed,
+    Result,
+    Tensor,
+    TensorResult,
+)
 
-FEEDS, RESULTS = "_torchair_feeds", "_torchair_results"
+FEEDS, RESULTS, EXACT = "_torchair_feeds", "_torchair_results", "_torchair_exact"
 
 
 def runtime_attrs(graph: Graph) -> dict[str, Attr]:
     """The facts as attributes; none for a graph that has no facts (one just built by hand)."""
     if not graph.feeds and not graph.results:
         return {}
-    feeds = {name: [feed.kind, list(feed.args)] for name, feed in graph.feeds.items()}
-    results = [_write(graph, number, result) for number, result in enumerate(graph.results)]
+    feeds = {name: _write_feed(feed) for name, feed in graph.feeds.items()}
+    results = [_write_result(graph, number, result) for number, result in enumerate(graph.results)]
     return {FEEDS: Str(json.dumps(feeds)), RESULTS: Str(json.dumps(results))}
+
+
+def exact_attrs(graph: Graph) -> dict[str, Attr]:
+    """The numbers of its constants that the wire would round, if there are any."""
+    stored = {op.name: op.attrs.get("value") for op in graph.ops if op.type == "Const"}
+    exact = {name: value.exact for name, value in stored.items() if isinstance(value, TensorAttr)}
+    numbers = {name: number for name, number in exact.items() if number is not None}
+    return {EXACT: Str(json.dumps(numbers))} if numbers else {}
 
 
 def take_runtime_attrs(graph: Graph) -> None:
     """Fill `feeds` and `results` from the attributes, which go; else with the obvious ones."""
+    _take_exact(graph)
     feeds, results = graph.attrs.pop(FEEDS, None), graph.attrs.pop(RESULTS, None)
     if feeds is None or results is None:
-        graph.feeds = {op.name: Feed("value", (number,)) for number, op in enumerate(graph.inputs)}
+        graph.feeds = {op.name: ArgumentFeed(number) for number, op in enumerate(graph.inputs)}
         graph.results = _obvious_results(graph)
         return
-    graph.feeds = {name: Feed(kind, tuple(args)) for name, (kind, args) in json.loads(feeds.value).items()}
-    graph.results = [_read(graph, row) for row in json.loads(results.value)]
+    graph.feeds = {name: _read_feed(graph, *row) for name, row in json.loads(feeds.value).items()}
+    graph.results = [_read_result(graph, row) for row in json.loads(results.value)]
+
+
+def _take_exact(graph: Graph) -> None:
+    written = graph.attrs.pop(EXACT, None)
+    for name, number in (json.loads(written.value) if written is not None else {}).items():
+        stored = graph.by_name[name].attrs.get("value") if name in graph.by_name else None
+        if not isinstance(stored, TensorAttr) or stored.value.dtype != torch.float32:
+            raise BadGraph(f"{graph.name} has a number for {name!r}, which is no FLOAT constant")
+        stored.exact = number
 
 
 def _obvious_results(graph: Graph) -> list[Result]:
@@ -54,7 +85,7 @@ def _obvious_results(graph: Graph) -> list[Result]:
         desc = input_desc(output, slot) if output is not None else slot.desc
         known = desc.shape is not None and -2 not in desc.shape
         sizes = [2 if size < 0 else size for size in desc.shape or ()]
-        made.append(Result("tensor", slot.tensor, layout=_in_order(sizes, len(made)) if known else None))
+        made.append(TensorResult(slot.tensor, _in_order(sizes, len(made)) if known else None))
     return made
 
 
@@ -66,33 +97,76 @@ def _in_order(sizes: Sequence[int], storage: int) -> Layout:
     )
 
 
-def _write(graph: Graph, number: int, result: Result) -> dict[str, Any]:
-    row: dict[str, Any] = {"kind": result_kind(result)}
-    if result.kind == "constant":
-        if not isinstance(result.value, bool | int | float | str | None):
+def _write_feed(feed: Feed) -> tuple[str, Sequence[int]]:
+    match feed:
+        case ArgumentFeed(index):
+            return "value", [index]
+        case PackFeed(indices):
+            return "pack", indices
+        case RandomFeed(count):
+            return "random", [count]
+
+
+def _read_feed(graph: Graph, kind: str, numbers: list[int]) -> Feed:
+    match kind, numbers:
+        case "value", [index]:
+            return ArgumentFeed(index)
+        case "pack", _:
+            return PackFeed(tuple(numbers))
+        case "random", [count]:
+            return RandomFeed(count)
+        case _:
+            raise BadGraph(
+                f"an input of {graph.name} is fed by {kind!r} of {numbers}",
+                near="'value' and 'random' have one number, 'pack' has any",
+            )
+
+
+def _write_result(graph: Graph, number: int, result: Result) -> dict[str, Any]:
+    match as_written(result):
+        case TensorResult(tensor, Layout() as layout):
+            return {"kind": "tensor", "tensor": tensor.tensor, "layout": _layout(layout)}
+        case TensorResult(tensor):
+            return {"kind": "tensor", "tensor": tensor.tensor}
+        case AliasResult(tensor, layout):
+            views = {"base": layout.base, "steps": [_step(step) for step in layout.steps]}
+            return {"kind": "alias", "tensor": tensor.tensor, "layout": _layout(layout) | views}
+        case NumberResult(tensor):
+            return {"kind": "number", "tensor": tensor.tensor}
+        case ConstantResult(bool() | int() | float() | str() | None as value):
+            return {"kind": "constant", "value": value}
+        case ConstantResult(value):
             raise NotPossible(
                 f"output {number} of {graph.name} is a Python object that no file can hold",
-                got=f"{result.value!r} ({type(result.value).__name__})",
+                got=f"{value!r} ({type(value).__name__})",
             )
-        return row | {"value": result.value}
-    if result.tensor is not None:
-        row["tensor"] = result.tensor.tensor
-    if result.layout is not None:
-        row["layout"] = _layout(result.layout, row["kind"])
-    return row
 
 
-def result_kind(result: Result) -> str:
+def as_written(result: Result) -> Result:
     """A view whose sizes vary is read from its tensor, like any other result."""
-    if result.kind != "alias" or result.layout is None:
-        return result.kind
-    return "tensor" if any(map(is_symbol, result.layout.numbers)) else "alias"
+    if isinstance(result, AliasResult) and any(map(is_symbol, result.layout.numbers)):
+        return TensorResult(result.tensor, result.layout)
+    return result
 
 
-def _read(graph: Graph, row: dict[str, Any]) -> Result:
-    tensor = _find(graph, row["tensor"]) if "tensor" in row else None
-    layout = _as_layout(**row["layout"]) if "layout" in row else None
-    return Result(row["kind"], tensor, row.get("value"), layout)
+def _read_result(graph: Graph, row: dict[str, Any]) -> Result:
+    match row:
+        case {"kind": "tensor", "tensor": edge, "layout": layout}:
+            return TensorResult(_find(graph, edge), _as_layout(**layout))
+        case {"kind": "tensor", "tensor": edge}:
+            return TensorResult(_find(graph, edge))
+        case {"kind": "alias", "tensor": edge, "layout": {"base": int()} as layout}:
+            return AliasResult(_find(graph, edge), _as_layout(**layout))
+        case {"kind": "number", "tensor": edge}:
+            return NumberResult(_find(graph, edge))
+        case {"kind": "constant", "value": value}:
+            return ConstantResult(value)
+        case _:
+            raise BadGraph(
+                f"{graph.name} returns something of no known kind",
+                got=str(row),
+                near="'tensor', 'number', 'alias' with the layout of a view, 'constant' with a value",
+            )
 
 
 def _find(graph: Graph, edge: str) -> Tensor:
@@ -103,9 +177,9 @@ def _find(graph: Graph, edge: str) -> Tensor:
     return op.outputs[int(index)]
 
 
-def _layout(layout: Layout, kind: str) -> dict[str, Any]:
-    """Sizes and strides, an example of them where they are symbols; the views that an alias is."""
-    row: dict[str, Any] = {
+def _layout(layout: Layout) -> dict[str, Any]:
+    """Sizes and strides, an example of them where they are symbols."""
+    return {
         "sizes": [hint(size) for size in layout.sizes],
         "strides": [hint(step) for step in layout.strides],
         "offset": hint(layout.offset),
@@ -114,9 +188,6 @@ def _layout(layout: Layout, kind: str) -> dict[str, Any]:
         "storage": layout.storage,
         "is_example": layout.is_example or any(map(is_symbol, (*layout.sizes, *layout.strides))),
     }
-    if kind == "alias":
-        row["base"], row["steps"] = layout.base, [_step(step) for step in layout.steps]
-    return row
 
 
 def _as_layout(

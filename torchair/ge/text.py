@@ -303,13 +303,15 @@ def _const_call(op: Op, limit: int | None) -> _ConstCall | None:
         return None
     if limit is not None and stored.value.numel() > limit:
         return _ConstCall(f"..., dtype={stored.dtype}", None)
-    text = readable.value if isinstance(readable, Str) else _tensor_text(stored.value)
+    text = readable.value if isinstance(readable, Str) else _stored_text(stored)
     try:
         value = literal(text)
-        exact = const_attr(value, stored.dtype) == stored and (readable is None or repr(value) == text)
+        again = const_attr(value, stored.dtype)
     except (AirError, ValueError, TypeError, RuntimeError, OverflowError):
         return None
-    if not exact:
+    # What was read from a plain file has no more digits than are stored; it is shown as it was written.
+    same_digits = stored.exact is None or again.exact == stored.exact
+    if again != stored or not same_digits or (readable is not None and repr(value) != text):
         return None
     if readable is None:
         return _ConstCall(f"{text}, dtype={stored.dtype}, readable=False", None)
@@ -317,8 +319,11 @@ def _const_call(op: Op, limit: int | None) -> _ConstCall | None:
     return _ConstCall(f"{text}, dtype={stored.dtype}", key)
 
 
-def _tensor_text(value: torch.Tensor) -> str:
-    """All values of a tensor; `ge.Const` gives them their data type."""
+def _stored_text(stored: TensorAttr) -> str:
+    """A number with all its digits, or all values of a tensor; `ge.Const` gives them their data type."""
+    if stored.exact is not None:
+        return repr(stored.exact)
+    value = stored.value
     listed = value.tolist() if not value.is_quantized else value.int_repr().tolist()
     return f"tensor({_value(listed)})"
 
@@ -398,6 +403,7 @@ def _attr(attr: Attr) -> str:
         return f"ge.attr.{type(attr).__name__}({_value(attr.value)})"
     form = attr.form or Form(attr.dtype, attr.shape)
     more = f", {form.layout!r}, {form.rest!r}" if form.rest or form.layout != "ND" else ""
+    more += f", exact={attr.exact!r}" if attr.exact is not None else ""
     return f"ge.attr.Tensor.from_bytes({raw(attr.value)!r}, {form.dtype}, {form.shape}{more})"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Raw
-from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Tensor
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, ConstantResult, Graph, Op, Tensor
 from torchair.ge.order import out_of_place, sort_ops
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
 
@@ -273,8 +273,10 @@ def _inputs_and_output(graph: Graph) -> None:
 
 def _runtime_facts(graph: Graph) -> None:
     for number, result in enumerate(graph.results):
+        if isinstance(result, ConstantResult):
+            continue
         tensor = result.tensor
-        if tensor is not None and graph.by_name.get(tensor.op.name) is not tensor.op:
+        if graph.by_name.get(tensor.op.name) is not tensor.op:
             raise _wrong(
                 f"output {number} of {graph.name} is {tensor.tensor}, whose op is not in the graph",
                 near=_close(tensor.op.name, graph.by_name),

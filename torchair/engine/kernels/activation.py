@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.engine.registry import Operand, kernel, torch_kernels
+from torchair.core.slots import Operand
+from torchair.engine.registry import kernel, torch_kernels
 
 aten = torch.ops.aten
 

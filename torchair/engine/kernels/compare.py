@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchair.engine.registry import Operand, kernel, torch_kernels
+from torchair.core.slots import Operand
+from torchair.engine.registry import kernel, torch_kernels
 
 torch_kernels({
     "Equal": torch.eq, "NotEqual": torch.ne, "Less": torch.lt, "LessEqual": torch.le, "Greater": torch.gt,

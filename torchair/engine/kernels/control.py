@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from torchair.core.errors import UnsupportedOp
-from torchair.ge.graph import INPUT_TYPES, Graph, Op
+from torchair.ge.graph import ConstantResult, Graph, Op
 from torchair.ge.host import Host
 
 IF = ("If", "StatelessIf")
@@ -75,8 +75,8 @@ def carried(body: Graph) -> int:
     count = len(body.results)
     inputs = body.inputs
     while count > 1:
-        tensor = body.results[count - 1].tensor
-        if tensor is None or tensor.op.type not in INPUT_TYPES or tensor.op is not inputs[count - 1]:
+        last = body.results[count - 1]
+        if isinstance(last, ConstantResult) or last.tensor.op is not inputs[count - 1]:
             break
         count -= 1
     return count

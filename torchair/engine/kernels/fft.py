@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchair.engine.registry import Ints, kernel, torch_kernels
+from torchair.core.slots import Ints
+from torchair.engine.registry import kernel, torch_kernels
 
 torch_kernels(
     {"FFT": torch.fft.fft, "FFT2D": torch.fft.fft2, "IFFT": torch.fft.ifft, "IFFT2D": torch.fft.ifft2}

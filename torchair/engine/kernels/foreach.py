@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchair.engine.registry import Int, Number, kernel, torch_kernels
+from torchair.core.slots import Int, Number
+from torchair.engine.registry import kernel, torch_kernels
 
 aten = torch.ops.aten
 

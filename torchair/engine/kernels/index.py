@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair.core import dtypes
-from torchair.engine.registry import Int, Value, kernel
+from torchair.core.slots import Int
+from torchair.engine.registry import Value, kernel
 from torchair.ge.host import Host
 
 

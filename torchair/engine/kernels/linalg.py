@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from torchair.engine.registry import Int, Value, kernel, torch_kernels
+from torchair.core.slots import Int
+from torchair.engine.registry import Value, kernel, torch_kernels
 from torchair.ge.host import Host
 
 torch_kernels({"MatrixDeterminant": torch.linalg.det})

@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from torchair.engine.registry import Ints, kernel
+from torchair.core.slots import Ints
+from torchair.engine.registry import kernel
 
 aten = torch.ops.aten
 

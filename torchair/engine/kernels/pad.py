@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchair.engine.registry import Ints, Number, kernel
+from torchair.core.slots import Ints, Number
+from torchair.engine.registry import kernel
 
 aten = torch.ops.aten
 

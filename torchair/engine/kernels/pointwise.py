@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from torchair.engine.registry import Operand, kernel, torch_kernels
+from torchair.core.slots import Operand
+from torchair.engine.registry import kernel, torch_kernels
 
 torch_kernels({
     "Abs": torch.abs, "Neg": torch.neg, "Sign": torch.sgn, "Reciprocal": torch.reciprocal,

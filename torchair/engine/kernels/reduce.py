@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair.core import dtypes
-from torchair.engine.registry import Int, Ints, kernel
+from torchair.core.slots import Int, Ints
+from torchair.engine.registry import kernel
 
 
 @kernel("ReduceSum")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from torchair.core.slots import Int, Ints, Number
 from torchair.engine.kernels.index import placed
 from torchair.engine.kernels.shape import END, slice_end
-from torchair.engine.registry import Int, Ints, Number, kernel
+from torchair.engine.registry import kernel
 
 aten = torch.ops.aten
 

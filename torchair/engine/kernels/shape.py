@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-from torchair.engine.registry import Int, Ints, kernel
+from torchair.core.slots import Int, Ints
+from torchair.engine.registry import kernel
 
 # From this number on the end of a slice means the end of the dim.
 END = 2**31 - 1

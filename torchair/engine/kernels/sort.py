@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair.core import dtypes
-from torchair.engine.registry import Int, kernel
+from torchair.core.slots import Int
+from torchair.engine.registry import kernel
 
 
 @kernel("Sort")

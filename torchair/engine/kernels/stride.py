@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchair.engine.registry import Int, Ints, kernel
+from torchair.core.slots import Int, Ints
+from torchair.engine.registry import kernel
 
 
 @kernel("AsStrided")

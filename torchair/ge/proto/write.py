@@ -14,7 +14,7 @@ from torchair.ge.attr import Attr, Int, Layouts, ListInt, ListStr
 from torchair.ge.descriptor import input_desc, output_desc
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op
 from torchair.ge.proto import schema
-from torchair.ge.runtime import runtime_attrs
+from torchair.ge.runtime import exact_attrs, runtime_attrs
 
 # The most bytes one protobuf message can have.
 LIMIT = 2**31 - 1
@@ -25,14 +25,18 @@ _CONTROL = ":-1"
 def to_model(graph: Graph, *, normalised: bool = False, runtime: bool = False) -> Any:
     """A `ModelDef`: the graph, then its sub-graphs.
 
-    `normalised` is the form handed to an engine or an `.air` file; `runtime` adds how inputs are fed and what
-    is returned, so that `read.from_model` gives a graph that can be run.
+    `normalised` is the form handed to an engine or an `.air` file; `runtime` adds how inputs are fed, what is
+    returned and the digits of numbers that 32 bits do not hold, so that `read.from_model` gives a graph that
+    runs like this one.
     """
     model = schema.message("ModelDef")
     model.MergeFromString(graph.model_rest)
     for part in (graph, *graph.subgraphs.values()):
         _refuse_objects(part)
-        written = to_graph_def(part, runtime=runtime and part is graph)
+        written = to_graph_def(part)
+        if runtime:
+            facts = exact_attrs(part) | (runtime_attrs(part) if part is graph else {})
+            _attributes(written, facts, part.name)
         if normalised:
             add_graph_attributes(written)
             normalise(written)
@@ -52,12 +56,12 @@ def to_bytes(graph: Graph, *, normalised: bool = False, runtime: bool = False) -
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def to_graph_def(graph: Graph, *, runtime: bool = False) -> Any:
+def to_graph_def(graph: Graph) -> Any:
     """A `GraphDef` of this graph alone."""
     written = schema.message("GraphDef")
     written.MergeFromString(graph.rest)
     written.name = graph.name
-    _attributes(written, {**graph.attrs, **(runtime_attrs(graph) if runtime else {})}, graph.name)
+    _attributes(written, graph.attrs, graph.name)
     for op in graph.ops:
         _op(op, written.op.add())
     return written

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
+from torchair.core.slots import Ints
 from torchair.ops.npu.formats import (
     BF16,
     E1M2,
@@ -28,7 +29,7 @@ from torchair.ops.npu.formats import (
     wide,
 )
 from torchair.ops.npu.quant import unpacked_scale
-from torchair.ops.npu.row import InPlace, Ints, Row, dtype_of, fixed, made
+from torchair.ops.npu.row import InPlace, Row, dtype_of, fixed, made
 
 EPILOGUES = {
     "": lambda y, _: y,

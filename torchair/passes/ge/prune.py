@@ -18,7 +18,7 @@ def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
     """
     needed: set[Op] = set()
     waiting = [op for op in graph.ops if op.type in EFFECTS]
-    waiting += [result.tensor.op for result in graph.results if result.tensor is not None]
+    waiting += [tensor.op for tensor in graph.returned]
     while waiting:
         op = waiting.pop()
         if op not in needed:
@@ -33,7 +33,7 @@ def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
 def remove_dead_data_and_reorder_data_index(graph: Graph, ctx: PassContext) -> int:
     """Inputs without readers are dropped; `index` counts the rest from 0."""
     read = {tensor.op for op in graph.ops for tensor in op.inputs}
-    read |= {result.tensor.op for result in graph.results if result.tensor is not None}
+    read |= {tensor.op for tensor in graph.returned}
     dead = [op for op in graph.inputs if op not in read]
     graph.remove(dead)
     for op in dead:

@@ -1,0 +1,91 @@
+"""What the declaration of a kernel says, and that a wrong one is an error at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import pytest
+import torch
+
+from torchair.core.errors import BadKernel
+from torchair.core.slots import Int, Ints, Number, Operand, Takes
+from torchair.engine import registry
+from torchair.engine.registry import Value, kernel
+from torchair.ge.host import Host
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch) -> dict[Any, registry.Kernel]:
+    """A table of kernels of our own."""
+    mine: dict[Any, registry.Kernel] = {}
+    monkeypatch.setattr(registry, "_kernels", mine)
+    return mine
+
+
+def annotated(hint: Any) -> Callable[..., Any]:
+    def add(x1, x2):
+        return x1
+
+    add.__annotations__ = {"x2": hint}
+    return add
+
+
+@pytest.mark.parametrize(
+    ("hint", "takes"),
+    [
+        (Ints, Takes.INTS),
+        ("Ints", Takes.INTS),
+        ("Ints | None", Takes.INTS),
+        (Optional[Ints], Takes.INTS),  # noqa: UP045  the old spelling means the same
+        ("registry.Value", Takes.VALUE),
+        (Int, Takes.INT),
+        (Number, Takes.NUMBER),
+        (Operand, Takes.OPERAND),
+        (Operand | None, Takes.OPERAND),
+        (Value | None, Takes.VALUE),
+        (Host, Takes.HOST),
+        ("Host | None", Takes.HOST),
+        (torch.Tensor, Takes.TENSOR),
+        ("list[torch.Tensor]", Takes.TENSOR),
+    ],
+)
+def test_the_annotation_is_what_it_means_not_how_it_is_spelled(
+    table: dict[Any, registry.Kernel], hint: Any, takes: Takes
+) -> None:
+    kernel("Add")(annotated(hint))
+    assert table["Add", None].takes == (Takes.TENSOR, takes)
+
+
+@pytest.mark.parametrize(
+    ("hint", "message"),
+    [
+        (list[int], r"the kernel add declares its input 'x2' as list\[int\], which is no form"),
+        ("int", "declares its input 'x2' as <class 'int'>"),
+        (Any, "declares its input 'x2' as typing.Any"),
+        (None, "declares its input 'x2' as <class 'NoneType'>"),
+        ("Ints | Host", "declares its input 'x2' as"),
+        ("Intz", "has an annotation that means nothing: name 'Intz' is not defined"),
+        ("registry.Intz", "has an annotation that means nothing: .*'Intz'"),
+    ],
+)
+def test_an_annotation_that_says_nothing(table: dict[Any, registry.Kernel], hint: Any, message: str) -> None:
+    with pytest.raises(BadKernel, match=message) as caught:
+        kernel("Add")(annotated(hint))
+    assert f"at     {__file__}:" in str(caught.value)
+    assert "Ints, Int, Number, Operand" in str(caught.value)
+    assert not table
+
+
+def test_inputs_and_attributes_are_those_of_the_op() -> None:
+    with pytest.raises(BadKernel, match=r"the kernel alone takes 1 inputs, Add has 2"):
+
+        @kernel("Add")
+        def alone(x1):
+            return x1
+
+    with pytest.raises(BadKernel, match=r"wants attributes that Add does not have: \['axis'\]"):
+
+        @kernel("Add")
+        def along(x1, x2, *, axis):
+            return x1
