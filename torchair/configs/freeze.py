@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torchair.configs import npugraph_ex
-from torchair.configs.compiler_config import REDUCE, CompilerConfig, NpuGraphExNames, OptionTree
-from torchair.configs.option import ALL_MODES, CAPTURE_MODES, cell, root_of, unknown_name, walk
+from torchair.configs.compiler_config import CompilerConfig, NpuGraphExNames, OptionTree
+from torchair.configs.option import ALL_MODES, CAPTURE_MODES, REDUCE, cell, root_of, unknown_name, walk
 from torchair.core.errors import BadOption, BadOptionType
 
 Config = CompilerConfig | npugraph_ex.CompilerConfig

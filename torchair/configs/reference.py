@@ -14,8 +14,7 @@ from torchair.configs.option import ALL_MODES, CAPTURE_MODES, GRAPH_MODES, Optio
 
 INTRO = """# Options
 
-Made by `python -m torchair.configs.reference`; edit the rows in `torchair/configs/compiler_config.py`
-instead.
+Made by `python -m torchair.configs.reference`; edit the rows in `torchair/configs/groups/` instead.
 
 Every option is checked when it is assigned. `config.group.option` reads as an option object: `.value` is
 the value as text, `.raw` the plain Python value, `.default` and `.optional` what the tables below say; `del
