@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig, NpuGraphExNames, OptionTree
-from torchair.configs.option import ALL_MODES, CAPTURE_MODES, REDUCE, cell, root_of, unknown_name, walk
+from torchair.configs.option import ALL_MODES, CAPTURE_MODES, REDUCE, Group, cell, root_of, unknown_name, walk
 from torchair.core.errors import BadOption, BadOptionType
 
 Config = CompilerConfig | npugraph_ex.CompilerConfig
@@ -72,8 +72,13 @@ def flat_option_names(config: Config) -> list[str]:
 
 def freeze(config: Config) -> dict[str, Any]:
     """Dotted path -> plain value, the same paths for both kinds of config; later assignments do not show."""
-    tree = copy.deepcopy(config if isinstance(config, CompilerConfig) else root_of(config))
-    return {path: cell(tree, path).raw for path, _ in walk(OptionTree)}
+    tree = copy.deepcopy(tree_of(config))
+    return {path: cell(tree, path).raw for path, _ in walk(type(tree))}
+
+
+def tree_of(config: Config) -> Group:
+    """The tree that holds the values of either kind of config."""
+    return config if isinstance(config, CompilerConfig) else root_of(config)
 
 
 def cache_key_paths() -> frozenset[str]:
@@ -88,7 +93,7 @@ def mode_warnings(config: Config) -> str | None:
     mode = config.mode.raw
     idle = [
         f"config.{path}:{cell(config, path).raw}"
-        for path, row in walk(OptionTree)
+        for path, row in walk(type(config))
         if row.idle == mode and (row.idle_always or cell(config, path).raw != row.default)
     ]
     if not idle:
