@@ -5,6 +5,7 @@ What a row can say is in `option.py`; which values a kind accepts is in `kinds.p
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from torchair.configs.engine_options import engine_options
@@ -71,18 +72,24 @@ class OptionTree(JsonForm):
         return local, session
 
 
-class NpuGraphExNames(
-    FlatView, paths=flat_names(OptionTree, ex=False), rows=flat_rows(OptionTree, ex=False), open=True
-):
-    """The names of `torch.compile(options=...)`: other names of options in the tree, not further options."""
+@cache
+def names_of(tree: type[OptionTree]) -> type[FlatView]:
+    """The flat names that a tree has in `npugraphex_config` and in `torch.compile(options=...)`."""
+
+    class NpuGraphExNames(
+        FlatView, paths=flat_names(tree, ex=False), rows=flat_rows(tree, ex=False), open=True
+    ):
+        """Other names of options in the tree, not further options."""
+
+    return NpuGraphExNames
 
 
 class CompilerConfig(OptionTree):
     """The configuration of a torchair backend: a tree of options, each checked when it is assigned."""
 
     @property
-    def npugraphex_config(self) -> NpuGraphExNames:
-        return NpuGraphExNames(self, "npugraphex_config.")
+    def npugraphex_config(self) -> FlatView:
+        return names_of(type(self))(self, "npugraphex_config.")
 
     @npugraphex_config.setter
     def npugraphex_config(self, value: Any) -> None:

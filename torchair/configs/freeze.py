@@ -7,8 +7,18 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torchair.configs import npugraph_ex
-from torchair.configs.compiler_config import CompilerConfig, NpuGraphExNames, OptionTree
-from torchair.configs.option import ALL_MODES, CAPTURE_MODES, REDUCE, Group, cell, root_of, unknown_name, walk
+from torchair.configs.compiler_config import CompilerConfig, OptionTree
+from torchair.configs.option import (
+    ALL_MODES,
+    CAPTURE_MODES,
+    REDUCE,
+    FlatView,
+    Group,
+    cell,
+    root_of,
+    unknown_name,
+    walk,
+)
 from torchair.core.errors import BadOption, BadOptionType
 
 Config = CompilerConfig | npugraph_ex.CompilerConfig
@@ -25,7 +35,7 @@ def apply_options(config: Config, options: Mapping[str, Any]) -> None:
     """Assign the entries of `torch.compile(options=...)` to `config`, and to nothing else."""
     if not isinstance(options, Mapping):
         raise BadOptionType("options must be a dict", got=f"{options!r} ({type(options).__name__})")
-    flat = config.npugraphex_config if isinstance(config, CompilerConfig) else config
+    flat = _flat_view(config)
     valid = sorted(flat_option_names(config))
     for name in options:
         if not isinstance(name, str):
@@ -66,8 +76,11 @@ def with_mode(config: C, mode: str | None) -> C:
 
 def flat_option_names(config: Config) -> list[str]:
     """The names `apply_options` accepts for this config."""
-    kind = NpuGraphExNames if isinstance(config, CompilerConfig) else type(config)
-    return [name for name, _ in walk(kind)]
+    return [name for name, _ in walk(type(_flat_view(config)))]
+
+
+def _flat_view(config: Config) -> FlatView:
+    return config.npugraphex_config if isinstance(config, CompilerConfig) else config
 
 
 def freeze(config: Config) -> dict[str, Any]:

@@ -34,7 +34,12 @@ _DEFAULTS = by_name(OptionTree, {})
 
 def from_row(name: str) -> Any:
     """A field of a dataclass that reads this option."""
-    return field(default=_DEFAULTS[name], metadata={"option": name})
+    return field(default=default_of(name), metadata={"option": name})
+
+
+def default_of(name: str) -> Any:
+    """What the row says, for a parameter that may be left out."""
+    return _DEFAULTS[name]
 
 
 def read(kind: type[Reader], options: Mapping[str, Any], /, **others: Any) -> Reader:
