@@ -4,7 +4,7 @@
 | --- | --- |
 | `errors.md` | `torchair/core/errors.py` and the cures below |
 | `api.md` | `__all__` and the docstrings of the public modules |
-| `options.md` | the rows of `torchair/configs/compiler_config.py` |
+| `options.md` | the rows in `torchair/configs/groups/` |
 | `ops.md` | the registry of converters |
 """
 

@@ -25,8 +25,8 @@ from torchair.engine import registry as kernels
 from torchair.passes.patterns import table
 
 aten = torch.ops.aten
-GRAPH = Settings(codegen="eager")
-CAPTURE = Settings(mode="npugraph_ex", codegen="eager")
+GRAPH = Settings.of({"engine_config.codegen": "eager"})
+CAPTURE = Settings.of({"mode": "npugraph_ex", "engine_config.codegen": "eager"})
 PASSES = [
     (name, settings, place)
     for name, settings in (
@@ -305,7 +305,8 @@ def test_an_error_of_the_program_itself_is_told_as_it_is() -> None:
 
     x, index = torch.randn(3, 2), torch.tensor([0])
     for codegen in ("eager", "reference"):
-        runner = backend.compile_fx(make_fx(fn)(x, index), [x, index], Settings(codegen=codegen))
+        settings = Settings.of({"engine_config.codegen": codegen})
+        runner = backend.compile_fx(make_fx(fn)(x, index), [x, index], settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegradedWarning)
             with pytest.raises((IndexError, RuntimeError), match="out of range"):

@@ -16,12 +16,15 @@ import torch
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend import compile as backend
-from torchair.backend.settings import PATHS, settle
+from torchair.backend.settings import Settings, settle
+from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
-from torchair.configs.option import walk
+from torchair.configs.option import flat_names, walk
+from torchair.configs.reading import paths_read
 from torchair.core.degraded import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.devices import device_row
+from torchair.passes import CAPTURE_PASSES, FX_PASSES
 
 
 @torch.library.custom_op("airtest::loud", mutates_args=())
@@ -173,10 +176,11 @@ def test_explain_names_the_users_arguments_and_host_ops() -> None:
 
 
 def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
-    rows = dict(walk(OptionTree))
-    assert {path for path, row in rows.items() if row.acts} == {
-        path for path, row in rows.items() if row.hint or path in PATHS.values()
-    }
+    flat = flat_names(OptionTree, ex=True)
+    switches = {flat[step.on].removeprefix("!") for step in (*FX_PASSES, *CAPTURE_PASSES) if step.on in flat}
+    acting = switches | paths_read(Settings) | paths_read(Policy)
+    for path, row in walk(OptionTree):
+        assert row.acts == (row.hint or path in acting), path
 
 
 def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:

@@ -31,7 +31,7 @@ def make(kind: str, traced: Traced, **options: Any) -> Program:
     gm = traced.gm
     if kind == "eager":
         # Who runs ops as they stand in the graph is told what is written in place.
-        context = PassContext(Settings().switches(kind), inputs=traced.inputs)
+        context = PassContext(Settings.of({}).switches(kind), inputs=traced.inputs)
         gm = run(LOWERED_PASSES, copy_graph(gm), context)
     return build(kind, gm, traced.inputs, **options)
 

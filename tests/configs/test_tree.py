@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.configs.expected import CAPTURE, GRAPH, OWN, SHARED_FLAT
 from tests.configs.strategies import REFUSED
 from torchair.configs import kinds
-from torchair.configs.compiler_config import STEPS, CompilerConfig
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.configs.groups.dump_config import STEPS
 from torchair.configs.option import Cell, Option, assign, cell, walk
 from torchair.core.errors import AirError, DegradedWarning
 

@@ -191,7 +191,7 @@ def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, Stage, Any, list[Any
     found: list[Any] = []
 
     def keep(gm: Any, inputs: Any) -> Any:
-        copied, stage = prepare(gm, inputs, Settings())
+        copied, stage = prepare(gm, inputs, Settings.of({}))
         found.extend([to_ir(copied, stage, pass_context(stage)), stage, copied])
 
         def run(args: list[Any]) -> Any:

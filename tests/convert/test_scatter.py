@@ -221,7 +221,7 @@ def test_cache_is_written_in_place(row: str, dynamic: bool) -> None:
     graph, _, gm, fake_mode = converted(step, args, dynamic)
     placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
     lowered = lower(graph, placeholders, fake_mode, torch.device("cpu"), select_decomp_table())
-    context = PassContext(Settings().switches("eager"), inputs=[value for _, value in placeholders])
+    context = PassContext(Settings.of({}).switches("eager"), inputs=[value for _, value in placeholders])
     lowered = run(LOWERED_PASSES, lowered, context)
     full = [
         node for node in lowered.graph.nodes

@@ -508,7 +508,7 @@ def test_a_value_that_leaves_twice_is_not_copied() -> None:
         return [y, y, y.view(4)]
 
     def compiler(gm: fx.GraphModule, inputs: list[Any]) -> Any:
-        runner = compile_fx(gm, inputs, Settings(mode="max-autotune", codegen="eager"))
+        runner = compile_fx(gm, inputs, Settings.of({"engine_config.codegen": "eager"}))
         graphs.append(runner.program.source)
         return make_boxed_func(lambda *args: runner(list(args)))
 

@@ -127,12 +127,14 @@ def test_symbols(dynamic: bool) -> None:
 
 def test_other_programs_keep_their_graphs_functional() -> None:
     """Inductor writes in place by itself, and from a functional graph only."""
-    settings = Settings(mode="npugraph_ex", user_pre_pass=print, user_post_pass=print)
+    hooks = {"post_grad_custom_pre_pass": print, "post_grad_custom_post_pass": print}
+    settings = Settings.of({"mode": "npugraph_ex", **hooks})
     for kind in ("inductor", "native"):
         found = settings.switches(kind)
         assert not any(found[name] for name in ("runs_op_by_op", "remove_cat_ops", "inplace_pass"))
         assert not found["input_inplace_pass"]
-    assert all(settings.switches("eager").values())
+    found = settings.switches("eager")
+    assert all(found[step.on] for step in (*FX_PASSES, *CAPTURE_PASSES) if step.on)
 
 
 # The debug names of the passes of capture mode, in their order.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchair.capture.roles import Inputs, Role
-from torchair.core.errors import BadOption, BadOptionType
+from torchair.configs.reading import check, from_row
+from torchair.core.errors import BadOptionType
 from torchair.devices import Device, PoolToken
-
-ERROR_MODES = ("global", "thread_local", "relaxed")
 
 
 @dataclass(frozen=True)
@@ -17,25 +16,25 @@ class Policy:
 
     capture: bool = True
     """False: run the program directly (`force_eager`)."""
-    capture_limit: int = 64
+    capture_limit: int = from_row("debug.aclgraph.static_capture_size_limit")
     """Keys kept; beyond it the one not used for the longest time is dropped."""
-    clone_input: bool = True
+    clone_input: bool = from_row("debug.aclgraph.clone_input")
     """Plain inputs get static buffers. False: the first call's tensors serve while nobody else holds them."""
-    clone_output: bool = False
+    clone_output: bool = from_row("debug.aclgraph.enable_output_clone")
     """Always return copies."""
-    frozen_parameter: bool = False
+    frozen_parameter: bool = from_row("experimental_config.frozen_parameter")
     """Parameters never move: their addresses are not compared."""
-    force_recapture: bool = False
+    force_recapture: bool = from_row("capture.force_recapture")
     """Record again on every call."""
-    pool: PoolToken | None = None
+    pool: PoolToken | None = from_row("aclgraph_config.use_custom_pool")
     """A memory pool shared with other graphs."""
-    reuse_pool: bool = True
+    reuse_pool: bool = from_row("reuse_graph_pool_in_same_fx")
     """Recordings of one FX graph overlay their workspace in one pool."""
-    error_mode: str = "thread_local"
+    error_mode: str = from_row("capture.capture_error_mode")
     """Which host calls break a capture: in any thread (`global`), in this one, or none (`relaxed`)."""
-    memory_budget: int | None = None
+    memory_budget: int | None = from_row("engine_config.memory_budget")
     """Bytes that the recordings of one FX graph may take; least recently used ones are dropped."""
-    skip_validation: bool = False
+    skip_validation: bool = from_row("capture.unsafe_skip_npugraph_capture_validation")
     """Compare nothing before a replay: the caller promises that nothing moved."""
     patience: int = 0
     """Calls of one key that run directly before it is recorded."""
@@ -45,14 +44,11 @@ class Policy:
     """Where the device has no graphs, calls are counted as if it had."""
     eager: bool = False
     """Capture mode, in which nothing is recorded on request."""
-    statistics: bool = False
+    statistics: bool = from_row("capture.record_statistics_debug_info")
     """What a call tells at DEBUG includes minimum, maximum, norm and mean."""
 
     def __post_init__(self) -> None:
-        if self.capture_limit < 1:
-            raise BadOption(f"capture_limit must be at least 1, not {self.capture_limit}")
-        if self.error_mode not in ERROR_MODES:
-            raise BadOption(f"capture_error_mode must be one of {ERROR_MODES}, not {self.error_mode!r}")
+        check(self)
         if self.pool is not None and not _is_pool_token(self.pool):
             raise BadOptionType(
                 f"use_graph_pool must be a pool token, not {self.pool!r}",

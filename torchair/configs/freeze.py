@@ -7,8 +7,18 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torchair.configs import npugraph_ex
-from torchair.configs.compiler_config import REDUCE, CompilerConfig, NpuGraphExNames, OptionTree
-from torchair.configs.option import ALL_MODES, CAPTURE_MODES, cell, root_of, unknown_name, walk
+from torchair.configs.compiler_config import CompilerConfig, OptionTree
+from torchair.configs.option import (
+    ALL_MODES,
+    CAPTURE_MODES,
+    REDUCE,
+    FlatView,
+    Group,
+    cell,
+    root_of,
+    unknown_name,
+    walk,
+)
 from torchair.core.errors import BadOption, BadOptionType
 
 Config = CompilerConfig | npugraph_ex.CompilerConfig
@@ -25,7 +35,7 @@ def apply_options(config: Config, options: Mapping[str, Any]) -> None:
     """Assign the entries of `torch.compile(options=...)` to `config`, and to nothing else."""
     if not isinstance(options, Mapping):
         raise BadOptionType("options must be a dict", got=f"{options!r} ({type(options).__name__})")
-    flat = config.npugraphex_config if isinstance(config, CompilerConfig) else config
+    flat = _flat_view(config)
     valid = sorted(flat_option_names(config))
     for name in options:
         if not isinstance(name, str):
@@ -66,14 +76,22 @@ def with_mode(config: C, mode: str | None) -> C:
 
 def flat_option_names(config: Config) -> list[str]:
     """The names `apply_options` accepts for this config."""
-    kind = NpuGraphExNames if isinstance(config, CompilerConfig) else type(config)
-    return [name for name, _ in walk(kind)]
+    return [name for name, _ in walk(type(_flat_view(config)))]
+
+
+def _flat_view(config: Config) -> FlatView:
+    return config.npugraphex_config if isinstance(config, CompilerConfig) else config
 
 
 def freeze(config: Config) -> dict[str, Any]:
     """Dotted path -> plain value, the same paths for both kinds of config; later assignments do not show."""
-    tree = copy.deepcopy(config if isinstance(config, CompilerConfig) else root_of(config))
-    return {path: cell(tree, path).raw for path, _ in walk(OptionTree)}
+    tree = copy.deepcopy(tree_of(config))
+    return {path: cell(tree, path).raw for path, _ in walk(type(tree))}
+
+
+def tree_of(config: Config) -> Group:
+    """The tree that holds the values of either kind of config."""
+    return config if isinstance(config, CompilerConfig) else root_of(config)
 
 
 def cache_key_paths() -> frozenset[str]:
@@ -88,7 +106,7 @@ def mode_warnings(config: Config) -> str | None:
     mode = config.mode.raw
     idle = [
         f"config.{path}:{cell(config, path).raw}"
-        for path, row in walk(OptionTree)
+        for path, row in walk(type(config))
         if row.idle == mode and (row.idle_always or cell(config, path).raw != row.default)
     ]
     if not idle:

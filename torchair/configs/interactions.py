@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
+from torchair.configs.compiler_config import OptionTree
+from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES, walk
+
+_DEFAULTS = {path: row.default for path, row in walk(OptionTree)}
 
 
 class Interaction(NamedTuple):
@@ -16,7 +19,7 @@ class Interaction(NamedTuple):
     path: str
     value: Any
     why: str
-    default: Any = None  # a value nobody chose gives way without a word
+    tells_of_default: bool = True  # False: a value nobody chose gives way without a word
 
 
 INTERACTIONS = (
@@ -53,7 +56,7 @@ INTERACTIONS = (
         "experimental_config.topology_sorting_strategy",
         "StableRDFS",
         "with oo_level='O1', topology_sorting_strategy is StableRDFS",
-        default="DFS",
+        tells_of_default=False,
     ),
 )
 
@@ -66,7 +69,7 @@ def resolve(frozen: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if not holds or frozen["mode"] not in rule.modes or frozen[rule.path] == rule.value:
             continue
         settled[rule.path] = rule.value
-        if rule.default is None or frozen[rule.path] != rule.default:
+        if rule.tells_of_default or frozen[rule.path] != _DEFAULTS[rule.path]:
             said.append(rule.why)
     return settled, said
 

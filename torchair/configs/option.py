@@ -20,8 +20,9 @@ from torchair.configs.kinds import BOOL, Kind
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOption, BadOptionType, UnknownOption
 
-GRAPH_MODES = ("max-autotune",)
-CAPTURE_MODES = ("reduce-overhead", "npugraph_ex")
+AUTO, REDUCE = "max-autotune", "reduce-overhead"
+GRAPH_MODES = (AUTO,)
+CAPTURE_MODES = (REDUCE, "npugraph_ex")
 ALL_MODES = GRAPH_MODES + CAPTURE_MODES
 
 

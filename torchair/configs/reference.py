@@ -10,12 +10,20 @@ from itertools import groupby
 
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import OptionTree
-from torchair.configs.option import ALL_MODES, CAPTURE_MODES, GRAPH_MODES, Option, flat_names, walk
+from torchair.configs.option import (
+    ALL_MODES,
+    CAPTURE_MODES,
+    GRAPH_MODES,
+    Group,
+    Option,
+    flat_names,
+    flat_rows,
+    walk,
+)
 
 INTRO = """# Options
 
-Made by `python -m torchair.configs.reference`; edit the rows in `torchair/configs/compiler_config.py`
-instead.
+Made by `python -m torchair.configs.reference`; edit the rows in `torchair/configs/groups/` instead.
 
 Every option is checked when it is assigned. `config.group.option` reads as an option object: `.value` is
 the value as text, `.raw` the plain Python value, `.default` and `.optional` what the tables below say; `del
@@ -42,16 +50,16 @@ BAR = "\\|"
 _MODES: dict[tuple[str, ...], str] = {ALL_MODES: "all", GRAPH_MODES: "graph", CAPTURE_MODES: "capture"}
 
 
-def page() -> str:
+def page(tree: type[Group] = OptionTree) -> str:
     """The whole page as Markdown."""
     lines = [INTRO]
-    for group, rows in groupby(walk(OptionTree), key=lambda item: item[0].rpartition(".")[0]):
+    for group, rows in groupby(walk(tree), key=lambda item: item[0].rpartition(".")[0]):
         lines += [f"## `{group}`" if group else "## Top level", ""]
         lines += ["| option | default | accepts | modes | meaning |", "| --- | --- | --- | --- | --- |"]
         lines += [_line(path, row) for path, row in rows]
         lines.append("")
     lines += [FLAT_INTRO, "| name | default | option | backends |", "| --- | --- | --- | --- |"]
-    lines += _flat_lines()
+    lines += _flat_lines(tree)
     return "\n".join(lines) + "\n"
 
 
@@ -64,10 +72,11 @@ def _line(path: str, row: Option) -> str:
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
-def _flat_lines() -> Iterator[str]:
-    shared = flat_names(OptionTree, ex=False)
-    targets = {"mode": "mode"} | flat_names(OptionTree, ex=True)
-    for name, row in walk(npugraph_ex.CompilerConfig):
+def _flat_lines(tree: type[Group]) -> Iterator[str]:
+    shared = flat_names(tree, ex=False)
+    targets = {"mode": "mode"} | flat_names(tree, ex=True)
+    rows = {"mode": npugraph_ex.CompilerConfig.mode} | flat_rows(tree, ex=True)
+    for name, row in rows.items():
         path = targets[name]
         option = f"not `{path[1:]}`" if path.startswith("!") else f"`{path}`"
         backends = "npu, npugraph_ex" if name in shared else "npugraph_ex"

@@ -17,6 +17,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from torchair import ge
+from torchair.configs.reading import default_of
 from torchair.convert import views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
@@ -70,7 +71,7 @@ def convert(
     fake_mode: Any,
     *,
     name: str = "",
-    fold_views: bool = True,
+    fold_views: bool = default_of("experimental_config.enable_view_optimize"),
     layouts: Sequence[Layout | None] | None = None,
     opaque: Mapping[str, str] | None = None,
 ) -> tuple[Graph, Report]:

@@ -1,0 +1,39 @@
+"""Options under `capture`."""
+
+from __future__ import annotations
+
+from torchair.configs.kinds import Choice
+from torchair.configs.option import Group
+from torchair.configs.rows import ex_only
+
+
+class CaptureConfig(Group):
+    """Recording and replaying: what npugraph_ex offers beyond the older groups."""
+
+    force_recapture = ex_only(False, "Record again on every call.", flat="force_recapture")
+    capture_error_mode = ex_only(
+        "global",
+        "Whose unsafe actions end a recording with an error: any thread's, this thread's, nobody's.",
+        Choice("global", "thread_local", "relaxed"),
+        flat="capture_error_mode",
+    )
+    deadlock_check = ex_only(
+        False, "Search recordings (of the npu) for kernels that may starve each other.", flat="deadlock_check"
+    )
+    unsafe_skip_npugraph_capture_validation = ex_only(
+        False,
+        "Skip every test whether a recording is still valid; the caller guarantees that nothing changed.",
+        flat="unsafe_skip_npugraph_capture_validation",
+    )
+    record_statistics_debug_info = ex_only(
+        False,
+        "Add min, max, norm and mean of tensors to what a graph compiled at DEBUG logs about its calls.",
+        flat="record_statistics_debug_info",
+        cached=False,
+    )
+    disable_static_kernel_compile_cache = ex_only(
+        False,
+        "Neither read nor write the cache of kernels made for one shape.",
+        flat="disable_static_kernel_compile_cache",
+        cached=False,
+    )

@@ -1,0 +1,138 @@
+"""Options under `debug`."""
+
+from __future__ import annotations
+
+from torchair.configs.kinds import Choice, IntRange, PathText, Raw
+from torchair.configs.option import AUTO, REDUCE, CellOf, Group, Nested, Option
+from torchair.configs.rows import capture, graph, local
+
+
+class GraphDump(Group):
+    """Writing the graph to a file."""
+
+    type = Option(
+        None,
+        "Format in which the graph is dumped. Capture modes write the readable FX graph and know `py` only.",
+        Choice("txt", "pbtxt", "py"),
+        cached=False,
+        acts=False,
+    )
+    path = Option(
+        None,
+        "Directory of the dump; the working directory when unset.",
+        PathText(),
+        plain=True,
+        cached=False,
+        acts=False,
+    )
+    _path = CellOf("path")
+
+
+class DataDump(Group):
+    """Running node by node and writing every result."""
+
+    type = Option(
+        None,
+        "Run the FX graph eagerly and dump the inputs and outputs of its nodes.",
+        Choice("npy"),
+        acts=False,
+    )
+    path = Option(
+        None,
+        "Root of the dump; the working directory when unset.",
+        PathText(),
+        plain=True,
+        cached=False,
+        acts=False,
+    )
+    _path = CellOf("path")
+    filter = Option(
+        None,
+        "Called with a node; the node is dumped when the result is not None.",
+        Raw(),
+        plain=True,
+        cached=False,
+        acts=False,
+    )
+
+
+class FxSummary(Group):
+    """The report of which operators a model uses and which have converters."""
+
+    type = graph(None, "Format of the report.", Choice("csv"), idle=REDUCE, acts=False)
+    skip_compile = graph(
+        True, "After the report run the FX graph eagerly instead of compiling it.", acts=False
+    )
+    path = graph(
+        None,
+        "Directory of the report; the working directory when unset.",
+        PathText(),
+        plain=True,
+        cached=False,
+        own=True,
+        acts=False,
+    )
+    _path = CellOf("path")
+
+
+class AclGraphDebug(Group):
+    """Recording and replaying: switches of single passes and of memory."""
+
+    disable_reinplace_inplaceable_ops_pass = capture(
+        False, "Leave out-of-place ops on intermediate values out of place.", flat="!inplace_pass", idle=AUTO
+    )
+    disable_reinplace_input_mutated_ops_pass = capture(
+        False,
+        "Leave updates of graph inputs as a functional op and a copy.",
+        flat="!input_inplace_pass",
+        idle=AUTO,
+    )
+    disable_mempool_reuse_in_same_fx = capture(
+        False,
+        "Give each recording of one FX graph its own memory instead of overlaying them.",
+        flat="!reuse_graph_pool_in_same_fx",
+        engine=local("disable_mempool_reuse_in_same_fx"),
+    )
+    enable_output_clone = capture(
+        False,
+        "Return clones of the outputs; outputs that share storage with an input are never cloned.",
+        flat="clone_output",
+        engine=local("enable_output_clone"),
+    )
+    static_capture_size_limit = capture(
+        64,
+        "How many recordings one FX graph may hold.",
+        IntRange(1),
+        flat="capture_limit",
+        engine=local("static_capture_size_limit"),
+    )
+    clone_input = capture(
+        True,
+        "Copy plain inputs into buffers of the recording before replay; False uses the first call's tensors.",
+        flat="clone_input",
+        idle=AUTO,
+        engine=local("clone_input"),
+    )
+    remove_cat_ops = capture(
+        True, "Let producers write into slices of the concatenated tensor.", flat="remove_cat_ops"
+    )
+
+
+class DebugConfig(Group):
+    """Looking inside."""
+
+    graph_dump = Nested(GraphDump)
+    data_dump = Nested(DataDump)
+    fx_summary = Nested(FxSummary)
+    aclgraph = Nested(AclGraphDebug)
+    run_eagerly = Option(
+        False,
+        "Convert and rewrite as usual, then run the graph eagerly: nothing is compiled or recorded.",
+        flat="force_eager",
+        engine=local("run_eagerly"),
+    )
+    deadlock_check = Option(
+        False,
+        "The same as `capture.deadlock_check`; graph mode has no recordings, which a log line says.",
+        engine=local("deadlock_check"),
+    )

@@ -1,0 +1,82 @@
+"""Options under `dump_config`."""
+
+from __future__ import annotations
+
+from torchair.configs.engine_options import rank_directory
+from torchair.configs.kinds import Choice, ExistingDir, ExistingJson, Regex
+from torchair.configs.option import REDUCE, Group, Option
+from torchair.configs.rows import capture, graph, session
+
+# Integers and ranges joined by bars. Accepts what ^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$ accepts, but in linear
+# time. That pattern takes ranges without a bar between them ("0-12-3") if two digits are between the hyphens.
+_RANGES = r"\d+(?:-\d\d+)*(?:-\d+)?"
+STEPS = Regex(rf"(?:{_RANGES}(?:\|{_RANGES})*\|?)?", "integers and ranges joined by `|`, as `0|2-5`")
+NODE_NAMES = Regex(
+    r'[0-9a-zA-Z_" "/\\.]*', 'node names separated by spaces: letters, digits, `_`, `"`, `/`, `\\`, `.`'
+)
+
+
+class DumpConfig(Group):
+    """Dump of op inputs and outputs by the engine, or by the recording in capture modes."""
+
+    enable_dump = Option(
+        False,
+        "Dump tensors while the graph runs.",
+        flat="dump_tensor_data",
+        idle=REDUCE,
+        engine=session("ge.exec.enableDump", gate="enable_dump"),
+    )
+    dump_path = Option(
+        "./",
+        "Root of the dump; each rank writes to its own folder in it.",
+        ExistingDir(),
+        flat="data_dump_dir",
+        engine=session("ge.exec.dumpPath", rank_directory, gate="enable_dump"),
+    )
+    dump_mode = graph(
+        "all",
+        "Which sides of an op are dumped.",
+        Choice("input", "output", "all"),
+        engine=session("ge.exec.dumpMode", gate="enable_dump"),
+        acts=False,
+    )
+    quant_dumpable = graph(
+        False,
+        "Keep data before quantisation so that it can be dumped.",
+        engine=session("ge.quant_dumpable", gate="enable_dump"),
+        acts=False,
+    )
+    dump_step = graph(
+        "",
+        "Which iterations are dumped; empty means all.",
+        STEPS,
+        engine=session("ge.exec.dumpStep", gate="enable_dump"),
+        acts=False,
+    )
+    dump_layer = graph(
+        "",
+        "Names of the ops that are dumped; empty means all.",
+        NODE_NAMES,
+        engine=session("ge.exec.dumpLayer", gate="enable_dump"),
+        acts=False,
+    )
+    dump_data = graph(
+        "tensor",
+        "Whole tensors, or a CSV of their statistics.",
+        Choice("tensor", "stats"),
+        engine=session("ge.exec.dumpData", gate="enable_dump"),
+        acts=False,
+    )
+    dump_config_path = graph(
+        None,
+        "A complete dump configuration as a file; options given here win over it.",
+        ExistingJson(),
+        engine=session("ge_dump_with_acl_config"),
+        acts=False,
+    )
+    data_dump_stage = capture(
+        "optimized",
+        "Which graph is dumped: `original` runs eagerly, without recording.",
+        Choice("original", "optimized"),
+        flat="data_dump_stage",
+    )

@@ -1,0 +1,124 @@
+"""Options under `experimental_config`."""
+
+from __future__ import annotations
+
+from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind
+from torchair.configs.option import AUTO, REDUCE, Group, Nested, Option
+from torchair.configs.rows import capture, graph, hint, local, session
+
+SORTING = {"BFS": "0", "DFS": "1", "RDFS": "2", "StableRDFS": "3"}
+
+
+class AclGraphExperimental(Group):
+    """Kernels made for one shape, and chains of kernels."""
+
+    _aclnn_static_shape_kernel = capture(
+        False,
+        "Compile kernels for the very shapes of each recording in the background; the plain one serves until "
+        "they are ready.",
+        flat="static_kernel_compile",
+        idle=AUTO,
+    )
+    _aclnn_static_shape_kernel_build_dir = capture(
+        None, "Directory of these kernels.", Instance(str), idle=AUTO, acts=False
+    )
+    _aclnn_static_shape_kernel_sym_value_range = capture(
+        None,
+        "Symbol values for which kernels are compiled; unset means every new value.",
+        IntList(),
+        flat="_vllm_aclnn_static_kernel_sym_range",
+    )
+    _aclnn_static_shape_kernel_sym_index = capture(
+        0,
+        "Index of the symbol that is compared with these values.",
+        IntRange(0),
+        flat="_vllm_aclnn_static_kernel_sym_index",
+    )
+    _super_kernel_optimize = capture(
+        False, "Chain the kernels of a recording into larger ones.", flat="super_kernel_optimize", hint=True
+    )
+    _super_kernel_optimize_options = capture(
+        None, "Options of the chaining.", Instance(dict), flat="super_kernel_optimize_options", hint=True
+    )
+    _super_kernel_debug_options = capture(
+        None, "Debug options of the chaining.", Instance(dict), flat="super_kernel_debug_options", hint=True
+    )
+
+
+class ExperimentalConfig(Group):
+    """How the graph is made, rewritten and run."""
+
+    cc_parallel_enable = hint(
+        False,
+        "Split AllReduce and its neighbours so that computing and communicating overlap.",
+        engine=session("ge.exec.enableEngineParallel"),
+    )
+    keep_inference_input_mutations = Option(
+        True, "Keep updates of inputs in the graph; False returns new values and copies them outside."
+    )
+    memory_efficiency = graph(
+        False,
+        "Allocate working memory for each run and release it afterwards.",
+        engine=local("ge.featureBaseRefreshable"),
+        acts=False,
+    )
+    frozen_parameter = Option(
+        False,
+        "Parameters never move: their addresses are not compared before a call. Not with export.",
+        flat="frozen_parameter",
+        engine=local("frozen_parameter"),
+    )
+    static_model_ops_lower_limit = hint(
+        None,
+        "Smallest number of ops of a static part inside a dynamic graph; -1 keeps everything dynamic.",
+        IntRange(-1),
+        engine=local("ge.exec.static_model_ops_lower_limit"),
+    )
+    jit_compile = graph(
+        "auto",
+        "When kernels are compiled online.",
+        Choice("auto"),
+        hint=True,
+        engine=local("ge.jit_compile", encode={"auto": "2"}.__getitem__),
+    )
+    npu_fx_pass = Option(
+        False, "Fuse patterns of the joint graph: RMSNorm, rotary multiplication, attention.", acts=False
+    )
+    aot_config_enable_joint_graph = Option(
+        False,
+        "Compile forward and backward as one graph; gradients go to `.grad`, mutated buffers to `.data`.",
+        acts=False,
+    )
+    aot_config_output_loss_index = Option(
+        0, "Which output is the loss in the joint graph.", Kind(), acts=False
+    )
+    topology_sorting_strategy = hint(
+        "DFS",
+        "Order of ops in the engine. Level O1 always sorts by StableRDFS.",
+        Choice("BFS", "DFS", "RDFS", "StableRDFS"),
+        engine=local("ge.topoSortingMode", encode=SORTING.__getitem__),
+    )
+    enable_ref_data = graph(
+        False, "Make mutated graph inputs reference inputs. Always on in export.", idle=REDUCE, acts=False
+    )
+    enable_view_optimize = graph(
+        True,
+        "Fold chains of views and make ops of them only where they are consumed.",
+        idle=REDUCE,
+        idle_always=True,
+    )
+    remove_noop_ops = Option(
+        True, "Drop ops that change nothing.", flat="remove_noop_ops", engine=local("remove_noop_ops")
+    )
+    tiling_schedule_optimize = hint(
+        False,
+        "Compute tilings that depend on values on the device.",
+        engine=local("ge.tiling_schedule_optimize"),
+    )
+    pattern_fusion_pass = Option(
+        True,
+        "Replace patterns, ours and those registered by users, with fused ops.",
+        flat="pattern_fusion_pass",
+        engine=local("pattern_fusion_pass"),
+    )
+    aclgraph = Nested(AclGraphExperimental)

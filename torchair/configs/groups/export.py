@@ -1,0 +1,37 @@
+"""Options under `export`."""
+
+from __future__ import annotations
+
+from torchair.configs.kinds import Raw
+from torchair.configs.option import REDUCE, Group, Nested
+from torchair.configs.rows import graph
+
+
+class ExportExperimental(Group):
+    """What an exported graph contains beyond the ops."""
+
+    enable_record_nn_module_stack = graph(
+        False,
+        "Attach the stack of modules to each op as attribute `nn_module_stack`.",
+        idle=REDUCE,
+        acts=False,
+    )
+    auto_atc_config_generated = graph(
+        False, "Also write the JSON templates for several devices.", idle=REDUCE, acts=False
+    )
+    enable_lite_export = graph(
+        False, "Use the converters of the lite set; they override all others for their ops.", acts=False
+    )
+
+
+class ExportConfig(Group, open=True):
+    """Filled in by `dynamo_export`."""
+
+    export_mode = graph(False, "Export instead of running.", Raw(), plain=True, acts=False)
+    export_path_dir = graph("./", "Directory of the export.", Raw(), plain=True, cached=False, acts=False)
+    export_name = graph(None, "Base name of the export.", Raw(), plain=True, cached=False, acts=False)
+    weight_name = graph(
+        None, "id of a weight tensor -> its qualified name.", Raw(), plain=True, cached=False, acts=False
+    )
+    inputs_name = graph(None, "Kept for old scripts; unused.", Raw(), plain=True, cached=False, acts=False)
+    experimental = Nested(ExportExperimental)

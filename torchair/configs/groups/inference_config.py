@@ -1,0 +1,19 @@
+"""Options under `inference_config`."""
+
+from __future__ import annotations
+
+from torchair.configs.kinds import Choice
+from torchair.configs.option import REDUCE, Group
+from torchair.configs.rows import graph
+
+
+class InferenceConfig(Group):
+    """Gears: a few fixed sizes instead of a dynamic dimension."""
+
+    dynamic_gears_merge_policy = graph(
+        "zip",
+        "How the gears of several dimensions combine: pairwise, or each with each.",
+        Choice("zip", "product"),
+        idle=REDUCE,
+        acts=False,
+    )
