@@ -1,10 +1,13 @@
 """Checks one function end to end below the backend: traced, converted, interpreted, lowered; all equal to
-eager.
+eager, in values and, behind the layout contract of the graph, in memory.
 """
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,15 +18,21 @@ import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - fills the tables
+from tests.memory import copies, distance
+from torchair.capture.promised import Promised
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
+from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake import detect_fake_mode, make_fx
 from torchair.core.torch_private.inductor import select_decomp_table
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
+from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.layout import layouts_of, new_values
 from torchair.ge.graph import Graph
 
+Run = Callable[[list[Any]], list[Any]]
 OLD = TorchVersion(torch.__version__) < "2.12"
 """Is this a torch whose fake tensors err where those of today's do not?"""
 
@@ -53,42 +62,104 @@ def check(
     dynamic: bool = False,
     allow: Sequence[str] = (),
     check_lowered: bool = True,
+    fakes_err: bool = False,
     **tolerance: Any,
 ) -> Report:
-    """Assert that reference run and lowered graph are equal to eager, and that nothing outside `allow` falls
-    back.
+    """Assert that reference run and lowered graph are equal to eager, in values and in memory, and that
+    nothing outside `allow` falls back. `fakes_err`: torch's fake tensors tell other strides or aliases than
+    eager has, so the memory of the results is what they tell.
     """
-    with torch.no_grad():
-        expected = _listed(fn(*[_fresh(arg) for arg in args]))
+    expected = seen(lambda given: _listed(fn(*given)), args)
     graph, report, gm, fake_mode = converted(fn, args, dynamic)
     fell_back = [reason for reason in report.fallbacks if reason.op not in allow]
     assert not fell_back, f"fell back: {fell_back}"
-    broken = [
-        reason for reason in (*report.decomposed, *report.fallbacks) if "the converter is wrong" in reason.why
-    ]
-    broken += [
-        reason for reason in (*report.decomposed, *report.fallbacks) if "the converter failed" in reason.why
-    ]
+    faults = ("the converter is wrong", "the converter failed")
+    reasons = (*report.decomposed, *report.fallbacks)
+    broken = [reason for reason in reasons if any(fault in reason.why for fault in faults)]
     assert not broken, f"converters that did not decline but broke: {broken}"
     device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
-    compare(interpret(graph, [_fresh(arg) for arg in args], device), expected, **tolerance)
+    placeholders = [(node.name, node.meta["val"]) for node in gm.graph.find_nodes(op="placeholder")]
+    runs: list[Run] = [lambda given: interpret(graph, given, device)]
     if check_lowered:
-        placeholders = [(node.name, node.meta["val"]) for node in gm.graph.nodes if node.op == "placeholder"]
         lowered = lower(graph, placeholders, fake_mode, device, select_decomp_table())
-        with torch.no_grad():
-            compare(_listed(lowered(*[_fresh(arg) for arg in args])), expected, **tolerance)
+        runs.append(lambda given: _listed(lowered(*given)))
+    contract = Contract(
+        layouts_of(gm), tuple(fake for _, fake in placeholders), tuple(place for place, _ in new_values(gm))
+    )
+    for run in runs:
+        with warnings.catch_warnings():
+            if fakes_err:  # where torch's own kernel runs, its results are mended
+                warnings.simplefilter("ignore", DegradedWarning)
+            got = seen(Promised(Unboxed(run), contract, lambda given: 0), args)
+        compare([*got.results, *got.args], [*expected.results, *expected.args], **tolerance)
+        why = other_memory(got, expected)
+        assert bool(why) == fakes_err, why or "fake tensors tell what eager does: `fakes_err` has to go"
     return report
 
 
-def compare(got: Sequence[Any], expected: Sequence[Any], **tolerance: Any) -> None:
-    """Values, dtypes, shapes and, for dense results, strides."""
+@dataclass(frozen=True)
+class Unboxed:
+    """A run as a program. What it does not lay out as its graph promised is a warning of the runner's, and so
+    an error here; only strides that no element tells are the runner's to set.
+    """
+
+    run: Run
+    kind = "eager"
+    source = ""
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        return self.run(args)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the caller sees of a call: its results, and the arguments after it."""
+
+    results: list[Any]
+    args: list[Any]
+
+
+def seen(run: Run, args: Sequence[Any]) -> Seen:
+    """A call on copies of the arguments."""
+    given = copies(args)
+    with torch.no_grad():
+        return Seen(run(list(given)), given)
+
+
+def other_memory(got: Seen, expected: Seen) -> str:
+    """How the memory of results differs: strides, whose memory they share, where they begin in it. Where a
+    result that is nobody's view begins in its storage is not promised.
+    """
+    ours, theirs = [*got.results, *got.args], [*expected.results, *expected.args]
+    places = [n for n, value in enumerate(theirs) if is_strided(value)]
+    for n in places:
+        have, want = ours[n].stride(), theirs[n].stride()
+        if have != want:
+            return f"value {n}: strides {have} for {want} of {tuple(theirs[n].shape)}"
+    for a, b in itertools.combinations(places, 2):
+        have, want = distance(ours[a], ours[b]), distance(theirs[a], theirs[b])
+        if have != want:
+            return f"values {a} and {b} of results and arguments: {have} bytes apart for {want}"
+    return ""
+
+
+def is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def compare(got: Sequence[Any], expected: Sequence[Any], **tolerance: float) -> None:
+    """Values, dtypes and shapes, within a tolerance that fits the dtype."""
     assert len(got) == len(expected), f"{len(got)} results, expected {len(expected)}"
     for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b, equal_nan=True, check_stride=False, **tolerance)
+        within = _fit(tolerance, b.dtype) if isinstance(b, torch.Tensor) else tolerance
+        torch.testing.assert_close(a, b, equal_nan=True, check_stride=False, **within)
 
 
-def _fresh(arg: Any) -> Any:
-    return arg.clone() if isinstance(arg, torch.Tensor) else arg
+def _fit(tolerance: dict[str, float], dtype: torch.dtype) -> dict[str, float]:
+    """Doubles never need more than torch's default for them; floats of one byte are compared exactly."""
+    if dtype in (torch.float64, torch.complex128):
+        return {name: min(value, 1e-7) for name, value in tolerance.items()}
+    return {} if dtype.is_floating_point and dtype.itemsize == 1 else tolerance
 
 
 def _listed(result: Any) -> list[Any]:

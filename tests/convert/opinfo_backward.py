@@ -44,6 +44,7 @@ from tests.convert.opinfo import (
     why_other_spec,
     why_unequal,
 )
+from tests.training import why_around
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
@@ -190,6 +191,7 @@ class Compiler:
             config.engine_config.codegen = codegen
         self.settings = settle(config)
         self.backwards = 0
+        self.around = ""  # how a backward graph went around the IR, if one did
 
     def __call__(
         self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Any, *, backward: bool, **options: Any
@@ -201,6 +203,9 @@ class Compiler:
             else compile_fx(gm, inputs, settings, backward=backward, **options)
         )
         self.backwards += backward
+        if backward and not self.traces_only:
+            calls = sum(node.op == "call_function" for node in gm.graph.nodes)
+            self.around = self.around or why_around(runner.conversion, calls)
         return runner
 
 
@@ -432,6 +437,8 @@ def judge(sample: Sample, tolerance: dict[str, float], codegen: str, dynamic: bo
     ours = next((str(warning.message) for warning in warned if _is_ours(warning)), "")
     compared = None if drawn else tolerance
     found = [differences(*pair, compared) for pair in zip(got, wanted, strict=True)]
+    if compiler.around:
+        return Verdict("wrong", f"backward around the IR: {compiler.around}  [{sample}]", compiler.backwards)
     if not any(found):
         return Verdict("equal", "", compiler.backwards, drawn, ours)
     theirs = _aot_eager(sample, dynamic)

@@ -32,7 +32,8 @@ def test_forward(name, dtype):
 
 @pytest.mark.parametrize("name", FORWARD)
 def test_forward_with_symbolic_sizes(name):
-    check(lambda x: FORWARD[name](x), make(f32, 4, 6).t(), dynamic=True)
+    # Eager's logsigmoid is contiguous, whatever its argument is.
+    check(lambda x: FORWARD[name](x), make(f32, 4, 6).t(), dynamic=True, fakes_err=name == "logsigmoid")
 
 
 BACKWARD = {

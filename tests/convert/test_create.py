@@ -95,9 +95,26 @@ def test_writes_reach_the_input():
 
 
 @pytest.mark.parametrize("dtype", [f32, f16])
-def test_dropout_without_training(dtype):
-    check(lambda x: torch.ops.aten.native_dropout(x, 0.5, False), make(dtype, 3, 4))
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_dropout_without_training(dtype, dynamic):
+    def dropped(x):
+        made, mask = torch.ops.aten.native_dropout(x, 0.5, False)
+        return made.neg(), mask
+
+    check(dropped, make(dtype, 3, 4), dynamic=dynamic)
+
+
+@pytest.mark.xfail(
+    reason="its fake function returns the argument itself, against the schema, and the promise of an alias "
+    "is read from it (fxgraph/layout.py, viewed_by); eager's result is a copy",
+    strict=True,
+)
+def test_dropout_without_training_is_a_copy():
+    check(lambda x: torch.ops.aten.native_dropout(x, 0.5, False)[0], make(f32, 3, 4))
+
+
+@pytest.mark.parametrize("dtype", [f32, f16])
+def test_dropout_backward(dtype):
     check(
         lambda g, m: torch.ops.aten.native_dropout_backward(g, m, 2.0), make(dtype, 3, 4), make(boolean, 3, 4)
     )
-    check(lambda x: torch.ops.aten.native_dropout(x, 0.5, False), make(dtype, 3, 4), dynamic=True)

@@ -87,7 +87,8 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_reading(row: str, dynamic: bool) -> None:
     fn, *args = ROWS[row]
-    check(fn, *args, dynamic=dynamic)
+    # Eager puts the dim of the slices first in memory; fake tensors do not.
+    check(fn, *args, dynamic=dynamic, fakes_err=row == "unique_slices_runs")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool])

@@ -29,11 +29,11 @@ from torch._dynamo.backends.common import aot_autograd
 import torchair
 from tests.fuzz.programs import Feed, Names, Program, loss
 from tests.fuzz.simulated import AnyLayout
+from tests.memory import distance, strides
 from torchair.backend import pieces, settings
 from torchair.core.log import logger
 from torchair.devices import device_row, installed
 from torchair.engine import lower as lowering
-from torchair.fxgraph.symbols import hint
 
 TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.float64: (1e-8, 1e-9)}
 Function = Callable[..., list[torch.Tensor]]
@@ -76,21 +76,6 @@ class Failure:
 def facts(tensor: torch.Tensor) -> Facts:
     value = tensor.detach().resolve_conj().cpu().clone(memory_format=torch.contiguous_format)
     return Facts(value, strides(tensor), tensor.requires_grad)
-
-
-def strides(tensor: torch.Tensor) -> list[int]:
-    """Those that say something."""
-    sizes, steps = (list(map(hint, numbers)) for numbers in (tensor.shape, tensor.stride()))
-    return [] if 0 in sizes else [step for n, step in zip(sizes, steps, strict=True) if n > 1]
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Bytes from one tensor to another, None where they do not share a storage. Tensors without elements
-    share nothing that anybody could see.
-    """
-    if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
-        return None
-    return a.data_ptr() - b.data_ptr()
 
 
 def look(program: Program, outputs: list[torch.Tensor], names: Names) -> Seen:

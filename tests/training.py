@@ -1,0 +1,39 @@
+"""Did backward graphs go through the IR? Equal gradients do not tell: around it they are equal, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from torchair.backend import compile as backend
+from torchair.capture import Runner
+from torchair.convert.report import Report
+
+
+def why_around(report: Report, calls: int) -> str:
+    """How a graph of so many calls went around the IR, or a part of it; empty: not at all."""
+    if report.detours:
+        return f"detours: {report.detours}"
+    if calls and not (report.converted or report.decomposed):
+        return "nothing was converted"
+    return f"carried through as they are: {report.fallbacks}" if report.fallbacks else ""
+
+
+@contextmanager
+def backward_through_the_ir() -> Iterator[None]:
+    """At least one backward graph is compiled inside, and in graph mode each is converted as a whole."""
+    found: list[str] = []
+    compile_stage = backend.compile_stage
+
+    def spied(gm: Any, stage: Any, files: Any = None) -> Runner:
+        runner = compile_stage(gm, stage, files)
+        if stage.backward:
+            found.append("" if stage.settings.captures else why_around(runner.conversion, stage.calls))
+        return runner
+
+    with mock.patch.object(backend, "compile_stage", spied):
+        yield
+    assert found, "no backward graph was compiled"
+    assert not any(found), found
