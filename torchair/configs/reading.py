@@ -20,6 +20,7 @@ Reader = TypeVar("Reader")
 def by_name(tree: type[Group], values: Mapping[str, Any]) -> dict[str, Any]:
     """All options of the tree, by path and by flat name: as in `values` (by path), or as their rows say."""
     found = {path: values.get(path, row.default) for path, row in walk(tree)}
+    assert values.keys() <= found.keys(), f"no such options: {values.keys() - found.keys()}"
     for name, path in flat_names(tree, ex=True).items():
         found[name] = not found[path[1:]] if path.startswith("!") else found[path]
     return found
