@@ -22,11 +22,12 @@ from torchair.configs.option import walk
 from torchair.core.degraded import STRICT
 
 REFERENCE = ROOT / "docs/reference"
-# The architecture page is about files, not about code to run.
+# About files and words, not about code to run.
+PAGES_WITHOUT_CODE = ("architecture", "glossary")
 PAGES_THAT_RUN = [
     ROOT / "README.md",
     *sorted((ROOT / "docs/guide").glob("*.md")),
-    *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem != "architecture"),
+    *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem not in PAGES_WITHOUT_CODE),
 ]
 # The torch whose ops the ops page lists; others have a few more or fewer.
 REFERENCE_TORCH = "2.13"
