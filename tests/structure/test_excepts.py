@@ -1,0 +1,65 @@
+"""A broad `except` hides faults: each one raises, or tells what is lost, or is listed here with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.structure.tree import modules, parse
+
+# Module and function -> who learns of the error.
+KEPT = {
+    "torchair.backend.selftest.why_fails": "it is the answer of the case",
+    "torchair.backend.static_kernels.Job.run": "`take` tells it",
+    "torchair.capture.replay.Replay._record": "`_fail` tells it, once the program has run directly",
+    "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
+    "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",
+    "torchair.core.quick.load_async": "Python does the same",
+    "torchair.core.quick._build_and_load": "Python does the same",
+}
+
+
+def broad(tree: ast.Module) -> Iterator[tuple[str, ast.ExceptHandler]]:
+    """Handlers of everything, by the function they are in."""
+
+    def walk(node: ast.AST, name: str) -> Iterator[tuple[str, ast.ExceptHandler]]:
+        for child in ast.iter_child_nodes(node):
+            inner = name
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = f"{name}.{child.name}" if name else child.name
+            if isinstance(child, ast.ExceptHandler) and _is_broad(child):
+                yield name, child
+            yield from walk(child, inner)
+
+    return walk(tree, "")
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    kind = handler.type
+    return kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+
+
+def _ends_in_raise(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.body[-1], ast.Raise)
+
+
+def _tells(handler: ast.ExceptHandler) -> bool:
+    calls = [node for node in ast.walk(handler) if isinstance(node, ast.Call)]
+    told = ("degradations.add", "detours.say")
+    return any(ast.unparse(call.func).endswith(told) for call in calls)
+
+
+def _asks_who_it_is_of(handler: ast.ExceptHandler) -> bool:
+    """Raised again, unless somebody goes around it, who tells."""
+    return "detours.add" in ast.unparse(handler)
+
+
+def test_broad_excepts_raise_or_tell() -> None:
+    silent = {
+        f"{module}.{name}"
+        for module, path in modules().items()
+        for name, handler in broad(parse(path))
+        if not (_ends_in_raise(handler) or _tells(handler) or _asks_who_it_is_of(handler))
+    }
+    assert silent <= set(KEPT), f"broad, and nobody learns of it: {sorted(silent - set(KEPT))}"
+    assert set(KEPT) <= silent, f"listed, and not there: {sorted(set(KEPT) - silent)}"
