@@ -1,4 +1,4 @@
-"""A broad `except` hides faults: each one raises, or tells what is lost, or is listed here with its reason."""
+"""A broad `except` hides faults: each raises, or tells what is lost, or is listed here with its reason."""
 
 from __future__ import annotations
 
