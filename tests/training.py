@@ -16,7 +16,7 @@ def why_around(report: Report, calls: int) -> str:
     """How a graph of so many calls went around the IR, or a part of it; empty: not at all."""
     if report.detours:
         return f"detours: {report.detours}"
-    if calls and not (report.converted or report.decomposed):
+    if calls and not report.is_of_ir:
         return "nothing was converted"
     return f"carried through as they are: {report.fallbacks}" if report.fallbacks else ""
 

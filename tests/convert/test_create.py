@@ -104,11 +104,6 @@ def test_dropout_without_training(dtype, dynamic):
     check(dropped, make(dtype, 3, 4), dynamic=dynamic)
 
 
-@pytest.mark.xfail(
-    reason="its fake function returns the argument itself, against the schema, and the promise of an alias "
-    "is read from it (fxgraph/layout.py, viewed_by); eager's result is a copy",
-    strict=True,
-)
 def test_dropout_without_training_is_a_copy():
     check(lambda x: torch.ops.aten.native_dropout(x, 0.5, False)[0], make(f32, 3, 4))
 

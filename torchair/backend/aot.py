@@ -39,8 +39,7 @@ def compile_dynamo(
     """
     plain: list[Callable[..., Any]] = []
     files = open_model(gm) if settings.captures else None
-    example = list(inputs)
-    names = argument_names(gm)
+    example, names = list(inputs), argument_names(gm)
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = set()
 

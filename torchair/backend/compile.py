@@ -141,9 +141,7 @@ def compile_fx(
 
 def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = None) -> Runner:
     """One try: one stage, one line."""
-    began = time.perf_counter()
-    settings = stage.settings
-    context = pass_context(stage)
+    began, settings, context = time.perf_counter(), stage.settings, pass_context(stage)
     if files is not None:
         files.degradations = Degradations(settings.strict)
         files.graph(gm)

@@ -82,7 +82,9 @@ def convert(
     """
     walk = Walk(Graph(name, infer), fake_mode, fold_views, opaque=opaque or {})
     walk.graph.subgraphs = walk.parts
-    return _walk(walk, gm, layouts_of(gm) if layouts is None else layouts), walk.report
+    graph = _walk(walk, gm, layouts_of(gm) if layouts is None else layouts)
+    walk.report.is_of_ir = True
+    return graph, walk.report
 
 
 def _walk(walk: Walk, gm: fx.GraphModule, layouts: Sequence[Layout | None]) -> Graph:

@@ -21,6 +21,8 @@ class Reason:
 class Report:
     """Converted ops by name and count; the others one by one, with reasons."""
 
+    # Did a graph become IR? It may have had no op to convert.
+    is_of_ir: bool = False
     converted: Counter[str] = field(default_factory=Counter)
     decomposed: list[Reason] = field(default_factory=list)
     fallbacks: list[Reason] = field(default_factory=list)

@@ -29,7 +29,7 @@ from torch.fx.node import map_arg
 from torchair.core.torch_private.fake import statically_known_true
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import OpOverload
-from torchair.fxgraph.effects import mutates
+from torchair.fxgraph.effects import mutates, returns_views
 from torchair.fxgraph.symbols import Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
@@ -192,7 +192,8 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
     if node.target is operator.getitem:
         call, item = cast(Any, node.args)
     target: Any = call.target
-    if not isinstance(target, OpOverload):
+    # Some fake results share memory where the op copies (`native_dropout` outside training).
+    if not isinstance(target, OpOverload) or not returns_views(target):
         return None
     memory = memory_of(node.meta.get("val"))
     if memory is None:

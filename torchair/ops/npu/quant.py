@@ -197,7 +197,8 @@ def dynamic_mx_quant(
 def dynamic_mx_quant_with_dual_axis(x, *, round_mode="rint", dst_type=40, scale_alg=0, dst_type_max=0.0):
     """Along the last dim, and along the one before it: two pairs."""
     rest = {"scale_alg": scale_alg, "maximum": dst_type_max, "mode": round_mode}
-    return *mx(x, dst_type, -1, **rest), *mx(x, dst_type, -2, **rest)
+    made = *mx(x, dst_type, -1, **rest), *mx(x, dst_type, -2, **rest)
+    return tuple(map(own_memory, made))
 
 
 def dynamic_block_mx_quant(x, *, round_mode="rint", dst_type=40, scale_alg=0, dst_type_max=0.0):
@@ -208,7 +209,12 @@ def dynamic_block_mx_quant(x, *, round_mode="rint", dst_type=40, scale_alg=0, ds
     stored = store(untiled(tiles * factor, x), dst_type, round_mode)
     by_row = scale.repeat_interleave(32, -2)[..., : x.shape[-2], :]
     by_column = scale.repeat_interleave(32, -1)[..., : x.shape[-1]].transpose(-1, -2)
-    return stored, paired(by_row, x.ndim - 1), paired(by_column, x.ndim - 2)
+    return stored, own_memory(paired(by_row, x.ndim - 1)), own_memory(paired(by_column, x.ndim - 2))
+
+
+def own_memory(part):
+    """A result as a kernel leaves it: contiguous, in dims of one element too."""
+    return part.clone(memory_format=torch.contiguous_format)
 
 
 def dynamic_dual_level_mx_quant(
