@@ -273,3 +273,15 @@ def test_what_the_host_made_is_not_written(row: SimulatedDevice) -> None:
             before = row.replays
             torch.testing.assert_close(run(x), step(x))
     assert row.replays - before == 3, "before, between and behind"
+
+
+@pytest.mark.usefixtures("row")
+def test_strict_mode_refuses_every_call_of_a_graph_that_broke() -> None:
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen, config.engine_config.strict = "npugraph_ex", "eager", True
+    backend = torchair.get_npu_backend(compiler_config=config)
+    run = torch.compile(lambda x: looks(x.sin()).exp() + x, backend=backend, dynamic=False)
+    with torch.no_grad():
+        for _ in range(3):
+            with pytest.raises(torchair.core.errors.Degraded):
+                run(torch.randn(3))

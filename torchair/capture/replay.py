@@ -525,7 +525,12 @@ class Replay(Direct):
 
     def _in_pieces(self, error: CannotRecord, split: Split) -> None:
         """Another runner, which records the graph in pieces, runs it from now on."""
-        other = split(error)
+        try:
+            other = split(error)
+        except BaseException:
+            # In strict mode, say: then no later call may pass for a recorded one.
+            self._gave_up = True
+            raise
         if other is None:
             self._give_up(f"recording failed: {error}")
             return

@@ -37,15 +37,15 @@ def write_elsewhere(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: Fa
         for user in [user for user in value.users if order[user] > order[node]]:
             user.replace_input_with(value, node)
         with fake_mode:
-            _look_at(gm.graph, node, torch.empty_like(value.meta["val"]))
+            _look_at(node, torch.empty_like(value.meta["val"]))
         look_again(gm.graph, fake_mode)
 
 
-def _look_at(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> None:
+def _look_at(node: fx.Node, value: torch.Tensor) -> None:
     """A node stands for this value, and so do calls that write it, one after the other, and return it."""
     before = memory_of(node.meta["val"])
     node.meta["val"] = value
     for user in node.users:
-        is_same = user.args[0] is node and memory_of(user.meta.get("val")) == before
+        is_same = user.args[:1] == (node,) and memory_of(user.meta.get("val")) == before
         if is_same and user.meta["val"].shape == value.shape and user.meta["val"].dtype == value.dtype:
-            _look_at(graph, user, value)
+            _look_at(user, value)
