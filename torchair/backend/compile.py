@@ -449,6 +449,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             decomposed=stage.uses_ir,
             backward=stage.backward,
             inference=stage.is_inference,
+            tuned=not settings.captures,
             kept_only=settings.codegen != kind,
         )
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import fx
 
-from torchair.core.torch_private.fake import FakeTensorMode, faking
+from torchair.codegen.graph import add_call
+from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
@@ -28,12 +31,10 @@ def add_bias_later(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> int:
             continue
         bias, a, b = node.args
         with gm.graph.inserting_before(node):
-            product = gm.graph.call_function(aten.mm.default, (a, b))
-            lifted = gm.graph.call_function(aten.unsqueeze.default, (product, 0))
-            total = gm.graph.call_function(aten.add.Tensor, (lifted, bias))
-            result = gm.graph.call_function(aten.squeeze.dim, (total, 0))
-        for made in (product, lifted, total, result):
-            _evaluate(made, fake_mode)
+            call = partial(add_call, gm.graph, fake_mode)
+            product = call(aten.mm.default, a, b)
+            total = call(aten.add.Tensor, call(aten.unsqueeze.default, product, 0), bias)
+            result = call(aten.squeeze.dim, total, 0)
         result.meta = {**node.meta, "val": result.meta["val"]}
         node.replace_all_uses_with(result)
         gm.graph.erase_node(node)
@@ -63,8 +64,8 @@ def give_rows_their_stride(gm: fx.GraphModule, fake_mode: FakeTensorMode | None)
             continue
         length = view.meta["val"].shape[1]
         with gm.graph.inserting_before(node):
-            row = gm.graph.call_function(aten.as_strided.default, (view.args[0], [1, length], [length, 1]))
-        _evaluate(row, fake_mode)
+            shape, strides = [1, length], [length, 1]
+            row = add_call(gm.graph, fake_mode, aten.as_strided.default, view.args[0], shape, strides)
         node.replace_input_with(view, row)
         if not view.users:
             gm.graph.erase_node(view)
@@ -83,9 +84,3 @@ def _is_view_of_computed_row(view: fx.Node) -> bool:
         return False
     is_row = value.shape[0] == 1 and [size for size in shape if size != 1] == [value.shape[1]]
     return is_row and torch.Tag.pointwise in source.target.tags
-
-
-def _evaluate(node: fx.Node, fake_mode: FakeTensorMode) -> None:
-    args = fx.map_arg(node.args, lambda inner: inner.meta["val"])
-    with faking(fake_mode), torch.no_grad():
-        node.meta["val"] = node.target(*args)  # type: ignore[operator]

@@ -11,7 +11,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
-from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, make_fx
+from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, faking, make_fx
 from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decompositions
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
@@ -215,6 +215,16 @@ def _lasting_copy(source: fx.Node) -> fx.Node:
         copy = graph.call_function(aten.as_strided_scatter.default, (memory, source, *where, 0))
         copy.meta = {**source.meta, "val": torch.empty_like(source.meta["val"])}
     return copy
+
+
+def add_call(
+    graph: fx.Graph, fake_mode: FakeTensorMode, op: OpOverload, *args: Any, **options: Any
+) -> fx.Node:
+    """One more call, with its fake value."""
+    node = graph.call_function(op, args, options)
+    with faking(fake_mode), torch.no_grad():
+        node.meta["val"] = op(*fx.map_arg(args, lambda inner: inner.meta["val"]), **options)
+    return node
 
 
 def _numbers(source: fx.Node, op: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from torch import fx
 
 from torchair.codegen import cpu, graph
 from torchair.codegen.program import Boxed
+from torchair.codegen.vectors import sum_products
 from torchair.core.overlaps import careful_overlaps
 from torchair.core.torch_private.inductor import (
     BoxedBool,
@@ -28,6 +29,7 @@ from torchair.fxgraph.values import device_of
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
+SEARCHED = 1 << 20  # elements of a matrix from which on a search for block sizes pays
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
 
@@ -48,14 +50,13 @@ def build(
     device = device_of(gm)
     has_custom_ops = any(graph.is_custom(node.target) for node in gm.graph.nodes)
     wanted = OPTIONS | (GUARDED if guarded and not has_custom_ops else {}) | (NO_CACHE if not cached else {})
-    if tuned and device is not None:
-        wanted |= device_row(device).tuned
-    options = known_options(wanted)
-    # Decompositions look at the options too.
-    with inductor_config.patch(options):
+    with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
         gm = graph.prepare(gm, inputs, decomposed=decomposed)
+    row = device_row(device)
+    if tuned and row.tuned and mode is not None and sum_products(gm, mode) >= SEARCHED:
+        wanted |= row.tuned
     with (
-        inductor_config.patch(options),
+        inductor_config.patch(known_options(wanted)),
         careful_overlaps(),
         fake_tracing(mode),
         stable_cache_keys(),

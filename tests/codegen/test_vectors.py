@@ -1,0 +1,72 @@
+"""Products with a vector become sums of products, equal to the op; others stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import make_tensor
+
+from tests.codegen.tracing import trace
+from torchair.codegen.graph import fake_mode_of
+from torchair.codegen.vectors import PRODUCTS, sum_products
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+CALLS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "row": (torch.mm, ((1, 12), (12, 7))),
+    "column": (torch.mm, ((5, 12), (12, 1))),
+    "dot": (torch.mm, ((1, 12), (12, 1))),
+    "no terms": (torch.mm, ((1, 0), (0, 7))),
+    "no columns": (torch.mm, ((1, 12), (12, 0))),
+    "transposed": (lambda a, b: torch.mm(a, b.t()), ((1, 12), (7, 12))),
+    "bias": (torch.addmm, ((7,), (1, 12), (12, 7))),
+    "scaled bias": (lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), ((1, 7), (1, 12), (12, 7))),
+    "bias times nothing": (
+        lambda c, a, b: torch.addmm(c * torch.nan, a, b, beta=0),
+        ((7,), (1, 12), (12, 7)),
+    ),
+    "batch": (torch.bmm, ((3, 1, 12), (3, 12, 7))),
+    "batch, transposed": (lambda a, b: torch.bmm(a, b.transpose(1, 2)), ((3, 1, 12), (3, 7, 12))),
+    "batch of columns": (lambda a, b: torch.bmm(a.transpose(0, 1), b), ((5, 3, 12), (3, 12, 1))),
+    "batch and bias": (torch.baddbmm, ((3, 1, 7), (3, 1, 12), (3, 12, 7))),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_equal(name: str, dtype: torch.dtype) -> None:
+    fn, shapes = CALLS[name]
+    args = [make_tensor(shape, dtype=dtype, device="cpu", low=-2, high=2) for shape in shapes]
+    traced = trace(lambda *args: [fn(*args)], *args, decompose=False)
+    mode = fake_mode_of(traced.gm, traced.inputs)
+    assert mode is not None
+    found = sum_products(traced.gm, mode)
+    assert found == max(args[-2].numel(), args[-1].numel())
+    assert not [node for node in traced.gm.graph.nodes if node.target in PRODUCTS]
+    (result,), expected = traced.gm(*args), fn(*args)
+    torch.testing.assert_close(result, expected)
+    assert result.stride() == expected.stride() or result.is_contiguous() == expected.is_contiguous()
+    (returned,) = traced.gm.graph.output_node().args[0]
+    assert returned.meta["val"].dtype is expected.dtype and returned.meta["val"].shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "dynamic"),
+    [
+        (((2, 12), (12, 7)), torch.float32, ()),
+        (((1, 12), (12, 7)), torch.int64, ()),
+        (((1, 12), (12, 7)), torch.complex64, ()),
+        (((12, 1), (1, 7)), torch.float32, ()),
+        (((4, 12), (12, 1)), torch.float32, (0,)),
+    ],
+    ids=str,
+)
+def test_others_stay(shapes: Any, dtype: torch.dtype, dynamic: Any) -> None:
+    args = [make_tensor(shape, dtype=dtype, device="cpu") for shape in shapes]
+    traced = trace(lambda a, b: [torch.mm(a, b)], *args, dynamic=dynamic, decompose=False)
+    mode = fake_mode_of(traced.gm, traced.inputs)
+    assert mode is not None
+    assert sum_products(traced.gm, mode) == 0
+    assert [node for node in traced.gm.graph.nodes if node.target in PRODUCTS]

@@ -1,0 +1,70 @@
+"""Products of a matrix and a vector, as sums of products.
+
+Such a product reads its matrix once and computes next to nothing. As a reduction it takes in what is computed
+before and behind it, and is one kernel where a library's split product is two. Inductor does the same, but only
+where it searches for block sizes as well, which takes long, and pays for large matrices.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.codegen.graph import add_call
+from torchair.core.torch_private.fake import FakeTensorMode
+
+aten, prims = torch.ops.aten, torch.ops.prims
+PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
+COMPUTED_AS = {torch.bfloat16: torch.float32, torch.float16: torch.float32} | {
+    dtype: dtype for dtype in (torch.float32, torch.float64)
+}
+
+
+def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
+    """Rewrite products with a vector. The elements of the largest matrix among them; 0 where there is none."""
+    largest = 0
+    for node in list(gm.graph.nodes):
+        if node.target in PRODUCTS and _has_vector(node):
+            largest = max(largest, *(int(factor.meta["val"].numel()) for factor in node.args[-2:]))
+            with gm.graph.inserting_before(node):
+                made = _sum_of_products(node, partial(add_call, gm.graph, fake_mode))
+            made.meta = {**node.meta, "val": made.meta["val"]}
+            node.replace_all_uses_with(made)
+            gm.graph.erase_node(node)
+    if largest:
+        gm.recompile()
+    return largest
+
+
+def _has_vector(node: fx.Node) -> bool:
+    value, (left, right) = node.meta["val"], (factor.meta["val"] for factor in node.args[-2:])
+    sizes = (*left.shape, *right.shape)
+    is_known = all(isinstance(size, int) for size in sizes)
+    return is_known and value.dtype in COMPUTED_AS and value.is_contiguous() and 1 in value.shape[-2:]
+
+
+def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
+    """[..., m, k, 1] * [..., 1, k, n], summed over k."""
+    value = node.meta["val"]
+    dtype, rank = COMPUTED_AS[value.dtype], value.ndim
+
+    def wide(factor: Any) -> fx.Node:
+        return factor if dtype is value.dtype else call(prims.convert_element_type.default, factor, dtype)
+
+    left, right = map(wide, node.args[-2:])
+    left, right = call(aten.unsqueeze.default, left, rank), call(aten.unsqueeze.default, right, rank - 2)
+    result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, left, right), [rank - 1])
+    beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
+    if alpha != 1:
+        result = call(aten.mul.Tensor, result, alpha)
+    if len(node.args) == 3 and beta != 0:
+        bias = wide(node.args[0])
+        result = call(aten.add.Tensor, result, bias if beta == 1 else call(aten.mul.Tensor, bias, beta))
+    if dtype is not value.dtype:
+        result = call(prims.convert_element_type.default, result, value.dtype)
+    if not result.meta["val"].is_contiguous():
+        result = call(aten.clone.default, result, memory_format=torch.contiguous_format)
+    return result
