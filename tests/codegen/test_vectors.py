@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch.testing import make_tensor
 
+from tests.capture.simulated import SimulatedDevice
 from tests.codegen.tracing import trace
+from torchair.codegen import build, inductor
 from torchair.codegen.graph import fake_mode_of
 from torchair.codegen.vectors import PRODUCTS, sum_products
 
@@ -23,7 +25,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "transposed": (lambda a, b: torch.mm(a, b.t()), ((1, 12), (7, 12))),
     "bias": (torch.addmm, ((7,), (1, 12), (12, 7))),
     "scaled bias": (lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), ((1, 7), (1, 12), (12, 7))),
-    "bias times nothing": (
+    "no bias": (
         lambda c, a, b: torch.addmm(c * torch.nan, a, b, beta=0),
         ((7,), (1, 12), (12, 7)),
     ),
@@ -49,7 +51,8 @@ def test_equal(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(result, expected)
     assert result.stride() == expected.stride() or result.is_contiguous() == expected.is_contiguous()
     (returned,) = traced.gm.graph.output_node().args[0]
-    assert returned.meta["val"].dtype is expected.dtype and returned.meta["val"].shape == expected.shape
+    assert returned.meta["val"].dtype is expected.dtype
+    assert returned.meta["val"].shape == expected.shape
 
 
 @pytest.mark.parametrize(
@@ -70,3 +73,48 @@ def test_others_stay(shapes: Any, dtype: torch.dtype, dynamic: Any) -> None:
     assert mode is not None
     assert sum_products(traced.gm, mode) == 0
     assert [node for node in traced.gm.graph.nodes if node.target in PRODUCTS]
+
+
+def step(x: torch.Tensor, scale: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    """A norm and three products that read it."""
+    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * scale
+    return [y @ q, torch.relu(y @ k), torch.addmm(scale[:, : v.shape[1]], y, v)]
+
+
+def arguments(width: int, device: str) -> list[torch.Tensor]:
+    shapes = (1, width), (1, width), (width, width), (width, width // 4), (width, width // 4)
+    return [make_tensor(shape, dtype=torch.float32, device=device, low=-1, high=1) for shape in shapes]
+
+
+@pytest.mark.parametrize(("width", "searches"), [(64, False), (1024, True)])
+def test_block_sizes_are_searched_for_large_matrices(
+    width: int, searches: bool, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device whose row asks for it; the norm is computed once, and not in every product."""
+    row.tuned = {"combo_kernels": True}
+    seen: list[tuple[bool, bool]] = []
+    compile_fx_inner = inductor.compile_fx_inner
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        config = inductor.inductor_config
+        seen.append((config.coordinate_descent_tuning, config.combo_kernels))
+        return compile_fx_inner(*args, **kwargs)
+
+    monkeypatch.setattr(inductor, "compile_fx_inner", spy)
+    args = arguments(width, "cpu")
+    traced = trace(step, *args)
+    for tuned in (True, False):
+        program = build("inductor", traced.gm, traced.inputs, tuned=tuned)
+        torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
+        assert ("extern_kernels.mm(" in program.source) is not tuned
+    assert seen == [(searches, True), (False, False)]
+
+
+@pytest.mark.cuda
+def test_three_products_are_one_launch() -> None:
+    args = arguments(256, "cuda")
+    traced = trace(step, *args)
+    program = build("inductor", traced.gm, traced.inputs, tuned=True)
+    torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
+    assert "extern_kernels.mm(" not in program.source
+    assert program.source.count(".run(") == 2  # the norm, the products

@@ -7,12 +7,11 @@ from functools import partial
 import torch
 from torch import fx
 
-from torchair.codegen.graph import add_call
+from torchair.codegen.graph import VIEWS, add_call, row_source
 from torchair.core.torch_private.fake import FakeTensorMode
-from torchair.core.torch_private.ops import OpOverload
+from torchair.fxgraph.values import is_on_cpu
 
 aten = torch.ops.aten
-VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
 def add_bias_later(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> int:
@@ -60,12 +59,13 @@ def give_rows_their_stride(gm: fx.GraphModule, fake_mode: FakeTensorMode | None)
         return changed
     for node in list(gm.graph.find_nodes(op="call_function", target=aten.mm.default)):
         view = node.args[0]
-        if not isinstance(view, fx.Node) or not _is_view_of_computed_row(view):
+        source = row_source(view) if isinstance(view, fx.Node) and view.target in VIEWS else None
+        if source is None or not is_on_cpu(source.meta["val"]):
             continue
         length = view.meta["val"].shape[1]
         with gm.graph.inserting_before(node):
             shape, strides = [1, length], [length, 1]
-            row = add_call(gm.graph, fake_mode, aten.as_strided.default, view.args[0], shape, strides)
+            row = add_call(gm.graph, fake_mode, aten.as_strided.default, source, shape, strides)
         node.replace_input_with(view, row)
         if not view.users:
             gm.graph.erase_node(view)
@@ -73,14 +73,3 @@ def give_rows_their_stride(gm: fx.GraphModule, fake_mode: FakeTensorMode | None)
     if changed:
         gm.recompile()
     return changed
-
-
-def _is_view_of_computed_row(view: fx.Node) -> bool:
-    source = view.args[0] if view.target in VIEWS else None
-    if not isinstance(source, fx.Node) or not isinstance(source.target, OpOverload):
-        return False
-    value, shape = view.meta["val"], source.meta["val"].shape
-    if value.device.type != "cpu" or not all(isinstance(size, int) for size in (*value.shape, *shape)):
-        return False
-    is_row = value.shape[0] == 1 and [size for size in shape if size != 1] == [value.shape[1]]
-    return is_row and torch.Tag.pointwise in source.target.tags

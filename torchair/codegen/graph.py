@@ -21,6 +21,7 @@ from torchair.fxgraph.symbols import is_symbol
 
 aten = torch.ops.aten
 WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
+VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 SCATTERS = (
     aten.slice_scatter.default,
     aten.select_scatter.default,
@@ -225,6 +226,23 @@ def add_call(
     with faking(fake_mode), torch.no_grad():
         node.meta["val"] = op(*fx.map_arg(args, lambda inner: inner.meta["val"]), **options)
     return node
+
+
+def row_source(row: fx.Node) -> fx.Node | None:
+    """The pointwise op that computed all elements of a row, looking through views.
+
+    Its memory is one piece, so the row is a window onto it. None where it is anything else.
+    """
+    source, shape = row, row.meta["val"].shape
+    while source.target in VIEWS:
+        source = source.args[0]  # type: ignore[assignment]
+    if not isinstance(source.target, OpOverload) or torch.Tag.pointwise not in source.target.tags:
+        return None
+    sizes = source.meta["val"].shape
+    if not all(isinstance(size, int) for size in (*shape, *sizes)):
+        return None
+    is_row = len(shape) == 2 and shape[0] == 1 and [size for size in sizes if size != 1] == [shape[1]]
+    return source if is_row else None
 
 
 def _numbers(source: fx.Node, op: Any) -> list[Any]:

@@ -29,6 +29,7 @@ from torchair.fxgraph.values import device_of
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
+SEARCH = {"coordinate_descent_tuning": True}
 SEARCHED = 1 << 20  # elements of a matrix from which on a search for block sizes pays
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
@@ -53,8 +54,8 @@ def build(
     with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
         gm = graph.prepare(gm, inputs, decomposed=decomposed)
     row = device_row(device)
-    if tuned and row.tuned and mode is not None and sum_products(gm, mode) >= SEARCHED:
-        wanted |= row.tuned
+    largest = sum_products(gm, mode) if tuned and row.tuned and mode is not None else 0
+    wanted |= (row.tuned if largest else {}) | (SEARCH if largest >= SEARCHED else {})
     with (
         inductor_config.patch(known_options(wanted)),
         careful_overlaps(),

@@ -1,8 +1,8 @@
 """Products of a matrix and a vector, as sums of products.
 
 Such a product reads its matrix once and computes next to nothing. As a reduction it takes in what is computed
-before and behind it, and is one kernel where a library's split product is two. Inductor does the same, but only
-where it searches for block sizes as well, which takes long, and pays for large matrices.
+before and behind it, and is one kernel where a library's split product is two. Inductor does the same, but
+only where it searches for block sizes as well, which takes long, and pays for large matrices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen.graph import add_call
+from torchair.codegen.graph import add_call, row_source
 from torchair.core.torch_private.fake import FakeTensorMode
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -24,7 +24,7 @@ COMPUTED_AS = {torch.bfloat16: torch.float32, torch.float16: torch.float32} | {
 
 
 def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
-    """Rewrite products with a vector. The elements of the largest matrix among them; 0 where there is none."""
+    """Rewrite products with a vector: elements of the largest matrix among them, 0 where there is none."""
     largest = 0
     for node in list(gm.graph.nodes):
         if node.target in PRODUCTS and _has_vector(node):
@@ -46,6 +46,12 @@ def _has_vector(node: fx.Node) -> bool:
     return is_known and value.dtype in COMPUTED_AS and value.is_contiguous() and 1 in value.shape[-2:]
 
 
+def _realised(vector: fx.Node, call: Any) -> fx.Node:
+    """The same vector, read from memory: Inductor would compute it again for every row of the matrix."""
+    source, shape = row_source(vector), vector.meta["val"].shape
+    return vector if source is None else call(aten.as_strided.default, source, list(shape), [shape[-1], 1])
+
+
 def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
     """[..., m, k, 1] * [..., 1, k, n], summed over k."""
     value = node.meta["val"]
@@ -54,7 +60,7 @@ def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
     def wide(factor: Any) -> fx.Node:
         return factor if dtype is value.dtype else call(prims.convert_element_type.default, factor, dtype)
 
-    left, right = map(wide, node.args[-2:])
+    left, right = wide(_realised(node.args[-2], call)), wide(node.args[-1])
     left, right = call(aten.unsqueeze.default, left, rank), call(aten.unsqueeze.default, right, rank - 2)
     result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, left, right), [rank - 1])
     beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)

@@ -48,7 +48,7 @@ class Device:
     traces = False
     """Can a graph write its tasks as a trace?"""
     tuned: Mapping[str, Any] = {}
-    """Options with which Inductor tries kernels out."""
+    """Options of Inductor for graphs that multiply a matrix and a vector; none: products stay products."""
 
     def __init__(self, type: str) -> None:
         self.type = type
