@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -278,39 +277,6 @@ def test_any_sequence_of_calls_equals_running_directly(seed: int) -> None:
         "reuse_pool": draw.random() < 0.7,
     }
     follow(calls, options, CUDA)
-
-
-def microseconds(call: Callable[[], Any], times: int = 300) -> float:
-    """Host time of one call, the best of several runs, without waiting for the device inside a run."""
-    best = float("inf")
-    for _ in range(7):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(times):
-            call()
-        best = min(best, (time.perf_counter() - started) / times * 1e6)
-    torch.cuda.synchronize()
-    return best
-
-
-def test_host_time_per_call(capsys: pytest.CaptureFixture[str]) -> None:
-    weights = [torch.randn(64, 64, device=CUDA) / 8 for _ in range(32)]
-    x = torch.randn(8, 64, device=CUDA)
-    runner = on_gpu(mlp, "p" + "w" * 32)
-    runner.run(x, *weights)
-    runner.run(x, *weights)
-    recording = next(iter(runner.strategy._entries.values())).recordings[0]
-    args = [x, *weights]
-    launch = microseconds(recording.graph.replay)
-    copies = microseconds(lambda: recording.statics.fill(args))
-    whole = microseconds(lambda: runner(list(args)))
-    eager = microseconds(lambda: mlp(*args))
-    with capsys.disabled():
-        print(
-            f"\nhost time per call, 64 kernels, 32 parameters: launch {launch:.1f} us, copies {copies:.1f}, "
-            f"runner {whole:.1f} us (own part {whole - launch - copies:.1f} us), eager {eager:.1f}"
-        )
-    assert whole < launch + copies + 40  # aimed at 10; the slack is for a busy machine
 
 
 @pytest.mark.parametrize("count", [2, 6], ids=["few", "many"])

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import fx
 
-from torchair.codegen import cpu, graph
+from torchair.codegen import graph
 from torchair.codegen.program import Boxed
 from torchair.codegen.vectors import sum_products
+from torchair.codegen.whole import improve
 from torchair.core.overlaps import careful_overlaps
 from torchair.core.torch_private.inductor import (
     BoxedBool,
@@ -19,7 +20,6 @@ from torchair.core.torch_private.inductor import (
     fake_tracing,
     generated_source,
     inductor_config,
-    joint_graph_passes,
     known_options,
     stable_cache_keys,
 )
@@ -62,9 +62,7 @@ def build(
         fake_tracing(mode),
         stable_cache_keys(),
     ):
-        gm = joint_graph_passes(gm, device)
-        cpu.add_bias_later(gm, mode)
-        cpu.give_rows_their_stride(gm, mode)
+        gm = improve(gm, mode)
         keep_output_strides(gm)
         compiled = compile_fx_inner(
             gm,

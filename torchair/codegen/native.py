@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import cpu, eager, graph, library
+from torchair.codegen import eager, graph, library
 from torchair.codegen.split import Split, split
+from torchair.codegen.whole import improve
 from torchair.core.errors import NotPossible
 from torchair.core.torch_private.fake import disable_modes
-from torchair.core.torch_private.inductor import fake_tracing, joint_graph_passes, native_runner
+from torchair.core.torch_private.inductor import fake_tracing, native_runner
 from torchair.core.torch_private.memory import borrow_tensor
 from torchair.fxgraph.values import device_of
 
@@ -50,9 +51,7 @@ def build(
     gm = graph.prepare(gm, inputs, decomposed=decomposed)
     mode = graph.fake_mode_of(gm, inputs)
     with fake_tracing(mode):
-        gm = joint_graph_passes(gm, device_of(gm))
-        cpu.add_bias_later(gm, mode)
-        cpu.give_rows_their_stride(gm, mode)
+        gm = improve(gm, mode)
     parts = split(gm, static)
     device = device_of(gm)
     made = library.obtain(parts, mode, backward=backward, inference=inference, kept_only=kept_only)
