@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchair.capture import Compiled, Inputs, Policy, Role, Runner, capture
 from torchair.capture.roles import KeyPart
 from torchair.core.torch_private.memory import borrow_tensor
-from torchair.devices import CaptureTarget, Device, Head, device_row
+from torchair.devices import CaptureTarget, Device, Head, device_row, installed
 from torchair.devices.head import FORGET, SETTER
 
 CPU = torch.device("cpu")
@@ -289,4 +289,5 @@ def make(
         aliases=aliases or {},
         random=random,
     )
-    return capture(Compiled(Body(function), inputs, Policy(**policy), device, NAME, row=row)), row
+    with installed(row):
+        return capture(Compiled(Body(function), inputs, Policy(**policy), device, NAME)), row

@@ -13,7 +13,7 @@ from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Compiled, Inputs, Policy, Role, capture, why_not
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
-from torchair.devices import device_row, npu
+from torchair.devices import device_row, installed, npu
 
 
 @pytest.fixture(autouse=True)
@@ -92,9 +92,8 @@ def test_reasons_not_to_record(inputs: Inputs, policy: Policy, text: str) -> Non
     assert text in reason
     # What was asked for is not less than promised.
     told = pytest.warns(DegradedWarning, match=text) if policy.capture else contextlib.nullcontext()
-    with told:
-        body = Body(lambda x: [x + 1])
-        runner = capture(Compiled(body, inputs, policy, CPU, NAME, row=SimulatedDevice()))
+    with told, installed(SimulatedDevice()):
+        runner = capture(Compiled(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME))
     assert runner.run(torch.ones(1))[0].item() == 2
     assert runner.report().why_not == reason
 

@@ -14,6 +14,7 @@ from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
+from torchair.devices import installed
 from torchair.devices.graphs import without_collection
 
 
@@ -625,9 +626,9 @@ class Soon(Pending):
 def special_runner(better: Body | None) -> tuple[Any, SimulatedDevice, Soon]:
     row, soon = SimulatedDevice(), Soon(better)
     inputs = Inputs(names=("x",), roles=(Role.PLAIN,))
-    compiled = Compiled(Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME, row=row)
-    runner = capture(compiled, Around(specialist=lambda key, args: soon))
-    return runner, row, soon
+    compiled = Compiled(Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME)
+    with installed(row):
+        return capture(compiled, Around(specialist=lambda key, args: soon)), row, soon
 
 
 def test_a_program_is_loaded_while_others_may_launch() -> None:

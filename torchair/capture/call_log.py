@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.compiled import Compiled, Observer
-from torchair.capture.direct import INPUTS, KEY, PARAMETERS
+from torchair.capture.compiled import INPUTS, KEY, PARAMETERS, Compiled, Observer
 from torchair.core.log import capture_logger as logger
 
 T = TypeVar("T")

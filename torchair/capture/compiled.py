@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +18,9 @@ from torchair.devices import Device, Graph, device_row
 from torchair.fxgraph.contract import Contract
 
 T = TypeVar("T")
+
+KEY, INPUTS, PARAMETERS = "key generation", "input processing", "parameter update"
+"""Phases of a call."""
 
 
 class Observer:
@@ -52,12 +56,11 @@ class Compiled:
     contract: Contract | None = None
     """What the graph promised of its results."""
     observers: tuple[Observer, ...] = ()
-    row: Device = None  # type: ignore[assignment]
-    """What the device offers; by default what is installed for it."""
 
-    def __post_init__(self) -> None:
-        if self.row is None:
-            object.__setattr__(self, "row", device_row(self.device))
+    @cached_property
+    def row(self) -> Device:
+        """What the device offers."""
+        return device_row(self.device)
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
         """As the observers want it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture.compiled import Compiled
+from torchair.capture.compiled import KEY, PARAMETERS, Compiled
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause, moved_text
 from torchair.capture.pending import Programs, Specialist
@@ -20,9 +20,6 @@ from torchair.core.torch_private.memory import is_profiling
 
 FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
 """Serves a call that is like the one before; None where it is not."""
-
-KEY, INPUTS, PARAMETERS = "key generation", "input processing", "parameter update"
-"""Phases of a call."""
 
 
 class Direct:
@@ -181,12 +178,8 @@ class Bound(Direct):
         self.book.keys(len(self._seen) + 1)
 
     def report(self) -> Report:
-        return Report(
-            self.name,
-            self.program.kind,
-            str(self.device),
-            self.why_not,
-            tuple(self.degradations.texts),
+        return replace(
+            super().report(),
             pool=self._token,
             inputs=tuple(
                 InputRow(self.inputs.title(i), role.value, 0, "the program reads it where it is")

@@ -6,6 +6,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -170,31 +171,29 @@ class Watch(TorchDispatchMode):
         return result
 
 
+@dataclass(eq=False)
 class Recording:
     """A recorded graph that can be replayed with new data."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        statics: StaticInputs,
-        ledger: Addresses,
-        outputs: Outputs,
-        homes: Homes | None,
-        *,
-        private: bool,
-    ) -> None:
-        self.graph = graph
-        self.statics = statics
-        self.fill = statics.fill
-        self.ledger = ledger
-        self.outputs = outputs
-        self.homes = homes  # kept: the outputs were counted while it was there
-        self.private = private  # its outputs are always copied out
-        self.count = array("Q", [0])  # of its replays
-        self.nbytes = 0
-        self.bytes_out = 0  # copied on each call
-        self.seconds = 0.0
-        self.repeat: Repeat | None = None  # serves a call like the one before without a closer look
+    graph: Graph
+    statics: StaticInputs
+    ledger: Addresses
+    outputs: Outputs
+    homes: Homes | None
+    """Kept: the outputs were counted while it was there."""
+    private: bool
+    """Its outputs are always copied out."""
+    count: array[int] = field(default_factory=lambda: array("Q", [0]))
+    """Of its replays."""
+    nbytes: int = 0
+    bytes_out: int = 0
+    """Copied on each call."""
+    seconds: float = 0.0
+    repeat: Repeat | None = None
+    """Serves a call like the one before without a closer look."""
+
+    def __post_init__(self) -> None:
+        self.fill = self.statics.fill
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
         """Copy in, launch, hand out."""
@@ -220,24 +219,28 @@ class Recording:
         self.graph.reset()
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How to record."""
+
+    row: Device
+    into: CaptureTarget
+    arena: Arena | None = None
+    """Has the buffers of plain inputs; without one the memory of the call's tensors serves."""
+    homes: Homes | None = None
+    """Where the graph moves its outputs in the end."""
+    private: bool = False
+    in_graph: bool = False
+    """Does the graph begin by copying its inputs?"""
+
+
 def record(
-    program: Program,
-    args: Sequence[Any],
-    inputs: Inputs,
-    watched: list[int],
-    *,
-    row: Device,
-    into: CaptureTarget,
-    arena: Arena | None,
-    private: bool,
-    homes: Homes | None,
-    in_graph: bool,
+    program: Program, args: Sequence[Any], inputs: Inputs, watched: list[int], plan: Plan
 ) -> Recording:
-    """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn.
-    With `homes`, the graph ends by moving its outputs there; `in_graph`, it begins by copying its inputs.
-    """
+    """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn."""
     started = time.perf_counter()
-    statics = StaticInputs(inputs, args, arena, in_graph=in_graph)
+    into, homes, row = plan.into, plan.homes, plan.row
+    statics = StaticInputs(inputs, args, plan.arena, in_graph=plan.in_graph)
     placed = statics.place(args)
     before = row.reserved_bytes(into.device)
 
@@ -256,8 +259,8 @@ def record(
             graph.reset()
             raise
     outputs = Outputs(results, placed, inputs)
-    made = Recording(graph, statics, Addresses(watched, args), outputs, homes, private=private)
+    made = Recording(graph, statics, Addresses(watched, args), outputs, homes, plan.private)
     made.nbytes = max(row.reserved_bytes(into.device) - before, outputs.nbytes)
-    made.bytes_out = outputs.copied_bytes if private else homes.nbytes if homes else 0
+    made.bytes_out = outputs.copied_bytes if plan.private else homes.nbytes if homes else 0
     made.seconds = time.perf_counter() - started
     return made

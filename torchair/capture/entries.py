@@ -1,0 +1,149 @@
+"""The recordings of one graph by key: which keys are recorded, and which are dropped for others."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+
+from torchair.capture.compiled import Compiled
+from torchair.capture.pending import Pending
+from torchair.capture.record import Recording
+from torchair.capture.report import Book
+from torchair.core.program import Program
+
+MAX_NEW = 32  # calls in a row whose sizes are not recorded, and nobody is told
+MAX_UNUSED = 8  # recordings that are dropped before they are replayed, and nobody is told
+REMEMBERED = 4096  # dropped keys that are remembered
+
+
+class Entry:
+    """The recordings of one key, and the program they record."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.pending: Pending | None = None  # a better one on its way
+        self.better: Program | None = None  # and here
+        self.recordings: list[Recording] = []
+        self.moves = 0
+        self.unprofitable_recaptures = 0  # in a row
+        # Where inputs were in calls that ran directly because one had moved: what comes again is recorded.
+        self.direct_addresses: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self.own_buffers = False  # plain inputs got buffers after all
+        self.output_sizes: list[int] = []
+        self.draws = False  # running it advances the random generator
+
+
+class Entries:
+    """Least recently used first. A key is recorded once it has come often enough: as often as policy says,
+    and once more for every time it was dropped.
+    """
+
+    def __init__(self, compiled: Compiled, book: Book) -> None:
+        self._compiled = compiled
+        self._book = book
+        policy = compiled.policy
+        self._patience = policy.warm_up + (policy.patience if compiled.inputs.key else 0)
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._drops: Counter[Hashable] = Counter()
+        self._asked: Counter[Hashable] = Counter()
+        self._unused = 0
+        self._fresh = 0  # calls in a row with sizes that are not recorded yet
+        self._last: Hashable = None
+        self.dropped = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def recordings(self) -> list[tuple[Hashable, Recording]]:
+        """All of them, with their keys."""
+        return [(key, recording) for key, entry in self._entries.items() for recording in entry.recordings]
+
+    def find(self, key: Hashable) -> Entry | None:
+        """The entry of this key, which is the most recently used from now on."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._fresh = 0
+        if key != self._last:
+            self._entries.move_to_end(key)
+            self._last = key
+        return entry
+
+    def is_due(self, key: Hashable) -> bool:
+        """Has this key come often enough to be recorded? If not, it is counted, and told if it goes on."""
+        if self._asked[key] >= self._drops[key] + self._patience:
+            self._asked.pop(key, None)
+            return True
+        if len(self._asked) > REMEMBERED:
+            self._asked.clear()
+        self._asked[key] += 1
+        policy = self._compiled.policy
+        is_warm_up = self._asked[key] <= policy.warm_up
+        dropped = "its recording was dropped at capture_limit" if self._drops[key] else "new sizes"
+        self._book.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
+        self._fresh += 1
+        if self._fresh == MAX_NEW and policy.counts and not self.dropped:
+            self._compiled.degradations.add(
+                f"{MAX_NEW} calls in a row had new sizes, so the ops of its graph run one by one",
+                next="pad to a few sizes",
+                here=True,
+            )
+        return False
+
+    def add(self, key: Hashable, entry: Entry) -> None:
+        """A new key; older ones make room."""
+        while len(self._entries) >= self._compiled.policy.capture_limit:
+            self._drop_oldest()
+        self._entries[key] = entry
+        self._last = key
+
+    def count(self) -> None:
+        """Tell the book how many there are."""
+        self._book.keys(len(self._entries))
+
+    def keep_budget(self, newest: Entry) -> None:
+        """Drop what is too much for the memory that policy grants."""
+        budget = self._compiled.policy.memory_budget
+        if budget is None:
+            return
+        while len(self._entries) > 1 and self._bytes() > budget and next(iter(self)) is not newest:
+            self._drop_oldest()
+
+    def _bytes(self) -> int:
+        return sum(recording.nbytes for _, recording in self.recordings())
+
+    def _drop_oldest(self) -> None:
+        key, entry = self._entries.popitem(last=False)
+        self.dropped += 1
+        if len(self._drops) > REMEMBERED:
+            self._drops.clear()
+        self._drops[key] += 1
+        self._unused += not any(recording.replays for recording in entry.recordings)
+        if self._unused == MAX_UNUSED:
+            self._compiled.degradations.add(
+                f"recordings are dropped before they are replayed: more sizes come than capture_limit "
+                f"({self._compiled.policy.capture_limit}) keeps",
+                next="pad to fewer sizes, or raise capture_limit",
+                here=True,
+            )
+        self.drop(entry, 0)
+        self.count()
+
+    def drop(self, entry: Entry, keep: int) -> None:
+        """Free the recordings of an entry but the newest few."""
+        surplus = entry.recordings[: len(entry.recordings) - keep]
+        entry.recordings = entry.recordings[len(surplus) :]
+        self._free(surplus)
+
+    def clear(self) -> None:
+        """Nothing is recorded any more."""
+        self._free([recording for _, recording in self.recordings()])
+        self._entries.clear()
+        self._book.forget()
+
+    def _free(self, recordings: Sequence[Recording]) -> None:
+        if not recordings:
+            return
+        self._compiled.row.synchronize(self._compiled.device)
+        for recording in recordings:
+            recording.drop()

@@ -1,0 +1,142 @@
+"""Makes the recordings of one graph: into which memory, and with what to fall back on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+
+from torchair.capture.compiled import INPUTS, Compiled
+from torchair.capture.entries import Entry
+from torchair.capture.ledger import watched_inputs
+from torchair.capture.outputs import Homes
+from torchair.capture.pool import Arena, Turns, pool_for
+from torchair.capture.record import Plan, Recording, record
+from torchair.capture.report import Book
+from torchair.core import quick
+from torchair.core.log import capture_logger as logger
+from torchair.core.quick import Repeat
+from torchair.core.torch_private.memory import is_profiling
+from torchair.devices import CaptureTarget, Refused
+
+
+class Recorder:
+    """Of one graph."""
+
+    def __init__(
+        self, compiled: Compiled, book: Book, turns: Turns | None, key_of: Callable[[list[Any]], Hashable]
+    ) -> None:
+        self._compiled = compiled
+        self._book = book
+        self._key_of = key_of
+        self._row, self._device, policy = compiled.row, compiled.device, compiled.policy
+        self.pool = pool_for(self._row, self._device, policy.pool, turns)
+        self.arena = Arena(self._device)
+        self.copies_inside = self._row.copies_inside
+        self._watched = watched_inputs(
+            compiled.inputs,
+            frozen_parameter=policy.frozen_parameter,
+            skip_validation=policy.skip_validation,
+        )
+        # Has this thread run the program directly? Libraries make what they need (the handles of cuBLAS) in a
+        # thread's first call, and cannot while a graph is recorded.
+        self._thread = threading.local()
+        self._failure: Exception | None = None
+        self._postponed: bool | None = None
+
+    def warmed_up(self) -> None:
+        """The program has run in this thread."""
+        self._thread.is_warm = True
+
+    def take_failure(self) -> Exception | None:
+        """Why the last attempt failed, once."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def take_postponed(self) -> bool | None:
+        """Was a recording left for when the program has run in this thread? Then whether it is private."""
+        postponed, self._postponed = self._postponed, None
+        return postponed
+
+    def record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
+        """Record the program of an entry. None when it failed (`take_failure` says why); where another
+        recording merely has no room, or the thread must run the program first, only for this call.
+        """
+        if not getattr(self._thread, "is_warm", False):
+            self._book.direct["first call of a thread"] += 1
+            self._postponed = private
+            return None
+        private = private or self._compiled.policy.clone_output
+        try:
+            try:
+                return self._recorded(entry, args, private)
+            except Refused as error:
+                logger.info("%s: inputs are copied before each launch: %s", self._compiled.name, error)
+                self.copies_inside = False
+                return self._recorded(entry, args, private)
+            except torch.OutOfMemoryError:
+                # What other pools have cached cannot be used while capturing: give it back and try once more.
+                self._row.empty_cache()
+                return self._recorded(entry, args, private)
+        except torch.OutOfMemoryError as error:
+            if not entry.recordings:
+                self._failure = error
+            else:
+                self._book.direct["no memory for another recording while outputs are held"] += 1
+        except Exception as error:
+            self._failure = error
+        return None
+
+    def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
+        compiled, policy, pool = self._compiled, self._compiled.policy, self.pool
+        pool.open()
+        shared = policy.reuse_pool or policy.pool is not None
+        token = pool.token if shared else self._row.new_pool()
+        borrows = not policy.clone_input and not entry.own_buffers
+        moves_outputs = shared and not private and not pool.is_fresh
+        plan = Plan(
+            self._row,
+            CaptureTarget(token, pool.turns.stream, self._error_mode(), self._device),
+            arena=None if borrows else self.arena if shared else Arena(self._device),
+            homes=Homes(entry.output_sizes, self._device) if moves_outputs else None,
+            private=private,
+            in_graph=self.copies_inside,
+        )
+        with torch.profiler.record_function("acl_graph_capture"):
+            made = record(entry.program, args, compiled.inputs, self._watched, plan)
+        made.repeat = self.repeat(made, args)
+        pool.is_fresh = pool.is_fresh and not shared
+        made.fill = compiled.timed(INPUTS, made.fill)
+        for observer in compiled.observers:
+            observer.recorded(made.graph)
+        logger.info("%s: recorded in %.1f ms, %d bytes", compiled.name, made.seconds * 1e3, made.nbytes)
+        return made
+
+    def repeat(self, made: Recording, args: list[Any]) -> Repeat | None:
+        """How it serves calls like this one; None where each call needs a closer look."""
+        targets, outputs = made.statics.targets(), made.outputs
+        if made.private or targets is None:
+            return None
+        return quick.repeat(
+            quick.FastReplaySpec(
+                addresses=made.ledger,
+                inputs=targets,
+                storages=outputs.watched,
+                outputs=outputs.plain or [],
+                give=None if outputs.plain is not None else outputs.give,
+                refusals=(self._row.is_capturing, is_profiling),
+                turns=self.pool.turns,
+                key_of=self._key_of if self._compiled.inputs.key else None,
+                key=self._key_of(args),
+                launch=self._row.launcher(made.graph),
+                head=made.statics.head,
+                count=made.count,
+            )
+        )
+
+    def _error_mode(self) -> str:
+        """As asked for; but a recording never raises in somebody else's thread, as `global` would."""
+        mode = self._compiled.policy.error_mode
+        return "thread_local" if mode == "global" and threading.active_count() > 1 else mode
