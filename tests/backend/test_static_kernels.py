@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,16 @@ from torch._dynamo.utils import counters
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.backend import static_kernels
-from torchair.backend.static_kernels import WORKER, Job, Like, Order, StaticKernels, likes_of, specialised
+from torchair.backend.static_kernels import (
+    WORKER,
+    Job,
+    Like,
+    Order,
+    StaticKernels,
+    is_wanted,
+    likes_of,
+    specialised,
+)
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private.fake import make_fx
@@ -91,12 +101,10 @@ def test_the_range_picks_keys(
 ) -> None:
     given = []
     monkeypatch.setattr(WORKER, "give", given.append)
-    kernels = StaticKernels(
-        traced(), "graph_t", (), Contract((), ()), Degradations(), cached=True, symbol=1, values=values
-    )
     args = [torch.randn(5, 4), torch.randn(4, 4), 3, 5]
     gm = make_fx(lambda x, w, a, b: net(x, w))(*args)
-    kernels._gm = gm
+    wanted_by_range = partial(is_wanted, 1, values)
+    kernels = StaticKernels(gm, "graph_t", (), Contract((), ()), Degradations(), wanted=wanted_by_range)
     assert (kernels((3, 5), args) is not None) == wanted
     assert len(given) == wanted
 

@@ -24,7 +24,7 @@ from torchair.capture import Compiled, Inputs, Policy, Role, Runner, capture
 from torchair.capture.roles import KeyPart
 from torchair.core.torch_private.memory import borrow_tensor
 from torchair.devices import CaptureTarget, Device, Head, device_row, installed
-from torchair.devices.head import FORGET, SETTER
+from torchair.devices.head import FORGET, SETTER, Calls
 
 CPU = torch.device("cpu")
 # Ops that wait for the device, beside those that torch has tagged.
@@ -195,15 +195,11 @@ class SimulatedDevice(Device):
         if self.head_error is not None:
             raise self.head_error
         self._by_number[number := self.records] = graph
-        return Head(
-            copies,
-            range(1, len(copies) + 1),
-            graph=number,
-            setter=ctypes.cast(self._setter, ctypes.c_void_p).value or 0,
-            kind=3,
-            guard=contextlib.nullcontext,
-            forget_error=ctypes.cast(self._forget, ctypes.c_void_p).value or 0,
+        setter, forget = (
+            ctypes.cast(call, ctypes.c_void_p).value or 0 for call in (self._setter, self._forget)
         )
+        calls = Calls(setter, kind=3, guard=contextlib.nullcontext, forget_error=forget)
+        return Head(copies, range(1, len(copies) + 1), number, calls)
 
     def _count_forgotten(self) -> int:
         self.forgotten += 1

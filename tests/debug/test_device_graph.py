@@ -124,7 +124,7 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
         def debug_dump(self, path: str) -> None:
             raise OSError("disk full")
 
-    files = TraceFiles("graph_7", tmp_path, TracingDevice(), CPU, Degradations(), checks=True)
+    files = TraceFiles("graph_7", CPU, tmp_path, Degradations(), checks=True)
     with pytest.warns(DegradedWarning, match="a recording has no trace, and no deadlock check: .*disk full"):
         files.recorded(Broken.__new__(Broken))
 

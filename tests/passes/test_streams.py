@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -65,13 +67,37 @@ def test_a_token_carries_its_event() -> None:
 
 
 def test_events_have_names_and_two_tables() -> None:
-    streams.create_event("test_events", created_inside=True)
+    kept = streams.create_event("test_events", created_inside=True)
     ops.tagged_event_record("test_events", True)
     ops.tagged_event_wait_on_stream("test_events", "0", "0", "0", True)
     with pytest.raises(AssertionError, match="test_events"):
         ops.tagged_event_wait("test_events")
     with pytest.raises(ValueError, match="test_events"):
         streams.create_event("test_events", created_inside=True)
+    del kept
+    with pytest.raises(AssertionError, match="test_events"):
+        ops.tagged_event_record("test_events", True)
+
+
+def test_events_of_a_graph_go_with_its_program() -> None:
+    gc.collect()
+    before = len(streams._events[True])
+    gm, ctx = waiting(for_token=False)
+    after_all(gm, ctx)
+    program = build("eager", gm, ctx.inputs)
+    del gm, ctx
+    gc.collect()
+    assert len(streams._events[True]) > before
+    torch.testing.assert_close(program([X, Y])[0], two(X, Y))
+    del program
+    gc.collect()
+    assert len(streams._events[True]) == before
+
+
+def test_threads_that_name_a_stream_get_one() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: streams.labelled_stream("of many threads"), range(64)))
+    assert len(set(map(id, made))) == 1
 
 
 def test_streams_of_one_label_are_one() -> None:
@@ -318,7 +344,7 @@ def test_nodes_know_their_scopes() -> None:
 
 def test_markers_become_the_stream_of_the_call() -> None:
     gm, ctx = traced(two, X, Y)
-    streams.create_event("test_markers", created_inside=True)
+    kept = streams.create_event("test_markers", created_inside=True)
     with gm.graph.inserting_before(node(gm, aten.mm.default)):
         for _ in range(2):
             gm.graph.call_function(
@@ -330,6 +356,7 @@ def test_markers_become_the_stream_of_the_call() -> None:
     program = build("eager", gm, ctx.inputs)
     torch.testing.assert_close(program([X, Y])[0], two(X, Y))
     assert "stream_field(" in program.source
+    del kept
 
 
 def test_other_identities_stay() -> None:

@@ -21,6 +21,7 @@ from torchair.core.torch_private.aot import (
     written_by_plain_call,
 )
 from torchair.debug.run_folder import open_model
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -79,18 +80,14 @@ def compile_dynamo(
     return plain[0] if plain else compiled
 
 
-def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
-    return list(gm.graph.find_nodes(op="placeholder"))
-
-
 def _named(gm: fx.GraphModule, names: Collection[str]) -> tuple[int, ...]:
     """The places of the inputs with these names."""
-    return tuple(place for place, node in enumerate(_inputs(gm)) if node.name in names)
+    return tuple(place for place, node in enumerate(placeholders(gm)) if node.name in names)
 
 
 def _views_of(gm: fx.GraphModule, places: Collection[int]) -> set[str]:
     """The names of what the graph returns of the memory of these inputs."""
-    inputs = {node for place, node in enumerate(_inputs(gm)) if place in places}
+    inputs = {node for place, node in enumerate(placeholders(gm)) if place in places}
     returned = gm.graph.output_node().all_input_nodes
     return {node.name for node in returned if root_of(node)[0] in inputs}
 

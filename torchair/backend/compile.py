@@ -21,7 +21,7 @@ from torchair.backend.detours import Detours
 from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
-from torchair.backend.static_kernels import StaticKernels
+from torchair.backend.static_kernels import StaticKernels, is_wanted
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import build
@@ -32,7 +32,7 @@ from torchair.convert.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.program import Program
+from torchair.core.program import Call, Program
 from torchair.core.source import first_source, source_of
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
 from torchair.core.torch_private.inductor import lowering_table
@@ -46,6 +46,7 @@ from torchair.engine.lower import lower
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import (
     Layout,
     absolute_inputs,
@@ -153,7 +154,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     if settings.has_user_passes:
         stage.layouts = promised(gm, {})
     stage.is_raw = has_raw_windows(gm)
-    stage.inputs += [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")][len(stage.inputs) :]
+    stage.inputs += [node.meta["val"] for node in placeholders(gm)][len(stage.inputs) :]
     written = tuple(place for place, _ in new_values(gm))
     contract = Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
     specialist = static_kernels(gm, stage, contract) if settings.captures else None
@@ -340,10 +341,10 @@ def tell_fallbacks(stage: Stage) -> None:
 
 def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
-    inputs = gm.graph.find_nodes(op="placeholder")
+    inputs = placeholders(gm)
     named = [(node.name, node.meta["val"]) for node in inputs]
     lowered = lower(graph, named, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
-    for node, given in zip(lowered.graph.find_nodes(op="placeholder"), inputs, strict=True):
+    for node, given in zip(placeholders(lowered), inputs, strict=True):
         # Which argument of the user's it is.
         node.meta |= {"desc": given.meta["desc"]} if "desc" in given.meta else {}
     return lowered
@@ -366,8 +367,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
         contract,
         stage.degradations,
         cached=not settings.static_kernels_uncached,
-        symbol=settings.static_kernel_symbol,
-        values=settings.static_kernel_values,
+        wanted=partial(is_wanted, settings.static_kernel_symbol, settings.static_kernel_values),
     )
 
 
@@ -396,8 +396,7 @@ def trace_files(stage: Stage, files: PhaseFiles | None) -> tuple[TraceFiles, ...
     if reason is not None or not (checks or files):
         return ()
     folder = files.model if files is not None else Path()
-    row = device_row(stage.device)
-    return (TraceFiles(stage.name, folder, row, stage.device, stage.degradations, checks=checks),)
+    return (TraceFiles(stage.name, stage.device, folder, stage.degradations, checks),)
 
 
 def why_no_traces(stage: Stage) -> str | None:
@@ -496,9 +495,13 @@ def anchored(program: Program, original: fx.GraphModule, absolute: Iterable[int]
     }
     if not offsets:
         return program
-    count = len(original.graph.find_nodes(op="placeholder"))
-    other = partial(build, "eager", original, stage.inputs[:count])
-    return Anchored(program, offsets, other, count, stage.degradations)
+    count = len(placeholders(original))
+
+    def other() -> Call:
+        made = build("eager", original, stage.inputs[:count])
+        return lambda args: made(args[:count])
+
+    return Anchored(program, offsets, other, stage.degradations)
 
 
 class Reference:
@@ -541,6 +544,5 @@ class Reference:
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:
     """Roles, key and aliases of the flat inputs."""
-    placeholders = gm.graph.find_nodes(op="placeholder")
-    packs = tuple(node.meta[HOST_LIST] for node in placeholders if HOST_LIST in node.meta)
+    packs = tuple(node.meta[HOST_LIST] for node in placeholders(gm) if HOST_LIST in node.meta)
     return inputs_of(gm, stage.inputs, stage.static, packs, stage.layouts, stage.guarded, stage.names)

@@ -36,6 +36,7 @@ from torchair.devices import device_row
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import write_elsewhere
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.partition import Partition, partition
 from torchair.fxgraph.symbols import unbacked_in
@@ -69,7 +70,7 @@ class Pieces:
         separate_all(gm, self.fake_mode)
         # What the host makes is elsewhere in every call: a piece that wrote it could hardly be recorded.
         write_elsewhere(gm, hosts.keys(), self.fake_mode)
-        fixed = {node for place, node in enumerate(_inputs(gm)) if place in static}
+        fixed = {node for place, node in enumerate(placeholders(gm)) if place in static}
         returned = {root_of(node)[0] for node in gm.graph.output_node().all_input_nodes}
         steady = set[fx.Node]()  # at one address in all calls
         partitions = partition(gm, hosts.__contains__)
@@ -97,7 +98,7 @@ class Pieces:
         self._tell(partitions, hosts)
         kind = parts[0].program.kind if parts else "eager"
         source = "\n".join(program.source for program in programs)
-        return Chain(gm, partitions, runs, kind, source), tuple(parts)
+        return Chain(gm, list(zip(partitions, runs, strict=True)), kind, source), tuple(parts)
 
     def _runner(
         self,
@@ -143,7 +144,7 @@ class Pieces:
                 return None
             reason = f"cannot be recorded ({error})"
             chain, parts = self.chain(gm, dict.fromkeys(calls, reason), static)
-            fakes = [node.meta["val"] for node in _inputs(gm)]
+            fakes = [node.meta["val"] for node in placeholders(gm)]
             facts = inputs_of(gm, fakes, static, guarded=self.guarded, arguments=self.arguments)
             whole = Compiled(chain, facts, self.policy, self.device, self.name, self.degradations, contract)
             return capture(whole, Around(parts=parts))
@@ -183,7 +184,3 @@ def _contract(each: Partition, *, is_eager: bool) -> Contract:
 def _places(each: Partition, nodes: Container[fx.Node]) -> tuple[int, ...]:
     """Which of its inputs are among these nodes."""
     return tuple(place for place, node in enumerate(each.takes) if node in nodes)
-
-
-def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
-    return list(gm.graph.find_nodes(op="placeholder"))

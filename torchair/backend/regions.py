@@ -18,6 +18,7 @@ from torch import fx
 from torchair.core.overlaps import is_dense
 from torchair.core.torch_private.fake import statically_known_true
 from torchair.core.torch_private.ops import auto_functionalized_v2
+from torchair.fxgraph.ends import placeholders
 
 aten = torch.ops.aten
 _REGION: Any = torch.ops.higher_order.invoke_subgraph
@@ -168,9 +169,9 @@ def _body(gm: fx.GraphModule, region: fx.Node) -> Any:
 def _replace(gm: fx.GraphModule, node: fx.Node, call: _Call) -> list[fx.Node]:
     """The nodes that came in."""
     body = _body(gm, call.region)
-    placeholders = body.graph.find_nodes(op="placeholder")
-    known: dict[fx.Node, Any] = dict(zip(placeholders, call.operands, strict=True))
-    scatters = {placeholders[at]: scatter for at, (_, scatter) in call.written.items()}
+    inputs = placeholders(body)
+    known: dict[fx.Node, Any] = dict(zip(inputs, call.operands, strict=True))
+    scatters = {inputs[at]: scatter for at, (_, scatter) in call.written.items()}
     came: list[fx.Node] = []
     for inner in body.graph.nodes:
         if inner.op in ("placeholder", "output"):
@@ -187,7 +188,7 @@ def _replace(gm: fx.GraphModule, node: fx.Node, call: _Call) -> list[fx.Node]:
     returned = body.graph.output_node().args[0]
     results = [known[value] if isinstance(value, fx.Node) else value for value in returned]
     for at, (index, scatter) in call.written.items():
-        new = known[placeholders[at]]
+        new = known[inputs[at]]
         call.bases[index] = new if scatter is None else scatter(call.bases[index], new)
     results += call.bases
     for user in list(node.users):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,45 +213,37 @@ class Worker:
 WORKER = Worker()
 
 
-class StaticKernels:
-    """Programs for the keys of one graph. `symbol` and `values` pick the keys that are worth it."""
+def is_wanted(symbol: int, values: Collection[int] | None, args: Sequence[Any]) -> bool:
+    """Is this number among the arguments one of these values? All are, where there are none to pick from."""
+    numbers = [arg for arg in args if isinstance(arg, int)]
+    return values is None or any(number in values for number in numbers[symbol : symbol + 1])
 
-    def __init__(
-        self,
-        gm: fx.GraphModule,
-        name: str,
-        static: Sequence[int],
-        contract: Contract,
-        degradations: Degradations,
-        *,
-        cached: bool,
-        symbol: int,
-        values: Sequence[int] | None,
-    ) -> None:
-        self._gm = gm
-        self._name = name
-        self._static = tuple(static)
-        self._contract = contract
-        self._degradations = degradations
-        self._cached = cached
-        self._symbol = symbol
-        self._values = None if values is None else set(values)
+
+@dataclass(frozen=True)
+class StaticKernels:
+    """Programs for the keys of one graph."""
+
+    gm: fx.GraphModule
+    name: str
+    static: tuple[int, ...]
+    contract: Contract
+    degradations: Degradations
+    cached: bool = True
+    wanted: Callable[[Sequence[Any]], bool] = lambda args: True
+    """Are these arguments worth it?"""
 
     def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
         """Start compiling for this key; None when it is not wanted or cannot be sent."""
-        numbers = [arg for arg in args if isinstance(arg, int)]
-        if self._values is not None and not self._values.intersection(
-            numbers[self._symbol : self._symbol + 1]
-        ):
+        if not self.wanted(args):
             return None
-        title, likes = f"{self._name} {key_text(key)}", likes_of(args)
+        title, likes = f"{self.name} {key_text(key)}", likes_of(args)
         try:
-            graph = dump_graph(specialised(self._gm, likes))
+            graph = dump_graph(specialised(self.gm, likes))
         except Exception as error:
-            self._degradations.add(f"static kernels for {title} are not compiled: {_last_line(str(error))}")
+            self.degradations.add(f"static kernels for {title} are not compiled: {_last_line(str(error))}")
             return None
-        order = Order(graph, likes, self._static, self._cached, torch.get_num_threads())
-        job = Job(title, order, self._contract, self._degradations)
+        order = Order(graph, likes, self.static, self.cached, torch.get_num_threads())
+        job = Job(title, order, self.contract, self.degradations)
         WORKER.give(job)
         return job
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from torchair.core.program import Call
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.partition import Partition
 
 
@@ -19,17 +20,12 @@ class Chain:
     _boxed_call = True
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        partitions: Sequence[Partition],
-        runs: Sequence[Call],
-        kind: str,
-        source: str,
+        self, gm: fx.GraphModule, steps: Sequence[tuple[Partition, Call]], kind: str, source: str
     ) -> None:
         self.kind = kind
         self.source = source
-        inputs = gm.graph.find_nodes(op="placeholder")
-        given = [node for each in partitions for node in each.gives]
+        inputs = placeholders(gm)
+        given = [node for each, _ in steps for node in each.gives]
         slots = {node: slot for slot, node in enumerate((*inputs, *given))}
         returned: Any = gm.graph.output_node().args[0]
         self._space = len(given)
@@ -38,7 +34,7 @@ class Chain:
         ]
         kept = {slot for is_slot, slot in self._outputs if is_slot}
         self._steps: list[tuple[Call, list[int], list[int], list[int]]] = []
-        for each, run in reversed(list(zip(partitions, runs, strict=True))):
+        for each, run in reversed(steps):
             takes, gives = [slots[node] for node in each.takes], [slots[node] for node in each.gives]
             last = [slot for slot in (*takes, *gives) if slot not in kept]
             kept.update(last)

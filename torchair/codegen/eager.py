@@ -26,6 +26,7 @@ from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_alias
+from torchair.fxgraph.ends import placeholders, returned
 from torchair.ops import streams
 
 aten = torch.ops.aten
@@ -80,7 +81,8 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     writer = Writer(gm)
     source, names = writer.write()
-    return Boxed("eager", source, load(source, names), partial(standalone, source, names, writer.spelled))
+    run = load(source, names | {"_kept": streams.events_of(gm)})
+    return Boxed("eager", source, run, partial(standalone, source, names, writer.spelled))
 
 
 def standalone(source: str, names: dict[str, Any], spelled: dict[str, str]) -> str | None:
@@ -146,7 +148,7 @@ class Writer:
 
     def write(self) -> tuple[str, dict[str, Any]]:
         """The text, and the globals it runs with."""
-        inputs = graph.placeholders(self.gm)
+        inputs = placeholders(self.gm)
         for node in inputs:
             self.local[node] = self.fresh(node.name)
         dies = self.deaths()
@@ -162,7 +164,7 @@ class Writer:
             else:
                 self.write_node(node)
             self.drop(dies.get(node, ()))
-        results = ", ".join(self.text(value) for value in graph.returned(self.gm))
+        results = ", ".join(self.text(value) for value in returned(self.gm))
         head = ["def program(args):"]
         if inputs:
             head.append(f"    {', '.join(self.local[node] for node in inputs)}, = args")

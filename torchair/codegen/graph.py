@@ -16,6 +16,7 @@ from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decom
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
 
@@ -28,23 +29,6 @@ SCATTERS = (
     aten.diagonal_scatter.default,
     aten.as_strided_scatter.default,
 )
-
-
-def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
-    """The inputs in order."""
-    return list(gm.graph.find_nodes(op="placeholder"))
-
-
-def output(gm: fx.GraphModule) -> fx.Node:
-    """The one output node."""
-    (node,) = gm.graph.find_nodes(op="output")
-    return node
-
-
-def returned(gm: fx.GraphModule) -> Sequence[Any]:
-    """What the graph returns, as a flat sequence of nodes and constants."""
-    value = output(gm).args[0]
-    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def attribute(gm: fx.GraphModule, target: str) -> Any:
@@ -233,9 +217,10 @@ def row_source(row: fx.Node) -> fx.Node | None:
 
     Its memory is one piece, so the row is a window onto it. None where it is anything else.
     """
-    source, shape = row, row.meta["val"].shape
+    source: Any = row
+    shape = row.meta["val"].shape
     while source.target in VIEWS:
-        source = source.args[0]  # type: ignore[assignment]
+        source = source.args[0]
     if not isinstance(source.target, OpOverload) or torch.Tag.pointwise not in source.target.tags:
         return None
     sizes = source.meta["val"].shape

@@ -24,6 +24,7 @@ from torchair.core.torch_private.inductor import (
     stable_cache_keys,
 )
 from torchair.devices import device_row
+from torchair.fxgraph.ends import output, returned
 from torchair.fxgraph.values import device_of
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
@@ -55,7 +56,10 @@ def build(
         gm = graph.prepare(gm, inputs, decomposed=decomposed)
     row = device_row(device)
     largest = sum_products(gm, mode) if tuned and row.tuned and mode is not None else 0
-    wanted |= (row.tuned if largest else {}) | (SEARCH if largest >= SEARCHED else {})
+    if largest:
+        wanted |= row.tuned
+    if largest >= SEARCHED:
+        wanted |= SEARCH
     with (
         inductor_config.patch(known_options(wanted)),
         careful_overlaps(),
@@ -78,8 +82,8 @@ def build(
 
 def keep_output_strides(gm: fx.GraphModule) -> None:
     """Ask Inductor for the strides that FX promised, on every output."""
-    values = graph.returned(gm)
-    graph.output(gm).meta["user_visible_output_idxs"] = [
+    values = returned(gm)
+    output(gm).meta["user_visible_output_idxs"] = [
         index for index, value in enumerate(values) if isinstance(value, fx.Node)
     ]
 

@@ -53,10 +53,9 @@ def build(
     with fake_tracing(mode):
         gm = improve(gm, mode)
     parts = split(gm, static)
-    device = device_of(gm)
     made = library.obtain(parts, mode, backward=backward, inference=inference, kept_only=kept_only)
     host = eager.build(parts.host, inputs).run if parts.host is not None else None
-    return Native(parts, made, device, host, frozen=frozen)
+    return Native(parts, made, host, frozen=frozen)
 
 
 class Native:
@@ -64,9 +63,8 @@ class Native:
 
     kind = "native"
 
-    def __init__(
-        self, parts: Split, made: library.Library, device: torch.device, host: Any, *, frozen: bool
-    ) -> None:
+    def __init__(self, parts: Split, made: library.Library, host: Any, *, frozen: bool) -> None:
+        device = device_of(parts.library)
         self.source = made.source
         self._path = made.path
         self._device = device

@@ -9,7 +9,7 @@ import torch
 
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
-from torchair.core.program import Program
+from torchair.core.program import Call, Program
 
 CHECKED = "expected size"
 """How the error of a check in Inductor's code begins."""
@@ -44,8 +44,8 @@ class Boxed:
 
 
 class Anchored:
-    """A program that is right while some inputs begin at one place of their storage; another, of the first
-    `count` inputs, serves where they do not. It is made when it is needed.
+    """A program that is right while some inputs begin at one place of their storage; another, made when it is
+    needed, serves where they do not.
     """
 
     _boxed_call = True
@@ -54,16 +54,14 @@ class Anchored:
         self,
         program: Program,
         offsets: dict[int, int],
-        other: Callable[[], Program],
-        count: int,
+        other: Callable[[], Call],
         degradations: Degradations,
     ) -> None:
         self.program = program
         self.kind = program.kind
         self._offsets = tuple(offsets.items())
         self._make = other
-        self._count = count
-        self._other: Program | None = None
+        self._other: Call | None = None
         self._degradations = degradations
 
     @property
@@ -81,7 +79,7 @@ class Anchored:
                         here=True,
                     )
                     self._other = self._make()
-                return self._other(args[: self._count])
+                return self._other(args)
         return self.program(args)
 
 

@@ -23,6 +23,7 @@ from torchair.core.expressions import expression_nodes
 from torchair.core.torch_private.fake import disable_modes, free_symbols, lower_bound
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.ends import output, placeholders, returned
 from torchair.fxgraph.values import device_of
 
 aten = torch.ops.aten
@@ -52,11 +53,11 @@ class Split:
 def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
     """Cut `gm`, which is ours to change."""
     parts = Split(gm, [])
-    outputs = list(graph.returned(gm))
+    outputs = list(returned(gm))
     _place_outputs(parts, outputs)
     parts.host = _host_graph(gm, [v for v, place in zip(outputs, parts.places, strict=True) if not place[0]])
     native = list(dict.fromkeys(v for v, place in zip(outputs, parts.places, strict=True) if place[0]))
-    graph.output(gm).args = (tuple(native),)
+    output(gm).args = (tuple(native),)
     gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     if not native and not any(written_by(node) for node in gm.graph.nodes):
         raise NotPossible("the graph computes no tensor, so there is nothing to compile")
@@ -169,7 +170,7 @@ def _replace_by_literal(node: fx.Node, value: torch.Tensor) -> None:
 
 def _assign_inputs(parts: Split, static: set[int]) -> None:
     """Who gets each input: bound, passed, read from a size, or nobody."""
-    nodes = graph.placeholders(parts.library)
+    nodes = placeholders(parts.library)
     start = next(node for node in parts.library.graph.nodes if node.op != "placeholder")
     numbers: list[tuple[int, fx.Node]] = []
     tensors: list[fx.Node] = []
@@ -242,7 +243,7 @@ def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
             f"input {node.name} is a number that may be negative and is no tensor's size",
             next="pass it as a tensor, or use codegen inductor",
         )
-    last = graph.placeholders(parts.library)[-1]
+    last = placeholders(parts.library)[-1]
     with node.graph.inserting_after(last):
         carrier = node.graph.placeholder(f"carrier_{index}")
     device = device_of(parts.library)

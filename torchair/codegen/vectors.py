@@ -28,7 +28,7 @@ def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
     largest = 0
     for node in list(gm.graph.nodes):
         if node.target in PRODUCTS and _has_vector(node):
-            largest = max(largest, *(int(factor.meta["val"].numel()) for factor in node.args[-2:]))
+            largest = max(largest, *(factor.meta["val"].numel() for factor in _factors(node)))
             with gm.graph.inserting_before(node):
                 made = _sum_of_products(node, partial(add_call, gm.graph, fake_mode))
             made.meta = {**node.meta, "val": made.meta["val"]}
@@ -39,8 +39,12 @@ def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
     return largest
 
 
+def _factors(node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    return node.args[-2:]  # type: ignore[return-value]
+
+
 def _has_vector(node: fx.Node) -> bool:
-    value, (left, right) = node.meta["val"], (factor.meta["val"] for factor in node.args[-2:])
+    value, (left, right) = node.meta["val"], (factor.meta["val"] for factor in _factors(node))
     sizes = (*left.shape, *right.shape)
     is_known = all(isinstance(size, int) for size in sizes)
     return is_known and value.dtype in COMPUTED_AS and value.is_contiguous() and 1 in value.shape[-2:]
@@ -60,10 +64,12 @@ def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
     def wide(factor: Any) -> fx.Node:
         return factor if dtype is value.dtype else call(prims.convert_element_type.default, factor, dtype)
 
-    left, right = wide(_realised(node.args[-2], call)), wide(node.args[-1])
+    left, right = _factors(node)
+    left, right = wide(_realised(left, call)), wide(right)
     left, right = call(aten.unsqueeze.default, left, rank), call(aten.unsqueeze.default, right, rank - 2)
     result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, left, right), [rank - 1])
-    beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
+    options: dict[str, Any] = dict(node.kwargs)
+    beta, alpha = options.get("beta", 1), options.get("alpha", 1)
     if alpha != 1:
         result = call(aten.mul.Tensor, result, alpha)
     if len(node.args) == 3 and beta != 0:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import cpu, graph
+from torchair.codegen import cpu
 from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.inductor import joint_graph_passes
 from torchair.fxgraph.effects import makes_views
+from torchair.fxgraph.ends import output, returned
 from torchair.fxgraph.symbols import equal
 from torchair.fxgraph.values import device_of, twin_on
 
@@ -21,7 +22,7 @@ aten = torch.ops.aten
 def improve(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> fx.GraphModule:
     """Inductor's passes and ours. Outputs keep their strides."""
     known = set(gm.graph.nodes)
-    promised = [value.meta.get("val") if isinstance(value, fx.Node) else None for value in graph.returned(gm)]
+    promised = [value.meta.get("val") if isinstance(value, fx.Node) else None for value in returned(gm)]
     gm = joint_graph_passes(gm, device_of(gm))
     _keep_strides(gm, promised, known)
     cpu.add_bias_later(gm, fake_mode)
@@ -33,7 +34,7 @@ def _keep_strides(gm: fx.GraphModule, promised: list[Any], known: Collection[fx.
     """Copy what now lies otherwise. (On CUDA a product may be computed wider than it is, where that measures
     faster; it is a window of the wider one then.)
     """
-    end, outputs = graph.output(gm), list(graph.returned(gm))
+    end, outputs = output(gm), list(returned(gm))
     for index, (node, value) in enumerate(zip(outputs, promised, strict=True)):
         is_tensor = isinstance(node, fx.Node) and isinstance(value, torch.Tensor)
         if not is_tensor or _viewed(node) in known or _has_strides(node, value):
@@ -41,7 +42,7 @@ def _keep_strides(gm: fx.GraphModule, promised: list[Any], known: Collection[fx.
         with gm.graph.inserting_before(end):
             outputs[index] = gm.graph.call_function(aten.clone.default, (node,))
         outputs[index].meta = {**node.meta, "val": twin_on(value, value.device)}
-    if outputs != list(graph.returned(gm)):
+    if outputs != list(returned(gm)):
         end.args = (tuple(outputs),)
         gm.recompile()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,43 +17,33 @@ from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.debug.deadlock import check_trace
 from torchair.debug.files import FILE_MODE, make_folder
-from torchair.devices import Device
+from torchair.devices import device_row
 
 
+@dataclass(frozen=True)
 class TraceFiles(Observer):
     """Writes the trace of every recording of one FX graph; with `checks`, looks for deadlocks in it."""
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        row: Device,
-        device: torch.device,
-        degradations: Degradations,
-        *,
-        checks: bool,
-    ) -> None:
-        self._name = name
-        self._folder = folder
-        self._row = row
-        self._device = device
-        self._degradations = degradations
-        self._checks = checks
-        self._ids = itertools.count()
+    name: str
+    device: torch.device
+    folder: Path
+    degradations: Degradations
+    checks: bool
+    _ids: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def recorded(self, graph: Any) -> None:
         """Advice only: a graph that cannot be written or checked is recorded all the same."""
         try:
-            path = make_folder(self._folder) / self._file_name()
+            path = make_folder(self.folder) / self._file_name()
             graph.debug_dump(str(path))
             path.chmod(FILE_MODE)
-            if self._checks:
-                check_trace(path, self._row.vector_cores(self._device))
+            if self.checks:
+                check_trace(path, device_row(self.device).vector_cores(self.device))
         except Exception as error:
-            missing = "a recording has no trace" + (", and no deadlock check" if self._checks else "")
-            self._degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")
+            missing = "a recording has no trace" + (", and no deadlock check" if self.checks else "")
+            self.degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")
 
     def _file_name(self) -> str:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S%f")
-        place = f"rank_{self._device.index or 0}_pid_{os.getpid()}"
-        return f"{self._name}_id_{next(self._ids)}_{place}_ts_{stamp}.json"
+        place = f"rank_{self.device.index or 0}_pid_{os.getpid()}"
+        return f"{self.name}_id_{next(self._ids)}_{place}_ts_{stamp}.json"

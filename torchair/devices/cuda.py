@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchair.devices.graphs import GraphDevice
-from torchair.devices.head import Copy, Head, Refused
+from torchair.devices.head import Calls, Copy, Head, Refused
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
@@ -94,15 +94,9 @@ class Runtime:
         nodes = [found.get(target.data_ptr(), 0) for target, _ in copies]
         if not all(nodes):
             raise Refused("a copy is not among the nodes of its graph")
-        return Head(
-            copies,
-            nodes,
-            graph=graph.raw_cuda_graph_exec(),
-            setter=self._address("cudaGraphExecMemcpyNodeSetParams1D"),
-            kind=DEVICE_TO_DEVICE,
-            guard=guard,
-            forget_error=self._address("cudaGetLastError"),
-        )
+        setter, forget = map(self._address, ("cudaGraphExecMemcpyNodeSetParams1D", "cudaGetLastError"))
+        calls = Calls(setter, DEVICE_TO_DEVICE, guard, forget)
+        return Head(copies, nodes, graph.raw_cuda_graph_exec(), calls)
 
     def _address(self, name: str) -> int:
         return ctypes.cast(self._calls[name], ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,29 +30,31 @@ class Refused(RuntimeError):
     """The runtime does not let a graph copy its inputs, or not from there."""
 
 
+@dataclass(frozen=True)
+class Calls:
+    """How a runtime gives a copy in a graph another source."""
+
+    setter: int
+    """The address of its `SETTER`."""
+    kind: int
+    """What that takes for a copy on the device."""
+    guard: Callable[[], AbstractContextManager[Any]]
+    """Makes the device of the graph the current one."""
+    forget_error: int = 0
+    """The address of its `FORGET`; 0 for none."""
+
+
 class Head:
     """The copies of one graph, and how each is given another source."""
 
-    def __init__(
-        self,
-        copies: Sequence[Copy],
-        nodes: Sequence[int],
-        *,
-        graph: int,
-        setter: int,
-        kind: int,
-        guard: Callable[[], AbstractContextManager[Any]],
-        forget_error: int = 0,
-    ) -> None:
+    def __init__(self, copies: Sequence[Copy], nodes: Sequence[int], graph: int, calls: Calls) -> None:
         self.targets = [target for target, _ in copies]
         self.sources = array("Q", [source.data_ptr() for _, source in copies])  # where each copies from now
         self.nodes = list(nodes)
         self.graph = graph
-        self.setter = setter
-        self.kind = kind
-        self.forget_error = forget_error  # address of a call to make after one that failed; 0 for none
-        self._set = SETTER(setter)
-        self._guard = guard
+        self.setter, self.kind, self.forget_error = calls.setter, calls.kind, calls.forget_error
+        self._set = SETTER(calls.setter)
+        self._guard = calls.guard
 
     def point(self, sources: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy from these from now on. What it returns must stay until the graph was launched."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
@@ -48,49 +48,72 @@ def interpret(
 
     `parts` are the sub-graphs that its ops may name: those of the main graph.
     """
-    parts = graph.subgraphs if parts is None else parts
-
-    def run_part(part: Graph, given: list[Any]) -> list[Any]:
-        return interpret(part, given, device, observe, parts)
-
-    values: dict[Tensor, Value] = {}
-    # Results that share memory with an argument where FX promised that they do not: copied before it changes.
-    kept: dict[Tensor, Value] = {}
-    returned = {result.tensor for result in graph.results if isinstance(result, TensorResult)}
-    owned = {memory_of(arg) for arg in args if isinstance(arg, torch.Tensor)}
-
-    def shares(value: Value) -> TypeGuard[torch.Tensor]:
-        return isinstance(value, torch.Tensor) and memory_of(value) in owned
-
+    run = _Run(graph, args, device, graph.subgraphs if parts is None else parts, observe)
     with torch.no_grad():
         for op in writes_last(graph):
-            if op.type == OUTPUT_TYPE:
-                continue
-            if writes_argument(op):
-                _keep_apart(op, values)
-            if op.type in INPUT_TYPES:
-                made = [feed_value(graph.feeds[op.name], args)]
-            elif op.subgraphs:
-                called = [parts[name] for name in op.subgraphs]
-                given = [
-                    _argument(values[tensor], takes_number(op, number, called[0]), device)
-                    for number, tensor in enumerate(op.inputs)
-                ]
-                made = flat_values(run_control(op, given, called, run_part))
-            else:
-                made = evaluate(op, values, device)
-            values.update(zip(op.outputs, made, strict=True))
-            if op.type == "Const":
-                owned.update(memory for value in made if (memory := memory_of(value)) is not None)
-            kept.update(
-                (tensor, value.clone())
-                for tensor, value in zip(op.outputs, made, strict=True)
-                if tensor in returned and shares(value)
-            )
-            if observe is not None:
-                observe(op, made)
+            if op.type != OUTPUT_TYPE:
+                run.step(op)
+        return run.results()
+
+
+@dataclass(eq=False)
+class _Run:
+    """One run of one graph: the values so far."""
+
+    graph: Graph
+    args: Sequence[Any]
+    device: torch.device
+    parts: Mapping[str, Graph]
+    observe: Observer | None
+
+    def __post_init__(self) -> None:
+        self._values: dict[Tensor, Value] = {}
+        # Results that share memory with an argument where FX promised that they do not: copied before it
+        # changes.
+        self._kept: dict[Tensor, Value] = {}
+        self._returned = {result.tensor for result in self.graph.results if isinstance(result, TensorResult)}
+        self._owned = {memory_of(arg) for arg in self.args if isinstance(arg, torch.Tensor)}
+
+    def step(self, op: Op) -> None:
+        """Run one op."""
+        if writes_argument(op):
+            _keep_apart(op, self._values)
+        made = self._made(op)
+        self._values.update(zip(op.outputs, made, strict=True))
+        if op.type == "Const":
+            self._owned.update(memory for value in made if (memory := memory_of(value)) is not None)
+        self._kept.update(
+            (tensor, value.clone())
+            for tensor, value in zip(op.outputs, made, strict=True)
+            if tensor in self._returned and self._shares(value)
+        )
+        if self.observe is not None:
+            self.observe(op, made)
+
+    def _made(self, op: Op) -> list[Value]:
+        if op.type in INPUT_TYPES:
+            return [feed_value(self.graph.feeds[op.name], self.args)]
+        if not op.subgraphs:
+            return evaluate(op, self._values, self.device)
+        called = [self.parts[name] for name in op.subgraphs]
+        given = [
+            _argument(self._values[tensor], takes_number(op, number, called[0]), self.device)
+            for number, tensor in enumerate(op.inputs)
+        ]
+        return flat_values(run_control(op, given, called, self._run_part))
+
+    def _run_part(self, part: Graph, given: list[Any]) -> list[Any]:
+        return interpret(part, given, self.device, self.observe, self.parts)
+
+    def _shares(self, value: Value) -> TypeGuard[torch.Tensor]:
+        return isinstance(value, torch.Tensor) and memory_of(value) in self._owned
+
+    def results(self) -> list[Any]:
+        """What FX returns."""
+        graph, args = self.graph, self.args
         reader = Binding(_fakes(graph, len(args))).reader(args)
-        made = [read(result, values | kept, args, device, reader) for result in graph.results]
+        values = self._values | self._kept
+        made = [read(result, values, args, self.device, reader) for result in graph.results]
         return _laid_out(graph.results, made, reader)
 
 

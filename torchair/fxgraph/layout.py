@@ -30,6 +30,7 @@ from torchair.core.torch_private.fake import statically_known_true
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.effects import mutates, returns_views
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.symbols import Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]
@@ -85,7 +86,7 @@ class Layout:
 
 def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
     """The promise of each output of a functional graph; None for what is no strided tensor."""
-    inputs = list(gm.graph.find_nodes(op="placeholder"))
+    inputs = placeholders(gm)
     index = {node: place for place, node in enumerate(inputs)}
     storages: dict[int, int] = {}
     returned: Any = gm.graph.output_node().args[0]
@@ -117,7 +118,7 @@ def leave_out(
 
 def new_values(gm: fx.GraphModule) -> Iterator[tuple[int, Any]]:
     """The inputs that a functional graph writes at its end, and what it writes there."""
-    index = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    index = {node: place for place, node in enumerate(placeholders(gm))}
     for copy in _calls(gm, torch.ops.aten.copy_.default):
         target: Any = copy.args[0]
         if target in index:
@@ -216,7 +217,7 @@ ABSOLUTE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter
 def absolute_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
     """The inputs whose place in their storage decides what the graph reads, and a node that asks for it."""
     found: dict[int, fx.Node] = {}
-    inputs = {node: place for place, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    inputs = {node: place for place, node in enumerate(placeholders(gm))}
     for target in ABSOLUTE:
         for node in _calls(gm, target):
             root, _ = root_of(cast(fx.Node, node.args[0]))

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from torchair.fxgraph.effects import draws, mutates, written_by
+from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of, viewed_by
 from torchair.fxgraph.symbols import unbacked_in
 
@@ -50,7 +51,7 @@ def partition(gm: fx.GraphModule, needs_host: Callable[[fx.Node], bool]) -> list
         for on_host, group in _groups(gm.graph, needs_host)
     ]
     # Sizes are written in these: whoever has them need not work them out.
-    symbols = [node for node in gm.graph.find_nodes(op="placeholder") if _is_symbol(node)]
+    symbols = [node for node in placeholders(gm) if _is_symbol(node)]
     wanted = set(returned)
     takes: list[tuple[fx.Node, ...]] = []
     for _, group in groups:

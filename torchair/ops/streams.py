@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import fx
@@ -49,8 +50,14 @@ MARKERS = {
 }
 MAIN = "default"
 
+EVENT = "event"
+"""Meta of a node: the event that it records, made for this graph. Who runs the graph keeps it."""
+
+# Streams (one per label and device) and events that users name stay for the life of the process; events that
+# are made for a graph go with it.
 _streams: dict[tuple[str, Any, str], Any] = {}
-_events: dict[bool, dict[str, Event]] = {False: {}, True: {}}
+_events: dict[bool, MutableMapping[str, Event]] = {False: {}, True: WeakValueDictionary()}
+_naming = threading.Lock()
 _graphs = itertools.count()
 _here = threading.local()
 
@@ -83,10 +90,14 @@ class Event:
 
 
 def create_event(tag: str, created_inside: bool = False) -> Event:
-    """A new named event; users' names and those the compiler makes are two tables."""
-    if tag in _events[created_inside]:
-        raise ValueError(f"there is an event {tag!r} already")
-    return _events[created_inside].setdefault(tag, Event())
+    """A new named event; users' names and those the compiler makes are two tables. One that the compiler
+    makes is gone when nobody keeps it any more.
+    """
+    with _naming:
+        if tag in _events[created_inside]:
+            raise ValueError(f"there is an event {tag!r} already")
+        made = _events[created_inside][tag] = Event()
+        return made
 
 
 def find_event(tag: str, created_inside: bool = False) -> Event:
@@ -138,9 +149,10 @@ def labelled_stream(label: str, priority: int = 0) -> Any:
         return entry_stream()
     module = device_module()
     key = (module.__name__, module.current_device(), label)
-    if key not in _streams:
-        _streams[key] = module.Stream(priority=priority)
-    return _streams[key]
+    with _naming:
+        if key not in _streams:
+            _streams[key] = module.Stream(priority=priority)
+        return _streams[key]
 
 
 def stream_by_identity(stream_id: str, device_index: str, device_type: str) -> Any:
@@ -297,6 +309,11 @@ STREAM_WAIT = _named("tagged_stream_wait_stream")
 KEEP = _named("record_tagged_stream", "record_tagged_on_stream")
 EVENTS = RECORD | WAIT | EVENT_RECORD | EVENT_WAIT | EVENT_RECORD_ON | EVENT_WAIT_ON | STREAM_WAIT
 ALL = SCOPES | EVENTS | KEEP
+
+
+def events_of(gm: fx.GraphModule) -> list[Event]:
+    """The events that were made for this graph."""
+    return [node.meta[EVENT] for node in gm.graph.nodes if EVENT in node.meta]
 
 
 def attributes(enter: fx.Node) -> dict[str, Any]:

@@ -21,8 +21,7 @@ _TO_FILTER = {2: ge.Conv2DBackpropFilter, 3: ge.Conv3DBackpropFilter}
 class Window:
     """Stride, padding, dilation and output padding of a convolution, with two spatial dims at least."""
 
-    def __init__(self, x, weight, stride, padding, dilation, output_padding, groups):
-        given = (stride, padding, dilation, output_padding)
+    def __init__(self, x, weight, given, groups):
         if any(isinstance(part, Tensor) for part in (*given, groups)):
             raise NotImplementedError("a stride, padding or dilation is a symbol")
         spatial = weight.rank - 2
@@ -96,7 +95,7 @@ def convolution(
     """One to three spatial dims, also transposed."""
     if isinstance(padding, Tensor) and not transposed:
         input, padding = padded(input, padding), [0] * (weight.rank - 2)
-    window = Window(input, weight, stride, padding, dilation, output_padding, groups)
+    window = Window(input, weight, (stride, padding, dilation, output_padding), groups)
     input, weight = (window.widen(x) for x in promote(input, weight, to=meta_outputs.dtype))
     bias = None if bias is None else cast(bias, meta_outputs.dtype)
     if not transposed:
@@ -113,7 +112,7 @@ def convolution_backward(
     output_mask, *, used,
 ):  # fmt: skip
     """The gradients of input, weight and bias; when transposed, data and gradient swap their parts."""
-    window = Window(input, weight, stride, padding, dilation, output_padding, groups)
+    window = Window(input, weight, (stride, padding, dilation, output_padding), groups)
     grad, input, weight = (window.widen(x) for x in (grad_output, input, weight))
     wanted = [a and b for a, b in zip(used, output_mask, strict=True)]
     made: list[Tensor | None] = [None, None, None]

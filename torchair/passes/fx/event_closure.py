@@ -62,7 +62,7 @@ def _fork(graph: fx.Graph, prefix: str) -> fx.Node:
     """The event on the graph's own stream, before anything else."""
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
-        return graph.call_function(ops.tagged_event_record.default, (_event(f"{prefix}_{first.name}"), True))
+        return _record(graph, ops.tagged_event_record.default, f"{prefix}_{first.name}")
 
 
 def _close_identity(
@@ -71,9 +71,9 @@ def _close_identity(
     index, device, kind = identity
     with graph.inserting_after(start):
         graph.call_function(ops.tagged_event_wait_on_stream.default, (start.args[0], *identity, True))
-    tag = _event(f"{prefix}_stream_id_{index}_device_index_{device}_device_type_{kind}")
+    tag = f"{prefix}_stream_id_{index}_device_index_{device}_device_type_{kind}"
     with graph.inserting_before(output):
-        graph.call_function(ops.tagged_event_record_on_stream.default, (tag, *identity, True))
+        _record(graph, ops.tagged_event_record_on_stream.default, tag, *identity)
         graph.call_function(ops.tagged_event_wait.default, (tag, True))
 
 
@@ -85,9 +85,9 @@ def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, 
     with graph.inserting_after(scopes[0][0]):
         graph.call_function(ops.tagged_event_wait.default, (start.args[0], True))
     last = scopes[-1][1]
-    tag = _event(f"{prefix}_{last.name}")
+    tag = f"{prefix}_{last.name}"
     with graph.inserting_before(last):
-        graph.call_function(ops.tagged_event_record.default, (tag, True))
+        _record(graph, ops.tagged_event_record.default, tag)
     with graph.inserting_before(output):
         graph.call_function(ops.tagged_event_wait.default, (tag, True))
 
@@ -106,6 +106,8 @@ def _blocks(graph: fx.Graph, label: str) -> list[tuple[fx.Node, fx.Node]]:
     return found
 
 
-def _event(tag: str) -> str:
-    streams.create_event(tag, created_inside=True)
-    return tag
+def _record(graph: fx.Graph, op: Any, tag: str, *identity: Any) -> fx.Node:
+    """Record a new event of that name."""
+    node = graph.call_function(op, (tag, *identity, True))
+    node.meta[streams.EVENT] = streams.create_event(tag, created_inside=True)
+    return node

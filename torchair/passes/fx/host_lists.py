@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.fxgraph.ends import placeholders
 from torchair.passes.run import PassContext
 
 # Op -> its twin that takes tensors, and the arguments that are lists in the one and tensors in the other.
@@ -34,7 +35,7 @@ Rule = tuple[tuple[str, int], ...]
 
 def move_host_lists(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Each op whose lists hold graph inputs reads them from new inputs instead, one for equal lists."""
-    order = {node: index for index, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    order = {node: index for index, node in enumerate(placeholders(gm))}
     made: dict[tuple[Rule, torch.device], fx.Node] = {}
     changed = 0
     for node in list(gm.graph.nodes):
@@ -75,7 +76,7 @@ def _input(
     known = made.get((rule, device))
     if known is not None:
         return known
-    last = list(gm.graph.find_nodes(op="placeholder"))[-1]
+    last = placeholders(gm)[-1]
     mode = next(
         mode
         for node in gm.graph.nodes

@@ -1,0 +1,25 @@
+"""Where an FX graph begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import fx
+
+
+def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    """The inputs in order."""
+    return list(gm.graph.find_nodes(op="placeholder"))
+
+
+def output(gm: fx.GraphModule) -> fx.Node:
+    """The one output node."""
+    (node,) = gm.graph.find_nodes(op="output")
+    return node
+
+
+def returned(gm: fx.GraphModule) -> Sequence[Any]:
+    """What the graph returns, as a flat sequence of nodes and constants."""
+    value = output(gm).args[0]
+    return value if isinstance(value, (list, tuple)) else (value,)
