@@ -12,7 +12,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 from array import array
@@ -33,6 +32,7 @@ from torchair.core.torch_private.memory import same_addresses, storage_use_count
 
 NAME = "torchair_quick"
 SOURCE = Path(__file__).with_suffix(".cpp")
+BUILDER = Path(__file__).with_name("quick_build.py")
 BUILD_SECONDS = 300
 SWITCH = "TORCHAIR_EXTENSION"
 """Environment variable: off, replays ask about their inputs in Python, and nothing is built."""
@@ -285,19 +285,18 @@ def built() -> Path:
 
 def build(path: Path) -> None:
     """Compile; the library appears whole or not at all."""
-    root = Path(torch.__file__).parent
-    includes = [root / "include", root / "include/torch/csrc/api/include", sysconfig.get_paths()["include"]]
+    compiler = get_cpp_compiler()
     with tempfile.TemporaryDirectory(prefix="making_", dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        command = [
-            get_cpp_compiler(), "-O2", "-std=c++20", "-shared", "-fPIC", "-w",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-            *(f"-I{include}" for include in includes),
-            str(SOURCE), "-o", str(made), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+        done = subprocess.run(
+            [sys.executable, str(BUILDER), str(SOURCE), NAME, folder],
+            cwd=folder,  # setuptools reads the project files that it finds where it runs
+            env=os.environ | {"CC": compiler, "CXX": compiler},
+            capture_output=True,
+            text=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
         if done.returncode:
             lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
-            # The first line only says in which function it is.
-            raise RuntimeError(f"{command[0]}: {next((s for s in lines if ' error: ' in s), lines[0])}")
-        os.replace(made, path)
+            raise RuntimeError(f"{compiler}: {next((s for s in lines if ' error: ' in s), lines[-1])}")
+        os.replace(Path(folder) / f"{NAME}.so", path)

@@ -1,0 +1,25 @@
+"""Builds an extension as torch does, in a process of its own: `python quick_build.py SOURCE NAME FOLDER`.
+
+Nothing of torchair is imported here, so that it is as quick as a compiler is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+
+def main(source: str, name: str, folder: str) -> None:
+    """Compile one source to `FOLDER/NAME.so`."""
+    setup(
+        name=name,
+        ext_modules=[CppExtension(name, [source], extra_compile_args=["-O2", "-g0", "-w"])],
+        cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False, no_python_abi_suffix=True)},
+        script_args=["--quiet", "build_ext", "--build-lib", folder, "--build-temp", folder],
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
