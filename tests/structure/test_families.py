@@ -1,4 +1,4 @@
-"""Tables of files in the developer's pages: one row for each file of a folder, and none for a file that went."""
+"""Tables of files in the developer's pages: one row for each file of a folder, none for a file that went."""
 
 from __future__ import annotations
 

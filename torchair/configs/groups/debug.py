@@ -133,6 +133,6 @@ class DebugConfig(Group):
     )
     deadlock_check = Option(
         False,
-        "The same as `capture.deadlock_check`, for both modes; a warning says where there is nothing to search.",
+        "The same as `capture.deadlock_check`, for both modes; where there is nothing to search, a warning.",
         engine=local("deadlock_check"),
     )
