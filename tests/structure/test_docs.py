@@ -23,7 +23,7 @@ from torchair.core.degraded import STRICT
 
 REFERENCE = ROOT / "docs/reference"
 # About files and words, not about code to run.
-PAGES_WITHOUT_CODE = ("architecture", "glossary")
+PAGES_WITHOUT_CODE = ("architecture", "families", "glossary")
 PAGES_THAT_RUN = [
     ROOT / "README.md",
     *sorted((ROOT / "docs/guide").glob("*.md")),

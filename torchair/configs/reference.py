@@ -1,7 +1,4 @@
-"""The options page, made from the rows.
-
-`python -m torchair.configs.reference > docs/reference/options.md` writes it.
-"""
+"""The options page, made from the rows; `make docs` writes it."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from torchair.configs.option import (
 
 INTRO = """# Options
 
-Made by `python -m torchair.configs.reference`; edit the rows in `torchair/configs/groups/` instead.
+Made by `make docs`; edit the rows in `torchair/configs/groups/` instead.
 
 Every option is checked when it is assigned. `config.group.option` reads as an option object: `.value` is
 the value as text, `.raw` the plain Python value, `.default` and `.optional` what the tables below say; `del

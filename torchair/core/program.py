@@ -15,7 +15,7 @@ class Program(Protocol):
 
     @property
     def kind(self) -> str:
-        """`eager`, `inductor`, `native` or `reference`."""
+        """`eager`, `inductor`, `native`, `reference`, or `fx`: the graph as FX runs it."""
         ...
 
     @property

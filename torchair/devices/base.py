@@ -39,7 +39,7 @@ class Graph(Protocol):
 
 
 class Device:
-    """A kind of device. One object per kind, in `DEVICES`; a device is a file with a subclass."""
+    """A kind of device. A file has one object of it, `DEVICE`; what differs is a subclass."""
 
     has_graphs = False
     """Is there such a thing as a device graph?"""

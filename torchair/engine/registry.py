@@ -82,8 +82,8 @@ def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
 
 
 def host_kernels(rows: Mapping[str, Fn]) -> None:
-    """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host]`, used when every input is a
-    host value.
+    """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host] | None`, used when every input
+    is a host value; where it gives None, the ordinary kernel computes.
     """
     for op, fn in rows.items():
         assert op not in _host_kernels, f"{op} has two host kernels"

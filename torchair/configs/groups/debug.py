@@ -133,6 +133,6 @@ class DebugConfig(Group):
     )
     deadlock_check = Option(
         False,
-        "The same as `capture.deadlock_check`; graph mode has no recordings, which a log line says.",
+        "The same as `capture.deadlock_check`, for both modes; where there is nothing to search, a warning.",
         engine=local("deadlock_check"),
     )
