@@ -24,7 +24,7 @@ from torchair.configs.reading import paths_read
 from torchair.core.degraded import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.devices import device_row
-from torchair.passes import CAPTURE_PASSES, FX_PASSES
+from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
 
 @torch.library.custom_op("airtest::loud", mutates_args=())
@@ -177,7 +177,8 @@ def test_explain_names_the_users_arguments_and_host_ops() -> None:
 
 def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
     flat = flat_names(OptionTree, ex=True)
-    switches = {flat[step.on].removeprefix("!") for step in (*FX_PASSES, *CAPTURE_PASSES) if step.on in flat}
+    steps = (*FX_PASSES, *LOWERED_PASSES, *CAPTURE_PASSES, *GE_PASSES)
+    switches = {flat.get(step.on, step.on).removeprefix("!") for step in steps if step.on}
     acting = switches | paths_read(Settings) | paths_read(Policy)
     for path, row in walk(OptionTree):
         assert row.acts == (row.hint or path in acting), path

@@ -6,9 +6,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from torchair.capture.compiled import Compiled
+from torchair.capture.key import key_text
 from torchair.capture.pending import Pending
 from torchair.capture.record import Recording
 from torchair.capture.report import Book
+from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
 
 MAX_NEW = 32  # calls in a row whose sizes are not recorded, and nobody is told
@@ -79,7 +81,7 @@ class Entries:
         self._asked[key] += 1
         policy = self._compiled.policy
         is_warm_up = self._asked[key] <= policy.warm_up
-        dropped = "its recording was dropped at capture_limit" if self._drops[key] else "new sizes"
+        dropped = "its recording was dropped for others" if self._drops[key] else "new sizes"
         self._book.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
         self._fresh += 1
         if self._fresh == MAX_NEW and policy.counts and not self.dropped:
@@ -115,6 +117,7 @@ class Entries:
     def _drop_oldest(self) -> None:
         key, entry = self._entries.popitem(last=False)
         self.dropped += 1
+        logger.info("%s: %s is dropped, %d keys stay", self._compiled.name, key_text(key), len(self._entries))
         if len(self._drops) > REMEMBERED:
             self._drops.clear()
         self._drops[key] += 1

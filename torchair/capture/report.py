@@ -19,7 +19,6 @@ class Book:
         self.name = name
         self.recaptures: Counter[tuple[Cause, str]] = Counter()
         self.direct: Counter[str] = Counter()
-        self.notes: Counter[str] = Counter()
 
     def keys(self, count: int) -> None:
         """The number of keys that have a recording now."""
@@ -113,7 +112,7 @@ class Report:
         lines += [f"run directly {n} times: {what}" for what, n in self.direct.items()]
         lines += [f"less than promised: {text}" for text in self.degradations]
         if self.dropped:
-            lines.append(f"dropped {self.dropped} recordings, least recently used first")
+            lines.append(f"dropped {self.dropped} keys with their recordings, least recently used first")
         lines += [str(part) for part in self.parts]
         return "\n".join(lines)
 

@@ -34,7 +34,7 @@ FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
     Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass"),
     # Before anything is written in place: a constant is the same in every call.
-    Step(move_host_constants, quiet=True),
+    Step(move_host_constants, after=(user_pre_pass,), quiet=True),
     # One spelling of each idea for everything below; memory first, while views still say whose it is.
     # Where the ops themselves run, autograd asks an output by which views it came from its input.
     Step(root_as_strided, unless="runs_its_ops", quiet=True),
