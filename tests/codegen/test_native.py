@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tests.codegen.tracing import Traced, trace
-from torchair.codegen import build, library
+from torchair.codegen import How, build, library
 from torchair.codegen.split import split
 from torchair.core.errors import DegradedWarning, NotPossible
 from torchair.core.folder import cache_folder
@@ -33,7 +33,7 @@ def test_rebinding_and_the_second_build(monkeypatch: pytest.MonkeyPatch) -> None
     w, b = torch.nn.Parameter(torch.randn(8, 4)), torch.nn.Parameter(torch.randn(8))
     x = torch.randn(3, 4)
     first = traced_layer()
-    program = build("native", first.gm, first.inputs, static=[0, 1])
+    program = build("native", first.gm, first.inputs, How(static=[0, 1]))
     torch.testing.assert_close(program([w, b, x])[0], layer(w, b, x).detach())
     with torch.no_grad():
         w.mul_(2)
@@ -47,7 +47,7 @@ def test_rebinding_and_the_second_build(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(library, "_compile", _no_compiler)
     again = traced_layer()
-    second = build("native", again.gm, again.inputs, static=[0, 1], frozen=True)
+    second = build("native", again.gm, again.inputs, How(static=[0, 1], frozen=True))
     torch.testing.assert_close(second([w, b, x])[0], layer(w, b, x).detach())
     before = layer(w, b, x).detach()
     w.data = torch.randn(8, 4)
@@ -125,7 +125,7 @@ def test_a_number_that_is_no_size_travels_as_a_length() -> None:
 
 def test_a_program_can_be_dropped() -> None:
     traced = traced_layer()
-    program = build("native", traced.gm, traced.inputs, static=[0, 1])
+    program = build("native", traced.gm, traced.inputs, How(static=[0, 1]))
     program([torch.randn(8, 4), torch.randn(8), torch.randn(5, 4)])
     gone = weakref.ref(program)
     del program
@@ -146,7 +146,7 @@ def test_cuda() -> None:
         return [y, updated.sum(1)]
 
     traced = trace(fn, w, b, cache, x, dynamic=[3])
-    program = build("native", traced.gm, traced.inputs, static=[0, 1, 2])
+    program = build("native", traced.gm, traced.inputs, How(static=[0, 1, 2]))
     for batch in (5, 9):
         x = torch.randn(batch, 4, device="cuda")
         y, _ = program([w, b, cache, x])

@@ -11,7 +11,7 @@ from torch.testing import make_tensor
 
 from tests.capture.simulated import SimulatedDevice
 from tests.codegen.tracing import trace
-from torchair.codegen import build, inductor
+from torchair.codegen import How, build, inductor
 from torchair.codegen.graph import fake_mode_of
 from torchair.codegen.vectors import PRODUCTS, sum_products
 
@@ -104,7 +104,7 @@ def test_block_sizes_are_searched_for_large_matrices(
     args = arguments(width, "cpu")
     traced = trace(step, *args)
     for tuned in (True, False):
-        program = build("inductor", traced.gm, traced.inputs, tuned=tuned)
+        program = build("inductor", traced.gm, traced.inputs, How(tuned=tuned))
         torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
         assert ("extern_kernels.mm(" in program.source) is not tuned
     assert seen == [(searches, True), (False, False)]
@@ -114,7 +114,7 @@ def test_block_sizes_are_searched_for_large_matrices(
 def test_products_share_a_launch() -> None:
     args = arguments(256, "cuda")
     traced = trace(step, *args)
-    program = build("inductor", traced.gm, traced.inputs, tuned=True)
+    program = build("inductor", traced.gm, traced.inputs, How(tuned=True))
     torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
     assert "extern_kernels.mm(" not in program.source
     assert program.source.count(".run(") < 1 + 3  # the norm, and a launch for each product

@@ -24,7 +24,7 @@ from torchair.backend.settings import Settings
 from torchair.backend.static_kernels import StaticKernels, is_wanted
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
-from torchair.codegen import build
+from torchair.codegen import How, build
 from torchair.codegen.graph import is_custom
 from torchair.codegen.program import Anchored, Doubted
 from torchair.convert.convert import convert
@@ -438,10 +438,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
         graph = lowered
         if kind == "eager" and not (settings.captures and asked_for == "eager"):
             graph = run(LOWERED_PASSES, copy_graph(lowered), pass_context(stage, kind))
-        program = build(
-            kind,
-            graph,
-            stage.inputs,
+        how = How(
             static=stage.static,
             frozen=settings.frozen_parameter,
             guarded=stage.guarded and not stage.backward,
@@ -451,6 +448,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             tuned=not settings.captures,
             kept_only=settings.codegen != kind,
         )
+        program = build(kind, graph, stage.inputs, how)
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]
         if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):
             return program

@@ -26,7 +26,7 @@ from torch import fx
 from torchair.capture import Pending
 from torchair.capture.key import key_function, key_text
 from torchair.capture.promised import Promised
-from torchair.codegen import build
+from torchair.codegen import How, build
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
@@ -88,15 +88,8 @@ class Order:
             with faking(mode):
                 inputs = [like.make() if isinstance(like, Like) else like for like in self.likes]
             fake_tensor_prop(gm, mode, inputs)
-            return build(
-                "inductor",
-                gm,
-                inputs,
-                static=self.static,
-                decomposed=False,
-                tuned=True,
-                cached=self.cached,
-            )
+            how = How(static=self.static, decomposed=False, tuned=True, cached=self.cached)
+            return build("inductor", gm, inputs, how)
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""

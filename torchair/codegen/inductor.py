@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from torchair.codegen import graph
+from torchair.codegen.how import How
 from torchair.codegen.program import Boxed
 from torchair.codegen.vectors import sum_products
 from torchair.codegen.whole import improve
@@ -35,27 +36,20 @@ SEARCHED = 1 << 20  # elements of a matrix from which on a search for block size
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
 
-def build(
-    gm: fx.GraphModule,
-    inputs: Sequence[Any],
-    *,
-    static: Sequence[int] = (),
-    guarded: bool = True,
-    decomposed: bool = True,
-    backward: bool = False,
-    inference: bool = True,
-    tuned: bool = False,
-    cached: bool = True,
-) -> Boxed:
+def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
     mode = graph.fake_mode_of(gm, inputs)
     device = device_of(gm)
     has_custom_ops = any(graph.is_custom(node.target) for node in gm.graph.nodes)
-    wanted = OPTIONS | (GUARDED if guarded and not has_custom_ops else {}) | (NO_CACHE if not cached else {})
+    wanted = (
+        OPTIONS
+        | (GUARDED if how.guarded and not has_custom_ops else {})
+        | (NO_CACHE if not how.cached else {})
+    )
     with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
-        gm = graph.prepare(gm, inputs, decomposed=decomposed)
+        gm = graph.prepare(gm, inputs, decomposed=how.decomposed)
     row = device_row(device)
-    largest = sum_products(gm, mode) if tuned and row.tuned and mode is not None else 0
+    largest = sum_products(gm, mode) if how.tuned and row.tuned and mode is not None else 0
     if largest:
         wanted |= row.tuned
     if largest >= SEARCHED:
@@ -71,10 +65,10 @@ def build(
         compiled = compile_fx_inner(
             gm,
             list(inputs),
-            static_input_idxs=list(static),
+            static_input_idxs=list(how.static),
             cudagraphs=BoxedBool(False),
-            is_backward=backward,
-            is_inference=inference,
+            is_backward=how.backward,
+            is_inference=how.inference,
             boxed_forward_device_index=BoxedDeviceIndex(None),
         )
     return FirstCall(generated_source(compiled) or gm.code, compiled)

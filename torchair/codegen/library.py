@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import graph
+from torchair.codegen.how import How
 from torchair.codegen.inductor import keep_output_strides
 from torchair.codegen.split import Split
 from torchair.core.degraded import Degradations
@@ -67,21 +68,21 @@ def has_any() -> bool:
     return any(cache_folder().glob("*/manifest.json"))
 
 
-def obtain(parts: Split, mode: Any, *, backward: bool, inference: bool, kept_only: bool) -> Library:
-    """The library for this graph: from disk, else compiled now, unless `kept_only`."""
+def obtain(parts: Split, mode: Any, how: How) -> Library:
+    """The library for this graph: from disk, else compiled now, unless only kept ones are wanted."""
     keep_output_strides(parts.library)
     # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
     options = known_options({**OPTIONS, "aot_inductor.metadata": {}})
     with inductor_config.patch(options):
-        key = digest(parts, mode, f"{backward} {inference}")
+        key = digest(parts, mode, f"{how.backward} {how.inference}")
         entry = cache_folder() / key
         found = load(entry)
         if found is not None:
             return found
-        if kept_only:
+        if how.kept_only:
             raise NotPossible("no library of this graph is on disk", next="ask for codegen native by name")
         with fake_tracing(mode):
-            return _make(parts, entry, backward=backward, inference=inference)
+            return _make(parts, entry, backward=how.backward, inference=how.inference)
 
 
 def load(entry: Path) -> Library | None:

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager, graph, library
+from torchair.codegen.how import How
 from torchair.codegen.split import Split, split
 from torchair.codegen.whole import improve
 from torchair.core.errors import NotPossible
@@ -34,28 +35,18 @@ INSTANCES = min(os.cpu_count() or 1, 8)
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
-def build(
-    gm: fx.GraphModule,
-    inputs: Sequence[Any],
-    *,
-    static: Sequence[int] = (),
-    frozen: bool = False,
-    decomposed: bool = True,
-    backward: bool = False,
-    inference: bool = True,
-    kept_only: bool = False,
-) -> Native:
+def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Native:
     """Compile to a library, or load the one compiled before; `NotPossible` says why where there is no way."""
-    if kept_only and not library.has_any():
+    if how.kept_only and not library.has_any():
         raise NotPossible("no library is on disk", next="ask for codegen native by name")
-    gm = graph.prepare(gm, inputs, decomposed=decomposed)
+    gm = graph.prepare(gm, inputs, decomposed=how.decomposed)
     mode = graph.fake_mode_of(gm, inputs)
     with fake_tracing(mode):
         gm = improve(gm, mode)
-    parts = split(gm, static)
-    made = library.obtain(parts, mode, backward=backward, inference=inference, kept_only=kept_only)
+    parts = split(gm, how.static)
+    made = library.obtain(parts, mode, how)
     host = eager.build(parts.host, inputs).run if parts.host is not None else None
-    return Native(parts, made, host, frozen=frozen)
+    return Native(parts, made, host, frozen=how.frozen)
 
 
 class Native:
