@@ -131,7 +131,19 @@ def test_outputs_keep_their_strides(codegen: str, dynamic: bool, monkeypatch: py
 
     def fn(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
         product = a @ b
-        return product, (product + 1).t(), torch.relu(a @ b.relu()).t(), (a @ b.exp()).t()
+        flat, diagonal = (a @ b.sin()).view(-1), (a @ b.cos()).diagonal()
+        window = (a @ b.tan()).as_strided((2, 2), (3, 1), 1)
+        rows = (a @ b.neg()).split(2)
+        return (
+            product,
+            (product + 1).t(),
+            torch.relu(a @ b.relu()).t(),
+            (a @ b.exp()).t(),
+            flat,
+            diagonal,
+            window,
+            *rows,
+        )
 
     run = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic)
     a, b = torch.randn(5, 4), torch.randn(4, 3)

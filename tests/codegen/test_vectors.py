@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import make_tensor
 
+import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.codegen.tracing import trace
 from torchair.codegen import How, build, inductor
@@ -108,6 +109,35 @@ def test_block_sizes_are_searched_for_large_matrices(
         torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
         assert ("extern_kernels.mm(" in program.source) is not tuned
     assert seen == [(searches, True), (False, False)]
+
+
+SPELLINGS: dict[str, Callable[..., Any]] = {
+    "a column and nothing": lambda x: (x[:, 3] + torch.zeros(16)).view(1, 16),
+    "a column times one": lambda x: (x[:, 3] * torch.ones(16)).view(1, 16),
+    "a row and nothing": lambda x: (x[3] - torch.zeros(16)).view(1, 16),
+    "a row over one": lambda x: (x.t()[-1:] / torch.ones(16)).view(1, 16),
+    "one number and nothing": lambda x: (x[:1, :1].expand(1, 16) + torch.zeros(1, 16)).view(1, 16),
+    "a copy of a column": lambda x: x[:, 3].clone().view(1, 16),
+    "to the first": lambda x: x[:, 3].pow(1).view(1, 16),
+    "to its own type": lambda x: x[:, 3].to(torch.float64).to(torch.float32).view(1, 16),
+    "computed": lambda x: torch.relu(x[:, 3]).view(1, 16),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_vectors_that_passes_take_apart(name: str, row: SimulatedDevice) -> None:
+    """Ops that do nothing go: a product must not read their input as if it were their result."""
+    row.tuned = {"combo_kernels": False}
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "inductor"
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return SPELLINGS[name](x) @ w
+
+    run = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+    for _ in range(2):
+        x, w = torch.randn(16, 16), torch.randn(16, 8)
+        torch.testing.assert_close(run(x, w), fn(x, w))
 
 
 @pytest.mark.cuda

@@ -23,6 +23,8 @@ from torchair.fxgraph.symbols import is_symbol
 aten = torch.ops.aten
 WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+# Pointwise ops that Inductor takes out where they change nothing.
+MAY_VANISH = (aten.clone, aten.ceil, aten.floor, aten.round, aten.trunc, aten.pow)
 SCATTERS = (
     aten.slice_scatter.default,
     aten.select_scatter.default,
@@ -147,7 +149,7 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
         if not lies(copy.meta["val"], layout_of(source.meta["val"]), lambda number: number):
             continue
         with gm.graph.inserting_before(copy):
-            copy.replace_all_uses_with(_lasting_copy(source))
+            copy.replace_all_uses_with(lasting_copy(source))
         gm.graph.erase_node(copy)
 
 
@@ -167,7 +169,7 @@ def _keep_what_is_read_late(gm: fx.GraphModule) -> None:
                     continue
                 if value not in copies:
                     with gm.graph.inserting_before(write):
-                        copies[value] = _lasting_copy(value)
+                        copies[value] = lasting_copy(value)
                 user.replace_input_with(value, copies[value])
             late.add(user)
             user = user.next
@@ -190,7 +192,7 @@ def _may_lie_over(node: fx.Node, target: Any) -> bool:
     return any(source is target or _may_lie_over(source, target) for source in sources)
 
 
-def _lasting_copy(source: fx.Node) -> fx.Node:
+def lasting_copy(source: fx.Node) -> fx.Node:
     """A copy that Inductor does not take out: a write into new memory."""
     graph = source.graph
     with source.meta["val"].fake_mode:
@@ -212,22 +214,32 @@ def add_call(
     return node
 
 
-def row_source(row: fx.Node) -> fx.Node | None:
-    """The pointwise op that computed all elements of a row, looking through views.
+def _computes(node: fx.Node) -> bool:
+    """Is this a pointwise op that no pass takes out for doing nothing? Its input may lie otherwise."""
+    target: Any = node.target
+    if not isinstance(target, OpOverload) or torch.Tag.pointwise not in target.tags:
+        return False
+    if target is torch.ops.prims.convert_element_type.default:
+        return node.args[0].meta["val"].dtype is not node.meta["val"].dtype  # type: ignore[union-attr]
+    return target.overloadpacket not in MAY_VANISH
 
-    Its memory is one piece, so the row is a window onto it. None where it is anything else.
+
+def row_source(row: fx.Node) -> fx.Node | None:
+    """The pointwise op that computed all elements of a row, looking through views. Its memory is one piece,
+    so the row is a window onto it. None for anything else.
     """
     source: Any = row
     shape = row.meta["val"].shape
     while source.target in VIEWS:
         source = source.args[0]
-    if not isinstance(source.target, OpOverload) or torch.Tag.pointwise not in source.target.tags:
+    if not _computes(source):
         return None
     sizes = source.meta["val"].shape
     if not all(isinstance(size, int) for size in (*shape, *sizes)):
         return None
-    is_row = len(shape) == 2 and shape[0] == 1 and [size for size in sizes if size != 1] == [shape[1]]
-    return source if is_row else None
+    is_row = all(size == 1 for size in shape[:-1])
+    has_all = [size for size in sizes if size != 1] == [size for size in shape if size != 1]
+    return source if is_row and has_all else None
 
 
 def _numbers(source: fx.Node, op: Any) -> list[Any]:

@@ -17,6 +17,8 @@ from torchair.codegen.graph import add_call, row_source
 from torchair.core.torch_private.fake import FakeTensorMode
 
 aten, prims = torch.ops.aten, torch.ops.prims
+WINDOW = "torchair_window"
+"""Meta of a node: a window onto the memory of a vector."""
 PRODUCTS = (aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
 COMPUTED_AS = {torch.bfloat16: torch.float32, torch.float16: torch.float32} | {
     dtype: dtype for dtype in (torch.float32, torch.float64)
@@ -39,6 +41,16 @@ def sum_products(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> int:
     return largest
 
 
+def mend_windows(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
+    """Behind passes that take ops out for doing nothing: what such an op read may lie otherwise."""
+    for node in list(gm.graph.nodes):
+        if WINDOW in node.meta and fake_mode is not None and row_source(node.args[0]) is None:
+            with gm.graph.inserting_before(node):
+                view = add_call(gm.graph, fake_mode, aten.reshape.default, node.args[0], node.args[1])
+            node.replace_all_uses_with(view)
+            gm.graph.erase_node(node)
+
+
 def _factors(node: fx.Node) -> tuple[fx.Node, fx.Node]:
     return node.args[-2:]  # type: ignore[return-value]
 
@@ -52,8 +64,12 @@ def _has_vector(node: fx.Node) -> bool:
 
 def _realised(vector: fx.Node, call: Any) -> fx.Node:
     """The same vector, read from memory: Inductor would compute it again for every row of the matrix."""
-    source, shape = row_source(vector), vector.meta["val"].shape
-    return vector if source is None else call(aten.as_strided.default, source, list(shape), [shape[-1], 1])
+    source, shape = row_source(vector), list(vector.meta["val"].shape)
+    if source is None:
+        return vector
+    window = call(aten.as_strided.default, source, shape, [shape[-1], 1])
+    window.meta[WINDOW] = True
+    return window
 
 
 def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
@@ -65,9 +81,9 @@ def _sum_of_products(node: fx.Node, call: Any) -> fx.Node:
         return factor if dtype is value.dtype else call(prims.convert_element_type.default, factor, dtype)
 
     left, right = _factors(node)
-    left, right = wide(_realised(left, call)), wide(right)
-    left, right = call(aten.unsqueeze.default, left, rank), call(aten.unsqueeze.default, right, rank - 2)
-    result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, left, right), [rank - 1])
+    column = call(aten.unsqueeze.default, wide(_realised(left, call)), rank)
+    matrix = call(aten.unsqueeze.default, wide(right), rank - 2)
+    result = call(aten.sum.dim_IntList, call(aten.mul.Tensor, column, matrix), [rank - 1])
     options: dict[str, Any] = dict(node.kwargs)
     beta, alpha = options.get("beta", 1), options.get("alpha", 1)
     if alpha != 1:

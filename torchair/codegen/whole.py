@@ -9,12 +9,14 @@ import torch
 from torch import fx
 
 from torchair.codegen import cpu
+from torchair.codegen.graph import lasting_copy
+from torchair.codegen.vectors import mend_windows
 from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.inductor import joint_graph_passes
 from torchair.fxgraph.effects import makes_views
 from torchair.fxgraph.ends import output, returned
 from torchair.fxgraph.symbols import equal
-from torchair.fxgraph.values import device_of, twin_on
+from torchair.fxgraph.values import device_of
 
 aten = torch.ops.aten
 
@@ -24,48 +26,50 @@ def improve(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> fx.GraphMod
     known = set(gm.graph.nodes)
     promised = [value.meta.get("val") if isinstance(value, fx.Node) else None for value in returned(gm)]
     gm = joint_graph_passes(gm, device_of(gm))
-    _keep_strides(gm, promised, known)
+    _keep_layouts(gm, promised, known)
+    mend_windows(gm, fake_mode)
     cpu.add_bias_later(gm, fake_mode)
     cpu.give_rows_their_stride(gm, fake_mode)
     return gm
 
 
-def _keep_strides(gm: fx.GraphModule, promised: list[Any], known: Collection[fx.Node]) -> None:
-    """Copy what now lies otherwise. (On CUDA a product may be computed wider than it is, where that measures
-    faster; it is a window of the wider one then.)
+def _keep_layouts(gm: fx.GraphModule, promised: list[Any], known: Collection[fx.Node]) -> None:
+    """What lies otherwise than what it took the place of is copied for those to whom that matters: views and
+    outputs. (On CUDA a product may be computed wider than it is, where that measures faster, and is a window
+    of the wider one then.)
     """
-    end, outputs = output(gm), list(returned(gm))
-    for index, (node, value) in enumerate(zip(outputs, promised, strict=True)):
-        is_tensor = isinstance(node, fx.Node) and isinstance(value, torch.Tensor)
-        if not is_tensor or _viewed(node) in known or _has_strides(node, value):
+    end, changed = output(gm), False
+    outputs = {
+        node: value.stride()
+        for node, value in zip(returned(gm), promised, strict=True)
+        if isinstance(node, fx.Node) and isinstance(value, torch.Tensor)
+    }
+    for node in list(gm.graph.nodes):
+        value = node.meta.get("val")
+        if node in known or not isinstance(value, torch.Tensor) or value.is_contiguous():
             continue
-        with gm.graph.inserting_before(end):
-            outputs[index] = gm.graph.call_function(aten.clone.default, (node,))
-        outputs[index].meta = {**node.meta, "val": twin_on(value, value.device)}
-    if outputs != list(returned(gm)):
-        end.args = (tuple(outputs),)
+        readers = [user for user in node.users if user in known and makes_views(user.target)]
+        readers = [user for user in readers if not _looks_the_same(user)]
+        if node in outputs and not all(map(equal, value.stride(), outputs[node])):
+            readers.append(end)
+        if readers:
+            with gm.graph.inserting_before(node.next):
+                copy = lasting_copy(node)
+            for user in readers:
+                user.replace_input_with(node, copy)
+            changed = True
+    if changed:
         gm.recompile()
 
 
-def _viewed(node: fx.Node) -> fx.Node:
-    """What a chain of views looks at."""
-    while makes_views(node.target):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
-def _has_strides(node: fx.Node, value: torch.Tensor) -> bool:
-    """Those of a view follow from what it looks at: what passes noted of it may be old."""
-
-    def look(node: fx.Node) -> Any:
-        target: Any = node.target
-        if not makes_views(target):
-            return node.meta["val"]
-        return target(*fx.map_arg(node.args, look), **fx.map_arg(node.kwargs, look))
-
+def _looks_the_same(view: fx.Node) -> bool:
+    """Has a view the strides that were noted of it? A window reads by them, whatever it is given."""
+    value = view.meta["val"]
+    if not isinstance(value, torch.Tensor) or view.target is aten.as_strided.default:
+        return False
     try:
-        with node.meta["val"].fake_mode:
-            found = look(node)
-    except RuntimeError:  # cannot be viewed like that any more: Inductor copies it
+        with value.fake_mode:  # type: ignore[attr-defined]
+            found = view.target(*fx.map_arg(view.args, lambda inner: inner.meta["val"]), **view.kwargs)  # type: ignore[operator]
+    except (RuntimeError, ValueError):  # cannot be viewed like that any more
         return False
     return all(map(equal, found.stride(), value.stride()))
