@@ -84,7 +84,7 @@ class Entries:
         dropped = "its recording was dropped for others" if self._drops[key] else "new sizes"
         self._book.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
         self._fresh += 1
-        if self._fresh == MAX_NEW and policy.counts and not self.dropped:
+        if self._fresh >= MAX_NEW and policy.counts and not self.dropped:
             self._compiled.degradations.add(
                 f"{MAX_NEW} calls in a row had new sizes, so the ops of its graph run one by one",
                 next="pad to a few sizes",
@@ -122,7 +122,7 @@ class Entries:
             self._drops.clear()
         self._drops[key] += 1
         self._unused += not any(recording.replays for recording in entry.recordings)
-        if self._unused == MAX_UNUSED:
+        if self._unused >= MAX_UNUSED:
             self._compiled.degradations.add(
                 f"recordings are dropped before they are replayed: more sizes come than capture_limit "
                 f"({self._compiled.policy.capture_limit}) keeps",

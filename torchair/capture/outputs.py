@@ -224,17 +224,16 @@ def _owners(args: Sequence[Any]) -> dict[int, int]:
 def _source_of(
     position: int, output: torch.Tensor, owners: dict[int, int], static_args: Sequence[Any], inputs: Inputs
 ) -> int | None:
-    """The input whose memory this output is. Native programs alias in new storages: ask addresses."""
-    found = owners.get(storage_id(output))
-    if found is not None:
-        return found
+    """The input whose memory this output is; where inputs share it, the one of which the graph says so.
+    Native programs alias in new storages: ask addresses.
+    """
     for source, positions in inputs.aliases.items():
         if position not in positions or not isinstance(static_args[source], torch.Tensor):
             continue
         storage = static_args[source].untyped_storage()
         if 0 <= output.data_ptr() - storage.data_ptr() < storage.nbytes():
             return source
-    return None
+    return owners.get(storage_id(output))
 
 
 def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> Tied:

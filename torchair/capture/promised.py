@@ -85,12 +85,13 @@ class Promised:
         faults = self._contract.faults(before, outputs)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
+        if faults:
+            self._report(faults)  # raises in strict mode, in every call
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
         if self._contract.is_static:
             mends = Mends(marked, looks, tuple(faults))
             self._known[key] = NOTHING if mends == NOTHING else mends
         if faults:
-            self._report(faults)
             outputs = self._contract.mend(before, outputs, tuple(faults))
         return self._marked(outputs)
 

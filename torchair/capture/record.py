@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ from torchair.core.torch_private.memory import STORAGE_WRAPPER_USES, storage_id,
 from torchair.core.torch_private.ops import OpOverload
 from torchair.devices import CaptureTarget, Copy, Device, Graph, Head
 from torchair.devices.head import FEW, is_bytes
+
+
+def _one_owner() -> int:
+    tensor = torch.empty(1)
+    kept = [tensor.untyped_storage()]
+    return getrefcount(kept[0])
+
+
+ONE_OWNER = _one_owner()
+"""References to the Python object of a storage with a tensor on it, where one list has it."""
 
 
 class StaticInputs:
@@ -48,6 +59,8 @@ class StaticInputs:
         self.sizes = [target.nbytes for target in self._targets]
         own = {id(tensor): tensor for tensor in (*self.buffers, *self._targets)}
         self._own_uses = Counter(storage_id(tensor) for tensor in own.values())
+        # Whoever keeps a storage itself keeps its Python object, which is one for everybody.
+        self._storages = [b.untyped_storage() for b in self.buffers] if self.borrowed else []
 
     def targets(self) -> list[tuple[int, torch.Tensor]] | None:
         """The buffer of each by the index of the input; None where filling them takes more than a copy. Those
@@ -110,12 +123,30 @@ class StaticInputs:
         """Index of an input whose borrowed buffer must be overwritten while its owner still holds it."""
         if not self.borrowed:
             return None
-        for index, buffer in zip(self.indices, self.buffers, strict=True):
+        for at, (index, buffer) in enumerate(zip(self.indices, self.buffers, strict=True)):
+            if args[index].data_ptr() == buffer.data_ptr():
+                continue
             key = storage_id(buffer)
             own = self._own_uses[key] + STORAGE_WRAPPER_USES
-            if args[index].data_ptr() != buffer.data_ptr() and storage_use_count(key) > own:
+            if storage_use_count(key) > own or getrefcount(self._storages[at]) > ONE_OWNER:
                 return index
         return None
+
+
+def may_borrow(inputs: Inputs, args: Sequence[Any]) -> bool:
+    """May the memory of plain inputs serve as their buffers? Not where two lie in one storage, as those of a
+    later call need not; where reading is more than reading bytes; nor where others may hold it and torch does
+    not know (numpy, other processes).
+    """
+    given = [args[i] for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
+    storages = [tensor.untyped_storage() for tensor in given if tensor.numel()]
+    is_alone = len({storage._cdata for storage in storages}) == len(storages)
+    is_known = all(map(_is_torchs_own, storages))
+    return is_alone and is_known and not any(tensor.is_conj() or tensor.is_neg() for tensor in given)
+
+
+def _is_torchs_own(storage: torch.UntypedStorage) -> bool:
+    return storage.resizable() and (storage.device.type != "cpu" or not storage.is_shared())
 
 
 def _repeated_dims(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from torchair.capture.entries import Entry
 from torchair.capture.ledger import watched_inputs
 from torchair.capture.outputs import Homes
 from torchair.capture.pool import Arena, Turns, pool_for
-from torchair.capture.record import Plan, Recording, record
+from torchair.capture.record import Plan, Recording, may_borrow, record
 from torchair.capture.report import Book
 from torchair.core import quick
 from torchair.core.log import capture_logger as logger
@@ -94,7 +94,7 @@ class Recorder:
         pool.open()
         shared = policy.reuse_pool or policy.pool is not None
         token = pool.token if shared else self._row.new_pool()
-        borrows = not policy.clone_input and not entry.own_buffers
+        borrows = not policy.clone_input and not entry.own_buffers and may_borrow(compiled.inputs, args)
         moves_outputs = shared and not private and not pool.is_fresh
         plan = Plan(
             self._row,
