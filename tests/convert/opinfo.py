@@ -4,7 +4,7 @@ One sample is traced once; the traced graph is run as it is (that is `aot_eager`
 by the lowered graph. A sample that AOTAutograd itself cannot serve says nothing about us and is skipped.
 
 `python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--codegen inductor]
-[--save FILE] [OP]` prints a table of what is not perfect, and saves all of it as JSON.
+[--save FILE] [OP]` prints what is not perfect, and saves all of it as JSON.
 """
 
 from __future__ import annotations
@@ -420,16 +420,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def line(outcome: Outcome) -> str:
     """One outcome in one line, and one for each thing that went wrong."""
     text = (
-        f"{outcome.name:48s} {outcome.equal}/{outcome.samples} equal, {len(outcome.skipped)} skipped, "
+        f"{outcome.name}: {outcome.equal}/{outcome.samples} equal, {len(outcome.skipped)} skipped, "
         f"{outcome.seconds} s"
     )
     problems = [
-        *(f"fatal    {why}" for why in outcome.fatal),
-        *(f"unequal  {why}" for why in outcome.unequal),
-        *(f"closer   {why}" for why in outcome.closer),
-        *(f"strides  {why}" for why in outcome.strides),
-        *(f"opaque   {op}: {why}" for op, why in outcome.fallbacks.items()),
-        *(f"broken   {op}: {why}" for op, why in outcome.broken.items()),
+        *(f"fatal: {why}" for why in outcome.fatal),
+        *(f"unequal: {why}" for why in outcome.unequal),
+        *(f"closer: {why}" for why in outcome.closer),
+        *(f"strides: {why}" for why in outcome.strides),
+        *(f"opaque: {op}: {why}" for op, why in outcome.fallbacks.items()),
+        *(f"broken: {op}: {why}" for op, why in outcome.broken.items()),
     ]
     return "\n    ".join([text, *dict.fromkeys(problems)])
 

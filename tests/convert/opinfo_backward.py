@@ -512,7 +512,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for op in ops[first::step]:
         if dtype_of(op) is None:
             if op.supports_autograd:
-                print(f"{name_of(op):48s} has no dtype with gradients on the CPU", flush=True)
+                print(f"{name_of(op)} has no dtype with gradients on the CPU", flush=True)
             continue
         outcomes.append(check_op(op, chosen.codegen, chosen.dynamic, chosen.samples))
         if not is_perfect(outcomes[-1]):
@@ -541,11 +541,9 @@ def is_perfect(outcome: Outcome) -> bool:
 def line(outcome: Outcome) -> str:
     """One outcome in one line, and one for each kind of thing that went wrong."""
     own = Counter(why.partition("  [")[0] for kind, why in outcome.notes if kind == "own")
-    texts = [f"{kind:8s} {why}" for kind, why in outcome.failures]
-    texts += [f"own      {why}, {count} samples" for why, count in own.items()]
-    return "\n    ".join(
-        [f"{outcome.name:48s} {outcome.dtype}, {_numbers([outcome])}", *dict.fromkeys(texts)]
-    )
+    texts = [f"{kind}: {why}" for kind, why in outcome.failures]
+    texts += [f"own: {why}, {count} samples" for why, count in own.items()]
+    return "\n    ".join([f"{outcome.name}: {outcome.dtype}, {_numbers([outcome])}", *dict.fromkeys(texts)])
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
