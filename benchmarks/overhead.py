@@ -24,6 +24,7 @@ from benchmarks.models import BY_NAME, Inputs, Model
 from benchmarks.options import Options
 from benchmarks.speed import warm
 from benchmarks.timing import Thunk, host_seconds, measure, row_seconds, step_seconds
+from torchair.core.tables import table
 
 SUBJECTS = {"cpu": ("mlp", "one-op"), "cuda": ("decoder32", "mlp", "one-op")}
 DIRECT = ".direct"
@@ -178,13 +179,12 @@ def show(suite: report.Suite) -> None:
     plain = {"eager": "eager", "launch": "CUDA graph launch", "filled": "inputs copied, launch"}
     titles = plain | {name: backend.title for name, backend in BACKENDS.items()}
     for model, figures in suite.figures.items():
-        table = report.Table(title=f"{suite.name} on {suite.device}: host time per call of {model}")
-        table.add_column("how")
         ways = [way for way in WAYS if any(name + way in figures for name in titles)]
-        for way in ways:
-            table.add_column(WAYS[way], justify="right")
-        for name, title in titles.items():
-            cells = [figures.get(name + way) for way in ways]
-            if any(cell is not None for cell in cells):
-                table.add_row(title, *map(report.duration, cells))
-        report.console.print(table)
+        rows = [
+            (title, *(report.duration(figures.get(name + way)) for way in ways))
+            for name, title in titles.items()
+            if any(name + way in figures for way in ways)
+        ]
+        title = f"{suite.name} on {suite.device}: host time per call of {model}"
+        columns = ("how", *(WAYS[way] for way in ways))
+        report.console.print(table(columns, rows, figures=True, title=title))

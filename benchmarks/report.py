@@ -15,6 +15,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchair.core.tables import table
+
 # Bound to the stream of the start: a redirection around somebody's prints does not catch ours.
 # Into a file or a log the tables go uncut; a terminal has its own width.
 console = Console(highlight=False, file=sys.stdout, width=None if sys.stdout.isatty() else 120)
@@ -82,31 +84,29 @@ def ratio(figures: dict[str, float], base: str, column: str) -> float | None:
 
 def time_table(suite: Suite, titles: dict[str, str], caption: str = "") -> Table:
     """One row per model, one column per way to run it."""
-    table = Table(title=f"{suite.name} on {suite.device}: time per call", caption=caption or None)
-    table.add_column("model")
-    for title in titles.values():
-        table.add_column(title, justify="right")
-    for model, figures in suite.figures.items():
-        table.add_row(model, *(duration(figures.get(name)) for name in titles))
-    return table
+    rows = [
+        (model, *(duration(figures.get(name)) for name in titles)) for model, figures in suite.figures.items()
+    ]
+    title = f"{suite.name} on {suite.device}: time per call"
+    return table(("model", *titles.values()), rows, figures=True, title=title, caption=caption or None)
 
 
 def ratio_table(suite: Suite, titles: dict[str, str], base: str, columns: Sequence[str]) -> Table:
     """How many times as fast as `base` each column is, with geometric means."""
-    table = Table(title=f"{suite.name} on {suite.device}: speed against {titles[base]} (higher is better)")
-    table.add_column("model")
-    for name in columns:
-        table.add_column(titles[name], justify="right")
-    for model, figures in suite.figures.items():
-        table.add_row(model, *(times(ratio(figures, base, name)) for name in columns))
+    rows = [
+        (model, *(times(ratio(figures, base, name)) for name in columns))
+        for model, figures in suite.figures.items()
+    ]
+    title = f"{suite.name} on {suite.device}: speed against {titles[base]} (higher is better)"
+    shown = table(("model", *(titles[name] for name in columns)), rows, figures=True, title=title)
     means = []
     for name in columns:
         found = [ratio(figures, base, name) for figures in suite.figures.values()]
         known = [value for value in found if value is not None]
         means.append(times(geometric_mean(known)) if known else "-")
-    table.add_section()
-    table.add_row("geometric mean", *means)
-    return table
+    shown.add_section()
+    shown.add_row("geometric mean", *means)
+    return shown
 
 
 def print_failures(suites: Sequence[Suite]) -> None:

@@ -23,6 +23,7 @@ from benchmarks.options import Options
 from torchair.backend.compile import Stage, pass_context, prepare, to_aten, to_ir
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.tables import table
 from torchair.passes import FX_PASSES
 from torchair.passes import run as run_passes
 
@@ -154,11 +155,14 @@ def why_slow(name: str, total: float, per_node: dict[str, float]) -> list[str]:
 
 
 def show(suite: report.Suite) -> None:
-    table = report.Table(title="scaling: compile stages without codegen, one core")
-    table.add_column("graph")
-    for title in (*STAGES.values(), "total", "per node"):
-        table.add_column(title, justify="right")
-    for name, figures in suite.figures.items():
-        seconds = [report.duration(figures[stage]) for stage in (*STAGES, "total")]
-        table.add_row(name, *seconds, f"{figures['per_node'] * 1e6:.0f} µs")
-    report.console.print(table)
+    rows = [
+        (
+            name,
+            *(report.duration(figures[stage]) for stage in (*STAGES, "total")),
+            f"{figures['per_node'] * 1e6:.0f} µs",
+        )
+        for name, figures in suite.figures.items()
+    ]
+    columns = ("graph", *STAGES.values(), "total", "per node")
+    title = "scaling: compile stages without codegen, one core"
+    report.console.print(table(columns, rows, figures=True, title=title))

@@ -22,6 +22,7 @@ from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, MODELS
 from benchmarks.options import Options
 from benchmarks.timing import wait
+from torchair.core.tables import table
 
 SUBJECTS = ("mlp", "llama-decode", "bert", "cnn", "llama-8b-decode")
 
@@ -65,14 +66,12 @@ def in_process(model: str, column: str, device: str, caches: Path) -> float:
 
 
 def show(suite: report.Suite, titles: dict[str, str]) -> None:
-    table = report.Table(title=f"startup on {suite.device}: torch.compile to first result, cold / warm cache")
-    table.add_column("model")
-    for title in titles.values():
-        table.add_column(title, justify="right")
-    for model, figures in suite.figures.items():
-        pairs = ((figures.get(f"{name}.cold"), figures.get(f"{name}.warm")) for name in titles)
-        table.add_row(model, *(f"{report.duration(cold)} / {report.duration(warm)}" for cold, warm in pairs))
-    report.console.print(table)
+    def pair(figures: dict[str, float], name: str) -> str:
+        return " / ".join(report.duration(figures.get(f"{name}.{state}")) for state in ("cold", "warm"))
+
+    rows = [(model, *(pair(figures, name) for name in titles)) for model, figures in suite.figures.items()]
+    title = f"startup on {suite.device}: torch.compile to first result, cold / warm cache"
+    report.console.print(table(("model", *titles.values()), rows, figures=True, title=title))
 
 
 def first_result(model_name: str, column_name: str, device: str) -> float:

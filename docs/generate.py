@@ -24,6 +24,7 @@ from docs.emitted import emitted_by_target
 from torchair.configs import reference
 from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
+from torchair.core.tables import markdown_lines
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -205,8 +206,8 @@ def ops_page() -> str:
         "`torchair.explain` says which it was in a model, and why.",
     ]
     for namespace, names in groupby(sorted(emitted), key=lambda name: name.split(".")[0]):
-        lines += ["", f"## {namespace}", "", "| op | GE ops |", "| --- | --- |"]
-        lines += [f"| `{name}` | {', '.join(emitted[name]) or 'none: only checked'} |" for name in names]
+        rows = [(f"`{name}`", ", ".join(emitted[name]) or "none: only checked") for name in names]
+        lines += ["", f"## {namespace}", "", *markdown_lines(("op", "GE ops"), rows)]
     parted = sorted(map(_target_name, parted_targets()))
     lines += [
         "",
@@ -215,9 +216,8 @@ def ops_page() -> str:
         "torch has no decomposition of these; ours is converted in their place.",
     ]
     lines += ["", ", ".join(f"`{name}`" for name in parted)]
-    lines += ["", "## Carried through as they are", "", "| op | reason |", "| --- | --- |"]
-    reasons = {_target_name(target): why for target, why in opaque_reasons().items()}
-    lines += [f"| `{name}` | {reasons[name]} |" for name in sorted(reasons)]
+    reasons = sorted((f"`{_target_name(target)}`", why) for target, why in opaque_reasons().items())
+    lines += ["", "## Carried through as they are", "", *markdown_lines(("op", "reason"), reasons)]
     return "\n".join(lines) + "\n"
 
 

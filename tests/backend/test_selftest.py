@@ -18,6 +18,7 @@ from torchair.backend.selftest import run_declared, why_fails
 from torchair.convert.registry import register_fx_node_ge_converter, unregister
 from torchair.convert.support import (
     F32,
+    F64,
     Support,
     T,
     declare_supported,
@@ -62,6 +63,18 @@ def test_wrong_values_are_found(codegen: str) -> None:
 
     why = why_fails(ATAN2, Support(F32(2, 3), F32(2, 3)), codegen=codegen)
     assert re.fullmatch(r"result 0: \d of 6 values are not close", why)
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["single", "double"])
+def test_doubles_are_compared_as_doubles(holds: bool) -> None:
+    """An error of 1e-6 is none in 32 bits."""
+
+    @register_fx_node_ge_converter(ATAN2)
+    def inexact(self, other):
+        return ge.Mul(ge.Atan2(self, other), ge.Const(1 + 1e-6, dtype=self.dtype))
+
+    kind = F32 if holds else F64
+    assert bool(why_fails(ATAN2, Support(kind(2, 3), kind(2, 3)))) != holds
 
 
 def test_a_converter_that_declines_does_not_pass() -> None:

@@ -4,7 +4,6 @@ eager, in values and, behind the layout contract of the graph, in memory.
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - fills the tables
-from tests.memory import copies, distance
+from tests.memory import other_memory, seen
 from torchair.capture.promised import Promised
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
@@ -91,8 +90,8 @@ def check(
             if fakes_err:  # where torch's own kernel runs, its results are mended
                 warnings.simplefilter("ignore", DegradedWarning)
             got = seen(Promised(Unboxed(run), contract, lambda given: 0), args)
-        compare([*got.results, *got.args], [*expected.results, *expected.args], **tolerance)
-        why = other_memory(got, expected)
+        compare(got.values, expected.values, **tolerance)
+        why = other_memory(got, expected, every_dim=True)
         assert bool(why) == fakes_err, why or "fake tensors tell what eager does: `fakes_err` has to go"
     return report
 
@@ -109,42 +108,6 @@ class Unboxed:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         return self.run(args)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What the caller sees of a call: its results, and the arguments after it."""
-
-    results: list[Any]
-    args: list[Any]
-
-
-def seen(run: Run, args: Sequence[Any]) -> Seen:
-    """A call on copies of the arguments."""
-    given = copies(args)
-    with torch.no_grad():
-        return Seen(run(list(given)), given)
-
-
-def other_memory(got: Seen, expected: Seen) -> str:
-    """How the memory of results differs: strides, whose memory they share, where they begin in it. Where a
-    result that is nobody's view begins in its storage is not promised.
-    """
-    ours, theirs = [*got.results, *got.args], [*expected.results, *expected.args]
-    places = [n for n, value in enumerate(theirs) if is_strided(value)]
-    for n in places:
-        have, want = ours[n].stride(), theirs[n].stride()
-        if have != want:
-            return f"value {n}: strides {have} for {want} of {tuple(theirs[n].shape)}"
-    for a, b in itertools.combinations(places, 2):
-        have, want = distance(ours[a], ours[b]), distance(theirs[a], theirs[b])
-        if have != want:
-            return f"values {a} and {b} of results and arguments: {have} bytes apart for {want}"
-    return ""
-
-
-def is_strided(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def compare(got: Sequence[Any], expected: Sequence[Any], **tolerance: float) -> None:

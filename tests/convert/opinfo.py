@@ -4,13 +4,12 @@ One sample is traced once; the traced graph is run as it is (that is `aot_eager`
 by the lowered graph. A sample that AOTAutograd itself cannot serve says nothing about us and is skipped.
 
 `python -m tests.convert.opinfo [--dtype float32] [--dynamic] [--shard 0/2] [--samples 3] [--codegen inductor]
-[--save FILE] [OP]` prints a table of what is not perfect, and saves all of it as JSON.
+[--save FILE] [OP]` prints what is not perfect, and saves all of it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import functools
 import json
 import random
@@ -24,11 +23,13 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch import fx
 from torch._functorch.aot_autograd import aot_function
 from torch.testing._internal import common_methods_invocations as table
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tests.memory import Seen, other_memory, other_strides, seen
 from torchair.backend.compile import compile_fx
 from torchair.backend.doors import get_npu_backend
 from torchair.backend.settings import settle
@@ -74,6 +75,9 @@ UNEQUAL = {
     **{("mode", dtype): _TIES for dtype in DTYPES if dtype not in (torch.float32, torch.complex64)},
     **{("kthvalue", dtype): _TIES for dtype in (torch.int64, torch.int32)},
 }
+# Operators whose results do not lie as eager's do, and why.
+_NEW = "its schema says that results are new tensors, and ours are; eager's are views of the input"
+OTHER_MEMORY = {"unsafe_chunk": _NEW, "unsafe_split": _NEW}
 
 
 def name_of(op: Any) -> str:
@@ -98,7 +102,8 @@ class Outcome:
     closer: list[str] = field(default_factory=list)
     unequal: list[str] = field(default_factory=list)
     fatal: list[str] = field(default_factory=list)
-    strides: list[str] = field(default_factory=list)
+    # Neither eager's strides and aliases nor, where those are others, those of the traced graph.
+    memory: list[str] = field(default_factory=list)
     # ATen op -> why it is carried through as it is
     fallbacks: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -114,11 +119,10 @@ class Traced:
     runs: dict[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
-    strides: list[str] = field(default_factory=list)
 
-    def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The compiler given to AOTAutograd. What fails here is told apart from what fails in AOTAutograd."""
-        self.runs["aot_eager"] = lambda args: gm(*args)
+        self.runs["aot_eager"] = AsTraced(gm).boxed
         for way in self.ways:
             config = CompilerConfig()
             mode, _, config.engine_config.codegen = way.rpartition(":")
@@ -132,36 +136,48 @@ class Traced:
             self.runs[way] = runner.boxed
             self.report = runner.conversion
 
-        promised = [
-            node.meta["val"] if isinstance(node, torch.fx.Node) else None
-            for node in gm.graph.output_node().args[0]
-        ]
-
         def run(args: list[Any]) -> Any:
             if self.way in self.errors:
                 raise self.errors[self.way]
-            results = self.runs[self.way](args)
-            if self.way != "aot_eager":
-                self.strides += [
-                    why for pair in zip(results, promised, strict=True) if (why := _other_strides(*pair))
-                ]
-            return results
+            return self.runs[self.way](args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
 
-def _other_strides(got: Any, promised: Any) -> str:
-    """How the strides of a result differ from what FX says, in dims of more than one element."""
-    if not isinstance(got, torch.Tensor) or got.layout != torch.strided or got.numel() == 0:
-        return ""
-    if got.ndim != promised.ndim:
-        # A few of torch's fake tensors have another rank than the real ones; values are compared anyway.
-        return ""
-    wanted = [step if isinstance(step, int) else step.node.hint for step in promised.stride()]
-    pairs = zip(got.shape, got.stride(), wanted, strict=True)
-    same = all(a == b or b is None for size, a, b in pairs if size > 1)
-    return "" if same else f"strides {got.stride()} for {tuple(wanted)} of {tuple(got.shape)}"
+class AsTraced:
+    """In place of a runner: the graph as AOTAutograd left it, results laid out as it says. Some kernels of
+    torch leave other strides than their fake functions promise.
+    """
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self._gm = gm
+        returned = gm.graph.output_node().args[0]
+        self._promised = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in returned]
+
+    def boxed(self, args: list[Any]) -> list[Any]:
+        """Run it, and let go of the arguments."""
+        given = list(args)
+        args.clear()
+        return [_laid_out(*pair) for pair in zip(self._gm(*given), self._promised, strict=True)]
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+
+    def fast_path(self, packed: Any) -> None:
+        """No fast path."""
+
+
+def _laid_out(value: Any, fake: Any) -> Any:
+    """The tensor, with the strides of this fake one; as it is, where elements would lie on one another."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.ndim != fake.ndim:
+        return value
+    strides = [step if isinstance(step, int) else step.node.hint for step in fake.stride()]
+    if None in strides:
+        return value
+    made = value.new_empty_strided(value.shape, strides)
+    if not other_strides(value, made) or torch._debug_has_internal_overlap(made) == 1:
+        return value
+    return made.copy_(value)
 
 
 def samples_of(
@@ -204,10 +220,8 @@ def check_op(
     return outcome
 
 
-def compiled_sample(
-    op: Any, dtype: torch.dtype, dynamic: bool
-) -> tuple[list[Any], list[Any], dict[str, float]]:
-    """One sample through `torch.compile` with default options: its results, eager's, and the tolerance."""
+def compiled_sample(op: Any, dtype: torch.dtype, dynamic: bool) -> tuple[Seen, Seen, dict[str, float]]:
+    """One sample through `torch.compile` with default options: what is seen, in eager, and the tolerance."""
     (sample,) = samples_of(op, dtype, 1)
     call, tensors = _as_function(op, sample)
     with torch.no_grad():
@@ -265,7 +279,8 @@ def _check_sample(
         call, traced.compile, dynamic=outcome.dynamic, keep_inference_input_mutations=True
     )
     try:
-        why = differs(_run(compiled, tensors))
+        as_traced = _run(compiled, tensors)
+        why = differs(as_traced)
     except Exception as error:
         why = first_line(error)
     if why is not None:
@@ -289,8 +304,10 @@ def _check_sample(
         elif why is not None:
             outcome.unequal.append(f"{traced.way}: {why}  [{shown(sample)}]")
             equal = False
+        elif (why := other_memory(got, expected)) and other_memory(got, as_traced):
+            outcome.memory.append(f"{traced.way}: {why}  [{shown(sample)}]")
+            equal = False
     outcome.equal += equal
-    outcome.strides += [f"{why}  [{shown(sample)}]" for why in traced.strides]
 
 
 def _note(report: Report, outcome: Outcome) -> None:
@@ -300,12 +317,10 @@ def _note(report: Report, outcome: Outcome) -> None:
             outcome.broken[reason.op] = reason.why
 
 
-def _run(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Results on copies of the tensors, strides and shared storages included, from the same seed."""
-    strided = all(tensor.layout == torch.strided for tensor in tensors)
-    copies = copy.deepcopy(list(tensors)) if strided else [tensor.clone() for tensor in tensors]
+def _run(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Seen:
+    """A call on copies of the tensors, from the same seed."""
     seeded()
-    return call(*copies)
+    return seen(lambda given: call(*given), tensors)
 
 
 def seeded() -> torch.Tensor:
@@ -316,20 +331,22 @@ def seeded() -> torch.Tensor:
     return torch.get_rng_state()
 
 
-def _differs(got: Sequence[Any], expected: Sequence[Any], tolerance: dict[str, float] | None) -> str | None:
-    """Why results are not equal; without a tolerance only dtype, shape and device are compared."""
-    if len(got) != len(expected):
-        return f"{len(got)} results, expected {len(expected)}"
-    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
+def _differs(got: Seen, expected: Seen, tolerance: dict[str, float] | None) -> str | None:
+    """Why results and arguments are not equal; without a tolerance only dtype, shape and device are
+    compared.
+    """
+    if len(got.results) != len(expected.results):
+        return f"{len(got.results)} results, expected {len(expected.results)}"
+    for number, (a, b) in enumerate(zip(got.values, expected.values, strict=True)):
         why = why_other_spec(a, b) if tolerance is None else why_unequal(a, b, tolerance)
         if why is not None:
-            return f"result {number}: {why}"
+            return f"value {number}: {why}"
     return None
 
 
 def _no_further(
-    got: Sequence[Any],
-    expected: Sequence[Any],
+    got: Seen,
+    expected: Seen,
     call: Callable[..., Any],
     tensors: Sequence[torch.Tensor],
     tolerance: dict[str, float],
@@ -344,7 +361,7 @@ def _no_further(
         exact = _run(call, [tensor.float() if tensor.dtype in halves else tensor for tensor in tensors])
     except Exception:
         return False
-    for a, b, truth in zip(got, expected, exact, strict=True):
+    for a, b, truth in zip(got.values, expected.values, exact.values, strict=True):
         if isinstance(b, torch.Tensor) and b.dtype in halves:
             error = (b.float() - truth).nan_to_num(0.0).abs().max().item()
             wide = {"atol": error + tolerance.get("atol", 1e-5), "rtol": tolerance.get("rtol", 1e-3)}
@@ -420,16 +437,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def line(outcome: Outcome) -> str:
     """One outcome in one line, and one for each thing that went wrong."""
     text = (
-        f"{outcome.name:48s} {outcome.equal}/{outcome.samples} equal, {len(outcome.skipped)} skipped, "
+        f"{outcome.name}: {outcome.equal}/{outcome.samples} equal, {len(outcome.skipped)} skipped, "
         f"{outcome.seconds} s"
     )
     problems = [
-        *(f"fatal    {why}" for why in outcome.fatal),
-        *(f"unequal  {why}" for why in outcome.unequal),
-        *(f"closer   {why}" for why in outcome.closer),
-        *(f"strides  {why}" for why in outcome.strides),
-        *(f"opaque   {op}: {why}" for op, why in outcome.fallbacks.items()),
-        *(f"broken   {op}: {why}" for op, why in outcome.broken.items()),
+        *(f"fatal: {why}" for why in outcome.fatal),
+        *(f"unequal: {why}" for why in outcome.unequal),
+        *(f"closer: {why}" for why in outcome.closer),
+        *(f"memory: {why}" for why in outcome.memory),
+        *(f"opaque: {op}: {why}" for op, why in outcome.fallbacks.items()),
+        *(f"broken: {op}: {why}" for op, why in outcome.broken.items()),
     ]
     return "\n    ".join([text, *dict.fromkeys(problems)])
 

@@ -13,7 +13,6 @@ wrong, fatal or warned of.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 import time
@@ -32,6 +31,7 @@ from torch import fx, nn
 from tests.convert.opinfo import (
     BY_NAME,
     SEED,
+    AsTraced,
     first_line,
     name_of,
     samples_of,
@@ -44,6 +44,7 @@ from tests.convert.opinfo import (
     why_other_spec,
     why_unequal,
 )
+from tests.memory import copies, other_strides
 from tests.training import why_around
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx
@@ -145,41 +146,6 @@ class Step:
     slopes: dict[int, torch.Tensor]
 
 
-class AsTraced:
-    """In place of a runner: the graph as AOTAutograd left it, results laid out as it says. Some kernels of
-    torch leave other strides than their fake functions promise.
-    """
-
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self._gm = gm
-        returned = gm.graph.output_node().args[0]
-        self._promised = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in returned]
-
-    def boxed(self, args: list[Any]) -> list[Any]:
-        """Run it, and let go of the arguments."""
-        given = list(args)
-        args.clear()
-        return [_laid_out(*pair) for pair in zip(self._gm(*given), self._promised, strict=True)]
-
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-
-    def fast_path(self, packed: Any) -> None:
-        """No fast path."""
-
-
-def _laid_out(value: Any, fake: Any) -> Any:
-    """The tensor, with the strides of this fake one; as it is, where elements would lie on one another."""
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.ndim != fake.ndim:
-        return value
-    strides = [step if isinstance(step, int) else step.node.hint for step in fake.stride()]
-    if None in strides:
-        return value
-    made = value.new_empty_strided(value.shape, strides)
-    if why_other_strides(value, made) is None or torch._debug_has_internal_overlap(made) == 1:
-        return value
-    return made.copy_(value)
-
-
 class Compiler:
     """Compiles the parts of one training step, and counts them."""
 
@@ -256,10 +222,8 @@ class Sample:
     def tensors(self) -> list[torch.Tensor]:
         """Copies, strides and shared storages included; those to differentiate by are leaves."""
         given = [self._flat[place] for place in self._places]
-        plain = [tensor.detach() for tensor in given]
-        strided = all(tensor.layout == torch.strided for tensor in plain)
-        copies = copy.deepcopy(plain) if strided else [tensor.clone() for tensor in plain]
-        return [new.requires_grad_(old.requires_grad) for new, old in zip(copies, given, strict=True)]
+        plain = copies([tensor.detach() for tensor in given])
+        return [new.requires_grad_(old.requires_grad) for new, old in zip(plain, given, strict=True)]
 
     def compiled(self, compiler: Compiler, dynamic: bool) -> Callable[..., list[Any]]:
         """The function, compiled for training as Dynamo has it compiled."""
@@ -342,16 +306,7 @@ def why_different(a: Any, b: Any, tolerance: dict[str, float] | None) -> str | N
     why = why_other_spec(a, b)
     if why is None and tolerance is not None:
         why = why_unequal(a, b, tolerance)
-    return why_other_strides(a, b) if why is None else why
-
-
-def why_other_strides(a: Any, b: Any) -> str | None:
-    """Strides that differ in dims of more than one element."""
-    if not isinstance(b, torch.Tensor) or b.layout != torch.strided or b.numel() == 0:
-        return None
-    if all(x == y for size, x, y in zip(b.shape, a.stride(), b.stride(), strict=True) if size > 1):
-        return None
-    return f"strides {a.stride()} for {b.stride()} of {tuple(b.shape)}"
+    return (other_strides(a, b) or None) if why is None else why
 
 
 def why_inconsistent(got: Step, wanted: Step) -> str | None:
@@ -512,7 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for op in ops[first::step]:
         if dtype_of(op) is None:
             if op.supports_autograd:
-                print(f"{name_of(op):48s} has no dtype with gradients on the CPU", flush=True)
+                print(f"{name_of(op)} has no dtype with gradients on the CPU", flush=True)
             continue
         outcomes.append(check_op(op, chosen.codegen, chosen.dynamic, chosen.samples))
         if not is_perfect(outcomes[-1]):
@@ -541,11 +496,9 @@ def is_perfect(outcome: Outcome) -> bool:
 def line(outcome: Outcome) -> str:
     """One outcome in one line, and one for each kind of thing that went wrong."""
     own = Counter(why.partition("  [")[0] for kind, why in outcome.notes if kind == "own")
-    texts = [f"{kind:8s} {why}" for kind, why in outcome.failures]
-    texts += [f"own      {why}, {count} samples" for why, count in own.items()]
-    return "\n    ".join(
-        [f"{outcome.name:48s} {outcome.dtype}, {_numbers([outcome])}", *dict.fromkeys(texts)]
-    )
+    texts = [f"{kind}: {why}" for kind, why in outcome.failures]
+    texts += [f"own: {why}, {count} samples" for why, count in own.items()]
+    return "\n    ".join([f"{outcome.name}: {outcome.dtype}, {_numbers([outcome])}", *dict.fromkeys(texts)])
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.convert.harness import Seen, check, other_memory
-from tests.memory import copies
+from tests.convert.harness import check
+from tests.memory import Seen, copies, other_memory
 
 
-def test_strides_are_compared_in_every_dim() -> None:
-    dense, turned = torch.zeros(3, 1), torch.zeros(1, 3).t()
-    assert other_memory(Seen([dense], []), Seen([dense], [])) == ""
-    assert "strides (1, 3) for (1, 1)" in other_memory(Seen([turned], []), Seen([dense], []))
+def test_strides_are_compared_in_dims_of_many_elements_or_in_every_dim() -> None:
+    dense, turned = Seen([torch.zeros(3, 1)], []), Seen([torch.zeros(1, 3).t()], [])
+    assert other_memory(dense, dense, every_dim=True) == ""
+    assert other_memory(turned, dense) == ""
+    assert "strides (1, 3) for (1, 1)" in other_memory(turned, dense, every_dim=True)
+    apart = Seen([torch.zeros(3, 2)[:, :1]], [])
+    assert "strides (2, 1) for (1, 1)" in other_memory(apart, dense)
 
 
 def test_shared_memory_is_compared_with_arguments_and_among_results() -> None:

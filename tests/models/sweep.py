@@ -33,10 +33,12 @@ from tests.models.families import FAMILIES, Tiny, Unfit, first_line, tiny
 from tests.models.launches import launches
 from tests.models.zoo import leaves
 from torchair.core.log import logger
+from torchair.core.tables import markdown_lines, text_lines
 from torchair.core.torch_private.inductor import inductor_config
 
 MODES = ("max-autotune", "npugraph_ex")
 EQUAL = "equal"
+CARRIED = ("op", "families", "why")
 VERSIONS = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
 LIMIT_S = 300
 WARM_CALLS = 16  # on CUDA: all pieces of a graph are recorded by then
@@ -251,7 +253,7 @@ def sweep(options: argparse.Namespace) -> list[Result]:
         result = run_family(family, options.limit, how)
         results.append(result)
         wrong = {mode: said for mode, said in result.modes.items() if said != EQUAL}
-        print(f"{family:32} {result.seconds:6.1f} s  {result.unfit or wrong or EQUAL}", flush=True)
+        print(f"{family}: {result.unfit or wrong or EQUAL}, {result.seconds:.1f} s", flush=True)
         if options.json:
             with options.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(result)) + "\n")
@@ -278,7 +280,7 @@ def summary(results: list[Result]) -> str:
     good = [result for result in fit if result.is_good]
     modes = " and ".join(sorted({mode for result in fit for mode in result.modes})) or "no mode"
     lines = [f"{len(fit)} families run eagerly, {len(good)} of them as they should in {modes}"]
-    lines += [f"{count:4} {op}: {why}" for op, count, why in fallbacks(results)[:20]]
+    lines += text_lines(CARRIED, fallbacks(results)[:20])
     return "\n".join(lines)
 
 
@@ -295,18 +297,18 @@ def page(results: list[Result]) -> str:
         'and what happens with `backend="aot_eager"`.',
         "Graphs and breaks are Dynamo's; a fall-back is an op that graph mode carries through as it is.",
         "",
-        "| family | graph mode | capture mode | graphs | breaks | IR ops | fall-backs |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for result in fit:
-        said = [_cell(result.modes.get(mode, ""), result.aot_eager) for mode in MODES]
-        carried = ", ".join(f"`{op}`" for op in sorted({op for op, _ in result.fallbacks}))
-        cells = (result.family, *said, result.graphs, len(result.breaks), result.ops, carried)
-        lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
-    carried_through = [f"| `{op}` | {count} | {_plain(why)} |" for op, count, why in fallbacks(fit)]
-    table = ["| op | families | why |", "| --- | --- | --- |", *carried_through]
-    lines += ["", "## Fall-backs", "", *(table if carried_through else ["None."])]
+    columns = ("family", "graph mode", "capture mode", "graphs", "breaks", "IR ops", "fall-backs")
+    lines += markdown_lines(columns, [_facts(result) for result in fit])
+    carried = [(f"`{op}`", count, why) for op, count, why in fallbacks(fit)]
+    lines += ["", "## Fall-backs", "", *(markdown_lines(CARRIED, carried) if carried else ["None."])]
     return "\n".join(lines) + "\n"
+
+
+def _facts(result: Result) -> tuple[Any, ...]:
+    said = [_cell(result.modes.get(mode, ""), result.aot_eager) for mode in MODES]
+    carried = ", ".join(f"`{op}`" for op in sorted({op for op, _ in result.fallbacks}))
+    return (result.family, *said, result.graphs, len(result.breaks), result.ops, carried)
 
 
 def launches_page(results: list[Result]) -> str:
@@ -323,28 +325,25 @@ def launches_page(results: list[Result]) -> str:
         "the share is that of the call's kernels that run inside them. What splits a graph, keeps it from",
         "being recorded, or ends it (Dynamo's graph breaks: each graph is launched on its own) is named.",
         "",
-        "| family | graph mode | launches | share | capture mode | launches | share | said |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for result in fit:
-        cells = [result.family]
-        for mode in MODES:
-            replays, kernels, inside = result.launches.get(mode, (0, 0, 0))
-            share = f"{inside / kernels:.0%}" if kernels else "-"
-            cells += [_cell(result.modes.get(mode, ""), result.aot_eager), str(replays), share]
-        texts = [_plain(text) for said in result.told.values() for text in said]
-        texts += [f"graph break: {_plain(text)}" for text in result.breaks]
-        cells.append("; ".join(dict.fromkeys(texts)))
-        lines.append(f"| {' | '.join(cells)} |")
+    columns = ("family", "graph mode", "launches", "share", "capture mode", "launches", "share", "said")
+    lines += markdown_lines(columns, [_launch_facts(result) for result in fit])
     return "\n".join(lines) + "\n"
 
 
+def _launch_facts(result: Result) -> list[Any]:
+    cells: list[Any] = [result.family]
+    for mode in MODES:
+        replays, kernels, inside = result.launches.get(mode, (0, 0, 0))
+        share = f"{inside / kernels:.0%}" if kernels else "-"
+        cells += [_cell(result.modes.get(mode, ""), result.aot_eager), replays, share]
+    texts = [text for said in result.told.values() for text in said]
+    texts += [f"graph break: {text}" for text in result.breaks]
+    return [*cells, "; ".join(dict.fromkeys(texts))]
+
+
 def _cell(said: str, stock: str) -> str:
-    return said if said == EQUAL else f"{_plain(said)} (`aot_eager`: {_plain(stock)})"
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return said if said == EQUAL else f"{said} (`aot_eager`: {stock})"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 import torchair
-from tests.convert.harness import check
+from tests.convert.harness import check, compare
+from tests.memory import copies, other_memory, seen
 from torchair.configs.compiler_config import CompilerConfig
 
 MODES = ("max-autotune", "npugraph_ex")
@@ -21,7 +22,7 @@ def agrees(
 ) -> None:
     """Eager, interpreted and lowered, static and dynamic: all are what `formula` says."""
     expected = listed(formula(*args))
-    got = listed(op(*[fresh(arg) for arg in args]))
+    got = listed(op(*copies(args)))
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
@@ -31,26 +32,16 @@ def agrees(
 
 
 def compiles(fn: Callable[..., Any], args: Sequence[Any], mode: str, dynamic: bool, **tolerance: Any) -> None:
-    """`torch.compile` in one mode gives eager's results, and its writes into arguments."""
+    """`torch.compile` in one mode gives eager's results, its writes into arguments, and their memory."""
     torch._dynamo.reset()
     config = CompilerConfig()
     config.mode = mode
     config.engine_config.codegen = "eager"
     backend = torchair.get_npu_backend(compiler_config=config)
     compiled = torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
-    ours, theirs = [fresh(arg) for arg in args], [fresh(arg) for arg in args]
-    with torch.no_grad():
-        got, expected = listed(compiled(*ours)), listed(fn(*theirs))
-    for a, b in zip([*got, *ours], [*expected, *theirs], strict=True):
-        exactly = isinstance(a, torch.Tensor) and a.is_floating_point() and a.dtype.itemsize == 1
-        torch.testing.assert_close(a, b, equal_nan=True, **({} if exactly else tolerance))
-
-
-def fresh(arg: Any) -> Any:
-    """A copy of a tensor, or of the tensors in a list."""
-    if isinstance(arg, list):
-        return [fresh(item) for item in arg]
-    return arg.clone() if isinstance(arg, torch.Tensor) else arg
+    got, expected = seen(lambda given: compiled(*given), args), seen(lambda given: fn(*given), args)
+    compare(got.values, expected.values, **tolerance)
+    assert not (why := other_memory(got, expected)), why
 
 
 def listed(result: Any) -> list[Any]:

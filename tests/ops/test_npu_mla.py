@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.compiled import MODES, agrees, compiles, fresh, ints, rand
+from tests.memory import copies
+from tests.ops.compiled import MODES, agrees, compiles, ints, rand
 
 npu = torch.ops.npu
 # Tokens, width, latent query, heads, head dim, latent key, rotary columns.
@@ -66,7 +67,7 @@ def test_against_a_formula():
 
 
 def test_caches_are_written():
-    caches = fresh(list(CACHES))
+    caches = copies(CACHES)
     query, rope, *returned = npu.npu_mla_prolog(X, *WEIGHTS, SLOTS, *caches)
     expected = first_version(X, *WEIGHTS, SLOTS, *CACHES)
     for a, b in zip((query, rope, *caches, *returned), (*expected, *expected[2:]), strict=True):
@@ -75,7 +76,7 @@ def test_caches_are_written():
 
 def test_batches_of_tokens():
     shape = (2, 3)
-    caches = fresh(list(CACHES))
+    caches = copies(CACHES)
     weights = (*WEIGHTS[:6], *(x.unflatten(0, shape) for x in (SIN, COS)))
     query, rope, *_ = npu.npu_mla_prolog(X.unflatten(0, shape), *weights, SLOTS.reshape(shape), *caches)
     expected = first_version(X, *WEIGHTS, SLOTS, *CACHES)
@@ -137,14 +138,14 @@ def test_all_in_int8():
 
 
 def test_the_second_version_without_quantisation_has_no_scale():
-    *_, scale = npu.npu_mla_prolog_v2(X, *WEIGHTS, SLOTS, *fresh(list(CACHES)))
+    *_, scale = npu.npu_mla_prolog_v2(X, *WEIGHTS, SLOTS, *copies(CACHES))
     assert scale.shape == (1,)
 
 
 def test_the_third_version():
     """Factors, the latent query on demand, and the same results where caches are copied."""
     how = {"cache_index": SLOTS, "query_norm_flag": True, "qc_qr_scale": 0.5, "kc_scale": 2.0}
-    caches = fresh(list(CACHES))
+    caches = copies(CACHES)
     query, rope, _, latent, latent_scale = npu.npu_mla_prolog_v3(X, *WEIGHTS, *caches, **how)
     q, r, c, k, cq = latents(X, *WEIGHTS, factors=(0.5, 2))
     expected = [q, r, cq, stored(CACHES[0], c), stored(CACHES[1], k)]
@@ -204,7 +205,7 @@ def test_microscaled_weights():
 
 def test_pages_named_by_their_first_slot():
     """Sequences of 5 and 1 tokens: two pages and one."""
-    caches = fresh(list(CACHES))
+    caches = copies(CACHES)
     npu.npu_mla_prolog_v3(
         X, *WEIGHTS, *caches, cache_index=torch.tensor([8, 0, 4]), actual_seq_len=torch.tensor([5, 6]),
         cache_mode="PA_BLK_BSND",

@@ -92,12 +92,14 @@ def test_at_debug_each_pass_says_what_it_did(
         log.setLevel(logging.ERROR)
     said = capsys.readouterr().out
     changes = """3 -> 4 nodes
-  added    cos_default, neg_default
-  removed  sin_default
-  op       call_function  1 -> 2
-  target   aten.cos.default  0 -> 1
-  target   aten.neg.default  0 -> 1
-  target   aten.sin.default  1 -> 0
+  added: cos_default, neg_default
+  removed: sin_default
+  op             before  after
+  call_function  1       2
+  target            before  after
+  aten.cos.default  0       1
+  aten.neg.default  0       1
+  aten.sin.default  1       0
 """
     assert re.search(rf"pass negate_again: 1 changes in [\d.]+ ms, {re.escape(changes)}", said)
     # The second list of passes is told about the whole way of the graph.

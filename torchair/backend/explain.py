@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torchair.capture.host import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Reason, Report
 from torchair.core.source import source_of
+from torchair.core.tables import as_text, table
 from torchair.core.torch_private.aot import ExplainWithBackend, reset_dynamo
 from torchair.passes import FX_PASSES, run
 
@@ -67,32 +67,27 @@ class Explanation:
 
     def tables(self) -> list[Table]:
         """One table per question."""
-        made = [
-            _table(
-                "Graphs", ("graph", "FX nodes", "GE ops"), [(g.name, g.nodes, g.ge_ops) for g in self.graphs]
-            ),
-            _table("Graph breaks", ("why", "where"), [(b.reason, b.source) for b in self.graph_breaks]),
-            _table("Taken apart", ("op", "times", "why"), _counted(self.decomposed)),
-            _table(
-                "Fall-backs: carried through as they are", ("op", "times", "why"), _counted(self.fallbacks)
-            ),
-            _table("Recordings are split at", ("op", "times", "why"), _counted(self.on_host)),
-            _table(
-                "Inputs copied before a replay",
+        counted = ("op", "times", "why")
+        content: dict[str, tuple[Sequence[str], Sequence[Sequence[Any]]]] = {
+            "Graphs": (("graph", "FX nodes", "GE ops"), [(g.name, g.nodes, g.ge_ops) for g in self.graphs]),
+            "Graph breaks": (("why", "where"), [(b.reason, b.source) for b in self.graph_breaks]),
+            "Taken apart": (counted, _counted(self.decomposed)),
+            "Fall-backs: carried through as they are": (counted, _counted(self.fallbacks)),
+            "Recordings are split at": (counted, _counted(self.on_host)),
+            "Inputs copied before a replay": (
                 ("graph", "input", "bytes", "why"),
                 [(c.graph, c.name, c.bytes, c.why) for c in self.copied_inputs],
             ),
-            _table("Options without effect here", ("option", "why"), list(self.idle_options.items())),
+            "Options without effect here": (("option", "why"), list(self.idle_options.items())),
+        }
+        return [
+            table(columns, rows, title=title, title_justify="left")
+            for title, (columns, rows) in content.items()
+            if rows
         ]
-        return [table for table in made if table.row_count]
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        console = Console(width=110, file=text)
-        for table in self.tables():
-            console.print(table)
-        console.print(self.summary())
-        return text.getvalue()
+        return as_text(*self.tables(), self.summary(), width=110)
 
     def summary(self) -> str:
         """All of it in one line."""
@@ -194,12 +189,3 @@ def _innermost(stack: Sequence[Any]) -> str:
 def _counted(reasons: Sequence[Reason]) -> list[tuple[str, int, str]]:
     times = Counter((reason.op, reason.why) for reason in reasons)
     return [(op, count, why) for (op, why), count in sorted(times.items())]
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    return table

@@ -25,6 +25,7 @@ from torchair.core.torch_private.ops import OpOverloadPacket, resolve_overload
 
 SEED = 20240607
 RTOL, ATOL = 1e-3, 1e-5
+DOUBLES, DOUBLE_TOL = (torch.float64, torch.complex128), 1e-7
 
 
 @dataclass(frozen=True)
@@ -140,5 +141,6 @@ def _unequal(got: Any, want: Any) -> str:
         return f"{got.dtype}{list(got.shape)}, eager gives {want.dtype}{list(want.shape)}"
     if not (want.is_floating_point() or want.is_complex()):
         return "" if torch.equal(got, want) else f"{int((got != want).sum())} of {want.numel()} values differ"
-    close = torch.isclose(got, want, rtol=RTOL, atol=ATOL, equal_nan=True)
+    rtol, atol = (DOUBLE_TOL, DOUBLE_TOL) if want.dtype in DOUBLES else (RTOL, ATOL)
+    close = torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
     return "" if bool(close.all()) else f"{int((~close).sum())} of {want.numel()} values are not close"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torchair.capture.ledger import Cause
+from torchair.core.tables import text_lines
 from torchair.core.torch_private.aot import dynamo_counters
 
 GROUP = "npugraph_ex"
@@ -91,20 +91,14 @@ class Report:
         if self.parts:
             state = self.why_not or ""
         lines = [f"{self.name} ({self.program} on {self.device}): {state}"]
-        lines += _table(
+        lines += text_lines(
             ("input", "role", "bytes/call", "why"),
-            [(r.name, r.role, str(r.bytes_per_call), r.why) for r in self.inputs],
+            [(r.name, r.role, r.bytes_per_call, r.why) for r in self.inputs],
         )
-        lines += _table(
+        lines += text_lines(
             ("recording", "replays", "bytes", "bytes out/call", "capture ms"),
             [
-                (
-                    r.key,
-                    str(r.replays),
-                    str(r.nbytes),
-                    str(r.bytes_out_per_call),
-                    f"{r.capture_seconds * 1e3:.1f}",
-                )
+                (r.key, r.replays, r.nbytes, r.bytes_out_per_call, f"{r.capture_seconds * 1e3:.1f}")
                 for r in self.recordings
             ],
         )
@@ -115,13 +109,3 @@ class Report:
             lines.append(f"dropped {self.dropped} keys with their recordings, least recently used first")
         lines += [str(part) for part in self.parts]
         return "\n".join(lines)
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    if not rows:
-        return []
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]

@@ -17,6 +17,7 @@ from torchair.configs.option import (
     flat_rows,
     walk,
 )
+from torchair.core.tables import markdown_lines
 
 INTRO = """# Options
 
@@ -43,7 +44,6 @@ FLAT_INTRO = """## Flat names
 read as booleans. A flat name is another name of an option above; *not* says that it means the opposite.
 """
 
-BAR = "\\|"
 _MODES: dict[tuple[str, ...], str] = {ALL_MODES: "all", GRAPH_MODES: "graph", CAPTURE_MODES: "capture"}
 
 
@@ -52,24 +52,21 @@ def page(tree: type[Group] = OptionTree) -> str:
     lines = [INTRO]
     for group, rows in groupby(walk(tree), key=lambda item: item[0].rpartition(".")[0]):
         lines += [f"## `{group}`" if group else "## Top level", ""]
-        lines += ["| option | default | accepts | modes | meaning |", "| --- | --- | --- | --- | --- |"]
-        lines += [_line(path, row) for path, row in rows]
-        lines.append("")
-    lines += [FLAT_INTRO, "| name | default | option | backends |", "| --- | --- | --- | --- |"]
-    lines += _flat_lines(tree)
+        columns = ("option", "default", "accepts", "modes", "meaning")
+        lines += [*markdown_lines(columns, [_cells(path, row) for path, row in rows]), ""]
+    lines += [FLAT_INTRO, *markdown_lines(("name", "default", "option", "backends"), _flat_cells(tree))]
     return "\n".join(lines) + "\n"
 
 
-def _line(path: str, row: Option) -> str:
+def _cells(path: str, row: Option) -> tuple[str, ...]:
     marks = {"HINT": row.hint, "own": row.own, "plain": row.plain, "not keyed": not row.cached}
     notes = [f"**{mark}**" for mark, there in marks.items() if there]
     notes += [f"`{value!r}` is deprecated: use `{other!r}`." for value, other in row.deprecated.items()]
     meaning = " ".join([row.help, *notes])
-    cells = [f"`{path}`", f"`{row.default!r}`", row.kind.text(), _MODES[row.modes], meaning]
-    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+    return f"`{path}`", f"`{row.default!r}`", row.kind.text(), _MODES[row.modes], meaning
 
 
-def _flat_lines(tree: type[Group]) -> Iterator[str]:
+def _flat_cells(tree: type[Group]) -> Iterator[tuple[str, ...]]:
     shared = flat_names(tree, ex=False)
     targets = {"mode": "mode"} | flat_names(tree, ex=True)
     rows = {"mode": npugraph_ex.CompilerConfig.mode} | flat_rows(tree, ex=True)
@@ -77,7 +74,7 @@ def _flat_lines(tree: type[Group]) -> Iterator[str]:
         path = targets[name]
         option = f"not `{path[1:]}`" if path.startswith("!") else f"`{path}`"
         backends = "npu, npugraph_ex" if name in shared else "npugraph_ex"
-        yield f"| `{name}` | `{row.default!r}` | {option} | {backends} |"
+        yield f"`{name}`", f"`{row.default!r}`", option, backends
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from torchair.core.tables import text_lines
 from torchair.debug.files import write_text
 
 Event = dict[str, Any]
@@ -198,18 +199,13 @@ def check_trace(path: Path, cores: int) -> list[Conflict]:
     marked = path.with_name(f"{path.stem}_filtered_deadlock_check.json")
     _write(marked, content, mark(relevant, conflicts))
     print(f"pairs of tasks that may starve each other: {len(conflicts)}, marked in {marked.name}")
-    print(_table([COLUMNS, *(conflict.row for conflict in conflicts)]))
+    print(*text_lines(COLUMNS, [conflict.row for conflict in conflicts]), sep="\n")
     return conflicts
 
 
 def _write(path: Path, content: Any, events: list[Event]) -> None:
     whole = {**content, "traceEvents": events} if isinstance(content, dict) else events
     write_text(path, json.dumps(whole, indent=1))
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 # Parts

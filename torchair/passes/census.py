@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
+from torchair.core.tables import text_lines
 from torchair.ge.graph import Graph
 
 Census = dict[str, "Member"]
@@ -33,10 +34,10 @@ def comparison(before: Census, after: Census) -> str:
     gone = [name for name, member in before.items() if after.get(name) != member]
     come = [name for name, member in after.items() if before.get(name) != member]
     lines = [f"{len(before)} -> {len(after)} nodes"]
-    lines += [f"  added    {', '.join(come)}"] if come else []
-    lines += [f"  removed  {', '.join(gone)}"] if gone else []
-    lines += _table("op", Counter(m.kind for m in before.values()), Counter(m.kind for m in after.values()))
-    lines += _table("target", Counter(_called(before)), Counter(_called(after)))
+    lines += [f"  added: {', '.join(come)}"] if come else []
+    lines += [f"  removed: {', '.join(gone)}"] if gone else []
+    lines += _changes("op", Counter(m.kind for m in before.values()), Counter(m.kind for m in after.values()))
+    lines += _changes("target", Counter(_called(before)), Counter(_called(after)))
     return "\n".join(lines)
 
 
@@ -45,8 +46,7 @@ def _called(members: Census) -> list[str]:
     return [member.target for member in members.values() if member.kind not in ("placeholder", "output")]
 
 
-def _table(head: str, before: Counter[str], after: Counter[str]) -> list[str]:
+def _changes(head: str, before: Counter[str], after: Counter[str]) -> list[str]:
     """A line for each key whose count changed."""
-    changed = [key for key in sorted(before | after) if before[key] != after[key]]
-    width = max(map(len, changed), default=0)
-    return [f"  {head:<8} {key:<{width}}  {before[key]} -> {after[key]}" for key in changed]
+    counts = [(key, before[key], after[key]) for key in sorted(before | after)]
+    return text_lines((head, "before", "after"), [row for row in counts if row[1] != row[2]])

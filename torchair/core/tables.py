@@ -1,0 +1,53 @@
+"""Tables for people: on a console and as text by `rich`, on pages as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+UNCUT = 100_000  # wider than any line
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, figures: bool = False, **look: Any
+) -> Table:
+    """A table for a console. Brackets in cells are no markup, and what is too wide is folded, not cut;
+    `figures`: all columns but the first are numbers.
+    """
+    made = Table(**look)
+    for place, column in enumerate(columns):
+        made.add_column(Text(column), justify="right" if figures and place else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(str(cell)) for cell in row))
+    return made
+
+
+def as_text(*shown: RenderableType, width: int = UNCUT) -> str:
+    """What a console of this width shows, without its colours."""
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as caught:
+        console.print(*shown)
+    return caught.get()
+
+
+def text_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """A table as lines of text, without a frame, two blanks before each cell; none without rows."""
+    if not rows:
+        return []
+    text = as_text(table(columns, rows, box=None, padding=(0, 0, 0, 2)))
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def markdown_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """A table as lines of Markdown; bars in cells are no borders."""
+    ruled = (columns, ["---"] * len(columns), *rows)
+    return [f"| {' | '.join(_markdown_cell(cell) for cell in row)} |" for row in ruled]
+
+
+def _markdown_cell(value: Any) -> str:
+    """One line."""
+    return " ".join(str(value).replace("|", "\\|").split())
