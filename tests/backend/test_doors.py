@@ -225,6 +225,33 @@ def test_an_unknown_option_names_the_valid_ones() -> None:
     assert str(caught.value).count("UnknownOption") == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"aten.sin.default": torch.sin}, "is no op"),
+        ({torch.sin: torch.sin}, "is no op"),
+        ({torch.ops.aten.sin.default: 3}, "is no function"),
+    ],
+    ids=str,
+)
+def test_decompositions_that_could_never_act_are_refused(given: Any, match: str) -> None:
+    with pytest.raises(BadOptionType, match=match):
+        torchair.get_npu_backend(custom_decompositions=given)
+
+
+def test_a_decomposition_of_a_packet_is_for_its_overloads() -> None:
+    called: list[str] = []
+
+    def sin(x: torch.Tensor) -> torch.Tensor:
+        called.append("sin")
+        return torch.cos(x - torch.pi / 2)
+
+    made = torchair.get_npu_backend(custom_decompositions={torch.ops.aten.sin: sin})
+    x = torch.ones(3)
+    torch.testing.assert_close(torch.compile(torch.sin, backend=made)(x), torch.sin(x))
+    assert called
+
+
 def test_custom_decompositions_win() -> None:
     seen = []
 

@@ -22,6 +22,7 @@ from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mo
 from torchair.core.errors import BadOptionType
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import backend_names, register_backend
+from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -34,7 +35,7 @@ def get_npu_backend(
 ) -> functools.partial[Any]:
     """A backend for `torch.compile`, with this configuration.
 
-    `custom_decompositions` maps op overloads to functions that take them apart before conversion.
+    `custom_decompositions` maps ops to functions that take them apart before conversion.
     """
     if misplaced:
         raise BadOptionType(
@@ -44,13 +45,27 @@ def get_npu_backend(
         )
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     _warn(config)
-    if custom_decompositions is not None and not isinstance(custom_decompositions, Mapping):
-        raise BadOptionType(
-            "custom_decompositions must map op overloads to functions", got=shown(custom_decompositions)
-        )
-    return functools.partial(
-        _backend, compiler_config=config, decompositions=dict(custom_decompositions or {})
-    )
+    decompositions = _by_overload({} if custom_decompositions is None else custom_decompositions)
+    return functools.partial(_backend, compiler_config=config, decompositions=decompositions)
+
+
+def _by_overload(given: Any) -> dict[OpOverload, Callable[..., Any]]:
+    """Decompositions by overload; one of a packet is for each of its overloads that has none of its own."""
+    if not isinstance(given, Mapping):
+        raise BadOptionType("custom_decompositions must map op overloads to functions", got=shown(given))
+    found: dict[OpOverload, Callable[..., Any]] = {}
+    for op, function in given.items():
+        if not isinstance(op, OpOverload | OpOverloadPacket):
+            raise BadOptionType(
+                "a key of custom_decompositions is no op",
+                got=shown(op),
+                next="torch.ops.aten.gelu.default, say",
+            )
+        if not callable(function):
+            raise BadOptionType(f"the decomposition of {op} is no function", got=shown(function))
+        overloads = [op] if isinstance(op, OpOverload) else [getattr(op, name) for name in op.overloads()]
+        found |= {overload: given.get(overload, function) for overload in overloads}
+    return found
 
 
 def _warn(config: Config) -> None:
