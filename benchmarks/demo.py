@@ -1,5 +1,4 @@
-"""`python -m benchmarks.demo`: three models in both modes, static and dynamic, a table each; on a terminal a
-line as soon as it is known.
+"""`python -m benchmarks.demo`: three models in both modes, static and dynamic, a line as soon as it is known.
 
 For each: equal to eager, graph breaks, fall-backs, time to ready, speed against eager and (static) stock
 `torch.compile`. Ends with 0 only if every result of ours is equal.
@@ -16,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor, nn
 
 import torchair
@@ -27,7 +26,6 @@ from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, Inputs, Model, bert, llama
 from benchmarks.report import console, duration, machine, ratio, times
 from benchmarks.timing import Thunk, measure
-from torchair.core.tables import table
 
 # The quickest to compile first; those of `transformers` with two layers.
 MODELS = (
@@ -37,13 +35,16 @@ MODELS = (
 )
 MODES = ("graph", "capture")
 ROUNDS = 5
-COLUMNS = ("mode", "shapes", "equal", "breaks", "fall-backs", "ready", "× eager", "× stock")
+# Widths that are known before the lines are.
+WIDTHS = {"model": 14, "mode": 8, "shapes": 8, "equal": 6, "breaks": 7, "fall-backs": 11, "ready": 8,
+          "× eager": 8, "× stock": 8}  # fmt: skip
 
 
 @dataclass
 class Line:
-    """One line of the table of a model. `problem` says what differs from eager."""
+    """One line of the table. `problem` says what differs from eager."""
 
+    model: str
     mode: str
     shapes: str
     breaks: str
@@ -57,7 +58,8 @@ class Line:
     def cells(self) -> tuple[str, ...]:
         speeds = times(self.against_eager), times(self.against_stock)
         equal = "yes" if self.problem is None else "NO"
-        return (self.mode, self.shapes, equal, self.breaks, self.fallbacks, duration(self.ready), *speeds)
+        known = (self.model, self.mode, self.shapes, equal, self.breaks, self.fallbacks)
+        return (*known, duration(self.ready), *speeds)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def demonstrate(model: Model, device: str) -> Iterator[Line]:
             if column in MODES:
                 told = told or explained(subject)
             call, seconds, problem = prepare(column, subject, shapes)
-            line = Line(column, shapes, *(told or ("-", "-")), seconds, problem)
+            line = Line(model.name, column, shapes, *(told or ("-", "-")), seconds, problem)
             if problem is None:
                 fill_speeds(line, calls | {column: call}, device)
             if problem is None and column == "stock":
@@ -134,20 +136,13 @@ def fill_speeds(line: Line, calls: dict[str, Thunk], device: str) -> None:
     line.against_stock = ratio(seconds, "stock", line.mode) if line.mode in MODES else None
 
 
-def shown(model: Model, device: str) -> list[Line]:
-    """The lines of one model, in a table that grows where there is a terminal."""
-    lines: list[Line] = []
-
-    def so_far() -> Table:
-        return table(COLUMNS, [line.cells for line in lines], title=model.name, title_justify="left")
-
-    # Refreshed by hand: a thread of its own would disturb what is timed.
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        for line in demonstrate(model, device):
-            lines.append(line)
-            live.update(so_far(), refresh=True)
-    console.print(so_far())
-    return lines
+def row(*cells: str) -> Table:
+    """One line, below those before it."""
+    made = Table.grid(padding=(0, 1))
+    for width in WIDTHS.values():
+        made.add_column(width=width, overflow="fold")
+    made.add_row(*map(Text, cells))
+    return made
 
 
 def main() -> int:
@@ -155,15 +150,18 @@ def main() -> int:
     facts = ", ".join(f"{name} {value}" for name, value in machine(device).items())
     console.print(f"torchair on {device} ({facts})", markup=False)
     console.print("× eager, × stock: how many times as fast as eager and as torch.compile\n", markup=False)
-    unequal = False
+    console.print(row(*WIDTHS), style="bold")
+    problems: list[Line] = []
     with torch.no_grad():
         for model in MODELS:
             torch.compiler.reset()
-            for line in shown(model, device):
+            for line in demonstrate(model, device):
+                console.print(row(*line.cells))
                 if line.problem is not None:
-                    console.print(f"{line.mode}, {line.shapes}: {line.problem}", markup=False)
-                    unequal |= line.mode in MODES
-    return int(unequal)
+                    problems.append(line)
+    for line in problems:
+        console.print(f"{line.model}, {line.mode}, {line.shapes}: {line.problem}", markup=False)
+    return int(any(line.mode in MODES for line in problems))
 
 
 if __name__ == "__main__":
