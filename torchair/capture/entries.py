@@ -122,6 +122,8 @@ class Entries:
             self._drops.clear()
         self._drops[key] += 1
         self._unused += not any(recording.replays for recording in entry.recordings)
+        self.drop(entry, 0)
+        self.count()
         if self._unused >= MAX_UNUSED:
             self._compiled.degradations.add(
                 f"recordings are dropped before they are replayed: more sizes come than capture_limit "
@@ -129,8 +131,6 @@ class Entries:
                 next="pad to fewer sizes, or raise capture_limit",
                 here=True,
             )
-        self.drop(entry, 0)
-        self.count()
 
     def drop(self, entry: Entry, keep: int) -> None:
         """Free the recordings of an entry but the newest few."""

@@ -30,9 +30,9 @@ from torchair.fxgraph.values import device_of
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
-# Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
 SEARCH = {"coordinate_descent_tuning": True}
 SEARCHED = 1 << 20  # elements of a matrix from which on a search for block sizes pays
+# Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
 
