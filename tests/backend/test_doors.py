@@ -232,7 +232,7 @@ def test_an_unknown_option_names_the_valid_ones() -> None:
         ({torch.sin: torch.sin}, "is no op"),
         ({torch.ops.aten.sin.default: 3}, "is no function"),
     ],
-    ids=str,
+    ids=["a name", "a torch function", "a value"],
 )
 def test_decompositions_that_could_never_act_are_refused(given: Any, match: str) -> None:
     with pytest.raises(BadOptionType, match=match):
