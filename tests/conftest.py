@@ -39,10 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Names of tests are the same in every process; without a GPU, tests marked `cuda` are skipped and say why."""
+    """Names of tests are the same in every process. Without a GPU, tests marked `cuda` are skipped and say
+    why.
+    """
     named_by_address = [item.nodeid for item in items if re.search(r"0x[0-9a-f]{6,}", item.nodeid)]
     if named_by_address:
-        raise pytest.UsageError(f"test ids with an address in them, which xdist cannot match: {named_by_address}")
+        raise pytest.UsageError(
+            f"test ids with an address in them, which xdist cannot match: {named_by_address}"
+        )
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch sees none here")

@@ -21,7 +21,7 @@ from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
-from torchair.core.errors import BadOptionType
+from torchair.core.errors import BadCall, BadOptionType
 
 MODES = ("max-autotune", "npugraph_ex")
 
@@ -417,3 +417,33 @@ def test_wrong_arguments_are_named() -> None:
         torchair.get_npu_backend(custom_decompositions=[1])  # type: ignore[arg-type]
     with pytest.raises(Exception, match="options= takes names of options"):
         torch.compile(torch.sin, backend="npu", options={1: 2})(torch.ones(2))  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        ((torch.ones(2, 3),), "1 instead of 2"),
+        ((torch.ones(2, 3), None), "NoneType instead of a tensor"),
+        ((torch.ones(2, 3), torch.ones(3, dtype=torch.float64)), "torch.float64 instead of torch.float32"),
+        ((torch.ones(2, 3), torch.ones(1)), r"sizes \(1,\) instead of \(3\)"),
+        ((torch.ones(2, 3), torch.ones(3, device="meta")), "on meta instead of cpu"),
+    ],
+    ids=["count", "None", "dtype", "broadcast", "device"],
+)
+def test_a_graph_without_guards_refuses_other_inputs(mode: str, args: tuple[Any, ...], match: str) -> None:
+    """Each of these was answered: with another dtype, broadcast, or by an error from deep inside."""
+    example = [torch.ones(2, 3), torch.ones(3)]
+    run = torchair.get_compiler(config(mode))(make_fx(lambda x, y: [x + y])(*example), example)
+    with pytest.raises(BadCall, match=match):
+        run(*args)
+    assert run(*example)[0].tolist() == [[2.0] * 3] * 2
+
+
+def test_sizes_that_are_one_symbol_are_one_in_every_call() -> None:
+    gm = make_fx(lambda x, y: [x + y], tracing_mode="symbolic")(torch.ones(4), torch.ones(4))
+    symbolic = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
+    run = torchair.get_compiler(config())(gm, symbolic)
+    assert run(torch.ones(5), torch.ones(5))[0].tolist() == [2.0] * 5
+    with pytest.raises(BadCall, match=r"sizes \(1,\) instead of \(5\)"):
+        run(torch.ones(5), torch.ones(1))

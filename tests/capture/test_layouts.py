@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice
+from torchair.core.errors import BadCall
 from torchair.core.torch_private.fake import make_fx
 from torchair.npugraph_ex import CompilerConfig, get_compiler
 
@@ -66,6 +67,31 @@ def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
         assert memory.tolist() == wanted.tolist()
         assert (part.stride(), part.storage_offset()) == ((stride, 1), stride)
     assert row.replays > 0
+
+
+@pytest.mark.parametrize("clones", [True, False])
+def test_expanded_inputs_where_nobody_guards(row: SimulatedDevice, clones: bool) -> None:
+    """The recorded call's elements were one element; those of the next call are not."""
+    config = CompilerConfig()
+    config.codegen, config.clone_input = "eager", clones
+    example = torch.ones(3, 4)
+    run = get_compiler(config)(make_fx(lambda x: [x * 2])(example), [example])
+    for _ in range(3):
+        x = torch.arange(4.0).expand(3, 4)
+        assert run(x)[0].tolist() == (x * 2).tolist()
+        x = torch.arange(12.0).reshape(3, 4)
+        assert run(x)[0].tolist() == (x * 2).tolist()
+    assert row.replays > 0
+
+
+def test_a_graph_of_an_expanded_input_refuses_others(row: SimulatedDevice) -> None:
+    config = CompilerConfig()
+    config.codegen = "eager"
+    example = torch.ones(4).expand(3, 4)
+    run = get_compiler(config)(make_fx(lambda x: [x * 2])(example), [example])
+    assert run(example)[0].tolist() == [[2.0] * 4] * 3
+    with pytest.raises(BadCall, match="dimension 0 has elements of its own"):
+        run(torch.ones(3, 4))
 
 
 def test_an_input_that_nobody_reads_may_have_any_size(row: SimulatedDevice) -> None:

@@ -80,10 +80,12 @@ def test_what_is_no_tensor_is_refused(built: Path) -> None:
 def test_without_a_compiler_everything_works(tmp_path: Path) -> None:
     """In a process of its own: what is asked for once is not asked for again."""
     code = (
-        "import logging, threading, torch\n"
+        "import logging, threading, torch, warnings\n"
         "from torchair.core import quick\n"
-        "quick.load_async()\n"
-        "[t.join() for t in threading.enumerate() if t.name == 'torchair quick']\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    quick.load_async()\n"
+        "    [t.join() for t in threading.enumerate() if t.name == 'torchair quick']\n"
+        "assert 'install a C++ compiler' in str(told[0].message)\n"
         "x = torch.randn(2)\n"
         "assert quick._extension is None\n"
         "assert quick.Addresses([0], [x]).match([x])\n"

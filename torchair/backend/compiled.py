@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torchair.backend.arguments import Arguments
 from torchair.capture import Runner
 from torchair.core.errors import NotPossible
 
@@ -24,10 +25,12 @@ class Artifacts:
 class CompiledGraph:
     """Call it with the flat inputs; it returns the list of outputs."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, arguments: Arguments) -> None:
         self.runner = runner
+        self._arguments = arguments
 
     def __call__(self, *args: Any) -> list[Any]:
+        self._arguments.check(args)
         return self.runner(list(args))
 
     def get_code(self, extend_config: Any = None) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from torchair.backend.aot import compile_dynamo
+from torchair.backend.arguments import Arguments
 from torchair.backend.compile import compile_fx as compile_graph
 from torchair.backend.compiled import CompiledGraph
 from torchair.backend.settings import checked, settle, shown
@@ -117,7 +118,8 @@ class Compiler:
         settings = settle(self.config)
         files = open_compile() if settings.captures else None
         with torch.profiler.record_function("npu_fx_compiler inference"):
-            return CompiledGraph(compile_graph(gm, example_inputs, settings, files=files))
+            runner = compile_graph(gm, example_inputs, settings, files=files)
+        return CompiledGraph(runner, Arguments(gm, example_inputs))
 
 
 def compile_fx(

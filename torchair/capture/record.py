@@ -14,7 +14,7 @@ import torch
 
 from torchair.capture.outputs import Homes, Outputs
 from torchair.capture.pool import Arena
-from torchair.capture.roles import Inputs, Role
+from torchair.capture.roles import Inputs, Role, repeated_dims
 from torchair.core.errors import BadCall, first_line
 from torchair.core.overlaps import is_dense
 from torchair.core.program import Program
@@ -48,9 +48,12 @@ class StaticInputs:
         self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
         # Without an arena the memory of this call's tensors serves as the buffers.
         self.borrowed = arena is None
-        self.buffers = [args[i].detach() if arena is None else arena.like(i, args[i]) for i in self.indices]
+        self.buffers = [
+            args[i].detach() if arena is None else arena.like(i, _as_traced(args[i], inputs.repeated(i)))
+            for i in self.indices
+        ]
         self._shapes = [buffer.shape for buffer in self.buffers]
-        self._flat = {at: dims for at, b in enumerate(self.buffers) if (dims := _repeated_dims(b))}
+        self._flat = {at: dims for at, b in enumerate(self.buffers) if (dims := repeated_dims(b))}
         self._targets = [_flattened(b, self._flat.get(at, ())) for at, b in enumerate(self.buffers)]
         self.head: Head | None = None
         self._in_head = self._plain_copies(args) if in_graph and arena is not None else []
@@ -135,27 +138,39 @@ class StaticInputs:
 
 def may_borrow(inputs: Inputs, args: Sequence[Any]) -> bool:
     """May the memory of plain inputs serve as their buffers? Not where two lie in one storage, as those of a
-    later call need not; where reading is more than reading bytes; nor where others may hold it and torch does
-    not know (numpy, other processes).
+    later call need not; where several elements are one, and not in the graph; where reading is more than
+    reading bytes; nor where others may hold it and torch does not know (numpy, other processes).
     """
-    given = [args[i] for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
+    indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
+    given = [args[i] for i in indices]
     storages = [tensor.untyped_storage() for tensor in given if tensor.numel()]
     is_alone = len({storage._cdata for storage in storages}) == len(storages)
     is_known = all(map(_is_torchs_own, storages))
-    return is_alone and is_known and not any(tensor.is_conj() or tensor.is_neg() for tensor in given)
+    is_read_otherwise = any(tensor.is_conj() or tensor.is_neg() for tensor in given)
+    is_shared = any(_shares_elements(args[i], inputs.repeated(i)) for i in indices)
+    return is_alone and is_known and not is_read_otherwise and not is_shared
 
 
 def _is_torchs_own(storage: torch.UntypedStorage) -> bool:
     return storage.resizable() and (storage.device.type != "cpu" or not storage.is_shared())
 
 
-def _repeated_dims(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Dimensions whose elements are one element (stride 0): they cannot be copied into as they are."""
-    pairs = zip(tensor.size(), tensor.stride(), strict=True)
-    return tuple(dim for dim, (size, step) in enumerate(pairs) if step == 0 and size > 1)
+def _shares_elements(tensor: torch.Tensor, repeated: tuple[int, ...]) -> bool:
+    """Are elements one, beside those of the dimensions that are `repeated` in the graph? In the next call
+    they need not be, where nobody guards.
+    """
+    return not set(repeated_dims(tensor)) <= set(repeated)
+
+
+def _as_traced(tensor: torch.Tensor, repeated: tuple[int, ...]) -> torch.Tensor:
+    """A tensor with the layout that a buffer needs, which holds what other calls bring."""
+    if not _shares_elements(tensor, repeated):
+        return tensor
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def _flattened(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """Of dimensions whose elements are one element, that one: it cannot be copied into several times."""
     for dim in dims:
         tensor = tensor.narrow(dim, 0, 1)
     return tensor

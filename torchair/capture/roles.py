@@ -60,10 +60,15 @@ class Inputs:
     obstacles: tuple[str, ...] = ()  # why this graph cannot be recorded
     random: bool = False  # draws random numbers
     packs: tuple[Pack, ...] = ()  # inputs at the end that the runner makes from numbers among the others
+    repeats: dict[int, tuple[int, ...]] = field(default_factory=dict)  # dimensions that are one element
 
     def having(self, *roles: Role) -> list[int]:
         """Indices of the inputs in any of these roles."""
         return [index for index, role in enumerate(self.roles) if role in roles]
+
+    def repeated(self, index: int) -> tuple[int, ...]:
+        """Dimensions of an input whose elements are one element in the graph."""
+        return self.repeats.get(index, ())
 
     def title(self, index: int) -> str:
         """The user's own name for the input, where it is known, for messages."""
@@ -107,6 +112,20 @@ def inputs_of(
         obstacles=tuple(_obstacles(gm, roles)),
         random=any(map(draws, gm.graph.nodes)),
         packs=packs,
+        repeats={index: dims for index, value in enumerate(values) if (dims := repeated_dims(value))},
+    )
+
+
+def repeated_dims(value: Any) -> tuple[int, ...]:
+    """Dimensions of a tensor whose elements are one element (stride 0)."""
+    if not isinstance(value, torch.Tensor) or not _is_strided(value):
+        return ()
+    pairs = zip(value.size(), value.stride(), strict=True)
+    # A symbol is neither 0 nor 1: torch makes no symbols of these.
+    return tuple(
+        dim
+        for dim, (size, step) in enumerate(pairs)
+        if isinstance(step, int) and step == 0 and not (isinstance(size, int) and size <= 1)
     )
 
 

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
+from torchair.core.degraded import Degradations
 from torchair.core.environment import is_on
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
@@ -254,7 +255,8 @@ def _build_and_load(path: Path) -> None:
 
 
 def _stay_with_python(error: Exception) -> None:
-    logger.info("replays ask about their inputs in Python: %s", error)
+    what = f"replays ask about their inputs in Python, which takes the host longer: {error}"
+    Degradations().add(what, next=f"install a C++ compiler, or set {SWITCH}=0 if this is wanted")
 
 
 def load(path: Path) -> None:

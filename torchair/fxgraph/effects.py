@@ -78,7 +78,9 @@ def may_write(target: Any) -> bool:
 
 
 def functional_twin(node: fx.Node) -> Any:
-    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views."""
+    """`aten.add.Scalar` for an `aten.add_.Scalar` on a value that has just been made and nothing views; none
+    where the result would have another dtype, as that of `lt_` on numbers.
+    """
     if not mutates(node.target) or not node.target._schema.name.endswith("_"):  # type: ignore[union-attr]
         return None
     made = node.args[0]
@@ -88,7 +90,15 @@ def functional_twin(node: fx.Node) -> Any:
         return None
     overload: Any = node.target
     namespace, name = overload._schema.name.split("::")
-    return find_overload(f"{namespace}.{name.removesuffix('_')}.{overload._overloadname}")
+    twin = find_overload(f"{namespace}.{name.removesuffix('_')}.{overload._overloadname}")
+    return twin if twin is not None and _gives_dtype_of(made, twin, node) else None
+
+
+def _gives_dtype_of(made: fx.Node, op: Any, node: fx.Node) -> bool:
+    """Does the op give this dtype for the arguments of a node?"""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
+    result = op(*args, **kwargs)
+    return isinstance(result, torch.Tensor) and result.dtype == made.meta["val"].dtype
 
 
 def views_of(node: fx.Node) -> Iterator[fx.Node]:
