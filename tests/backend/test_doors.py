@@ -17,6 +17,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from tests.slow import slow
 from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
 from torchair.backend import doors
@@ -123,7 +124,7 @@ def test_equal_to_eager_and_one_graph_for_all_sizes(mode: str, dynamic: bool) ->
     assert calls == (1 if dynamic else 3)
 
 
-@pytest.mark.parametrize("name", ["npu", "npugraph_ex"])
+@pytest.mark.parametrize("name", [slow("npu"), "npugraph_ex"])
 def test_names_work_without_importing_torchair(name: str) -> None:
     script = (
         "import torch\n"

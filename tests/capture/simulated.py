@@ -270,6 +270,7 @@ def make(
     device: torch.device = CPU,
     random: bool = False,
     aliases: dict[int, list[int]] | None = None,
+    repeats: dict[int, tuple[int, ...]] | None = None,
     **policy: Any,
 ) -> tuple[Runner, Any]:
     """A runner on a simulated device (or a real one); one letter per input: p m a s o, w for a weight. The
@@ -284,6 +285,7 @@ def make(
         ),
         aliases=aliases or {},
         random=random,
+        repeats=repeats or {},
     )
     with installed(row):
         return capture(Compiled(Body(function), inputs, Policy(**policy), device, NAME)), row

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 import torchair
+from tests.slow import slow
 from torchair.codegen import whole
 from torchair.codegen.graph import add_call
 from torchair.core.errors import DegradedWarning
@@ -121,8 +122,8 @@ def widen_products(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphM
     return gm
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("codegen", ["inductor", pytest.param("native", marks=pytest.mark.full)])
+@pytest.mark.parametrize("dynamic", [slow(False), True])
+@pytest.mark.parametrize("codegen", ["inductor", slow("native")])
 def test_outputs_keep_their_strides(codegen: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor's passes may give an output other strides."""
     monkeypatch.setattr(whole, "joint_graph_passes", widen_products)

@@ -243,7 +243,7 @@ def test_capture_mode(name: str) -> None:
             torch.testing.assert_close(run(sample(rows)), fn(sample(rows)))
 
 
-@pytest.mark.parametrize("name", ["branch", "loop_that_reads"])
+@pytest.mark.parametrize("name", [slow("branch"), "loop_that_reads"])
 def test_inductor(name: str) -> None:
     fn = CASES[name][0]
     run = compiled(fn, codegen="inductor", dynamic=True)

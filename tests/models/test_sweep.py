@@ -18,8 +18,8 @@ from tests.models.families import FAMILIES, Unfit, families, tiny
 from tests.models.sweep import EQUAL, Result, compare, eager, fallbacks, page, run_family
 from tests.structure.tree import ROOT
 
-# A decoder, an encoder, convolutions, a state space and image patches.
-QUICK = ("gpt_neo", "esm", "resnet", "vit")
+# A decoder and image patches, which no other test has.
+QUICK = ("gpt_neo", "vit")
 # Loading hundreds of modules meets whatever their authors deprecate, in whichever module that surfaces.
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -265,7 +265,7 @@ def kv_formula(mode):
     return formula
 
 
-@pytest.mark.parametrize("mode", ["Norm", slow("PA"), slow("PA_NZ"), slow("PA_BLK_BNSD"), "PA_BLK_NZ"])
+@pytest.mark.parametrize("mode", ["Norm", slow("PA"), slow("PA_NZ"), slow("PA_BLK_BNSD"), slow("PA_BLK_NZ")])
 def test_kv_norm_rope_cache(mode):
     inputs, formula = kv_inputs(2, 5, mode), kv_formula(mode)
 

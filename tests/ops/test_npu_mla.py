@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from tests.memory import copies
 from tests.ops.compiled import MODES, agrees, compiles, ints, rand
+from tests.slow import slow
 
 npu = torch.ops.npu
 # Tokens, width, latent query, heads, head dim, latent key, rotary columns.
@@ -215,8 +216,9 @@ def test_pages_named_by_their_first_slot():
     torch.testing.assert_close(caches[0], stored(CACHES[0], c, slots), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "dynamic"), [(MODES[0], False), slow(MODES[0], True), slow(MODES[1], False), (MODES[1], True)]
+)
 def test_compiled(mode, dynamic):
     def step(x, slots, kv_cache, kr_cache):
         query, rope, *_ = npu.npu_mla_prolog_v3(x, *WEIGHTS, kv_cache, kr_cache, cache_index=slots)

@@ -164,7 +164,7 @@ def test_the_lists_have_the_documented_names_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dynamic"), [slow("llama", False), ("llama", True), ("bert", False), slow("bert", True)]
+    ("name", "dynamic"), [slow("llama", False), ("llama", True), slow("bert", False), slow("bert", True)]
 )
 def test_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
     """Passes fire on real models, and the numbers stay."""
