@@ -22,7 +22,7 @@ from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
-from torchair.core.errors import BadCall, BadOptionType
+from torchair.core.errors import BadCall, BadOptionType, DegradedWarning
 
 MODES = ("max-autotune", "npugraph_ex")
 
@@ -448,3 +448,18 @@ def test_sizes_that_are_one_symbol_are_one_in_every_call() -> None:
     assert run(torch.ones(5), torch.ones(5))[0].tolist() == [2.0] * 5
     with pytest.raises(BadCall, match=r"sizes \(1,\) instead of \(5\)"):
         run(torch.ones(5), torch.ones(1))
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor", "reference"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_parameters_may_be_constants_of_the_graph(mode: str, codegen: str) -> None:
+    """`make_fx` of a module makes attributes of them; a weight that is updated in place is seen."""
+    linear, x = nn.Linear(3, 3), torch.randn(2, 3)
+    gm = make_fx(lambda x: [linear(x)])(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DegradedWarning)
+        run = torchair.get_compiler(config(mode, codegen=codegen))(gm, [x])
+    for _ in range(2):
+        torch.testing.assert_close(run(x)[0], linear(x))
+        with torch.no_grad():
+            linear.weight.mul_(2)

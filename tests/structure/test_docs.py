@@ -24,14 +24,15 @@ from torchair.core.degraded import STRICT
 REFERENCE = ROOT / "docs/reference"
 # About files and words, not about code to run.
 PAGES_WITHOUT_CODE = ("architecture", "families", "glossary")
+READMES = [ROOT / "README.md", ROOT / "README.zh.md"]
 PAGES_THAT_RUN = [
-    ROOT / "README.md",
+    *READMES,
     *sorted((ROOT / "docs/guide").glob("*.md")),
     *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem not in PAGES_WITHOUT_CODE),
 ]
 # The torch whose ops the ops page lists; others have a few more or fewer.
 REFERENCE_TORCH = "2.13"
-ALL_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ALL_PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:torchair|tests|docs|benchmarks)/[\w./]+)`")

@@ -11,7 +11,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
-from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, faking, make_fx
+from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, faking, lending, make_fx
 from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decompositions
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
@@ -262,7 +262,8 @@ def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: 
     traced = run if functional else torch.func.functionalize(run, remove="mutations")
     mode = fake_mode_of(gm, inputs)
     assert mode is not None, "codegen is given a graph with fake values"
-    with mode, preserve_node_meta():
+    # Constants of the graph may be real tensors.
+    with mode, lending(mode, "allow_non_fake_inputs", True), preserve_node_meta():
         return make_fx(traced, decomposition_table=table, tracing_mode="real", _allow_non_fake_inputs=True)(
             *inputs
         )

@@ -49,6 +49,7 @@ __all__ = [
     "faking",
     "free_symbols",
     "is_unbacked",
+    "lending",
     "load_graph",
     "lower_bound",
     "make_fx",
@@ -100,21 +101,31 @@ def is_unbacked(number: Any) -> bool:
 
 
 def fake_tensor_prop(gm: fx.GraphModule, fake_mode: FakeTensorMode | None, inputs: Sequence[Any]) -> None:
-    """Compute `meta["val"]` of every node anew; some composite ops in C++ refuse symbols, as in `faking`."""
+    """Compute `meta["val"]` of every node anew; some composite ops in C++ refuse symbols, as in `faking`.
+    Constants of the graph may be real tensors.
+    """
     symbolic = fake_mode is not None and fake_mode.shape_env is not None
-    with enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+    own = contextlib.nullcontext() if fake_mode is None else lending(fake_mode, "allow_non_fake_inputs", True)
+    with enable_python_dispatcher() if symbolic else contextlib.nullcontext(), own:
         FakeTensorProp(gm, mode=fake_mode).propagate_dont_convert_inputs(*inputs)
 
 
 @contextlib.contextmanager
 def with_shape_env(fake_mode: FakeTensorMode) -> Iterator[None]:
     """Some ops (loops) ask a fake mode for its symbols even where all sizes are numbers: lend it a set."""
-    own = fake_mode.shape_env
-    fake_mode.shape_env = own if own is not None else ShapeEnv()
+    with lending(fake_mode, "shape_env", ShapeEnv() if fake_mode.shape_env is None else fake_mode.shape_env):
+        yield
+
+
+@contextlib.contextmanager
+def lending(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, an attribute has another value."""
+    own = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        fake_mode.shape_env = own
+        setattr(owner, name, own)
 
 
 def dump_graph(gm: fx.GraphModule) -> bytes:
