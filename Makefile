@@ -33,10 +33,10 @@ PYTEST = $(PYTHON) -m pytest $(SPREAD)
 # torch's types are found through the interpreter it is installed for. The first use fetches pyright itself.
 PYRIGHT = $(PYTHON) -m pyright --pythonpath "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 
-.PHONY: help setup demo test test-full style lint format docs bench check
+.PHONY: help setup demo test test-full coverage style lint format docs bench check torchair install_torchair
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
 # torch goes first and alone, so that the package index decides which build it is and the rest finds it satisfied.
 $(VENV)/.ready: pyproject.toml
@@ -55,6 +55,18 @@ test: $(READY)  ## All tests but the slow sweeps
 
 test-full: $(READY)  ## All tests
 	$(PYTEST) $(ARGS)
+
+coverage: $(READY)  ## Which lines the tests run: a report in output/coverage
+	@$(PYTHON) -c 'import coverage' 2>/dev/null || { echo "coverage is missing: $(PYTHON) -m pip install coverage"; exit 1; }
+	$(PYTHON) -m coverage run --source=torchair --data-file=output/.coverage -m pytest -m 'not full' $(ARGS)
+	$(PYTHON) -m coverage report --data-file=output/.coverage --skip-covered
+	$(PYTHON) -m coverage html --data-file=output/.coverage --directory=output/coverage
+
+torchair: $(READY)  ## Build output/torchair-<version>-py3-none-any.whl
+	PYTHON="$(PYTHON)" bash build.sh -c
+
+install_torchair: $(READY)  ## Build it, and install it
+	PYTHON="$(PYTHON)" bash build.sh -i
 
 style: $(READY)  ## Style and formatting
 	$(PYTHON) -m ruff check .

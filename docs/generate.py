@@ -6,6 +6,7 @@
 | `api.md` | `__all__` and the docstrings of the public modules |
 | `options.md` | the rows in `torchair/configs/groups/` |
 | `ops.md` | the registry of converters |
+| `environment.md` | the rows in `torchair/core/environment.py` |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from docs.emitted import emitted_by_target
 from torchair.configs import reference
 from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
+from torchair.core.environment import VARIABLES
 from torchair.core.tables import markdown_lines
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -31,12 +33,26 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 # In the order of the page: what users meet first comes first. Names, or all of `__all__`.
 PUBLIC_MODULES: dict[str, tuple[str, ...] | None] = {
     "torchair": None,
+    "torchair.inference": None,
+    "torchair.scope": None,
+    "torchair.ops": None,
+    "torchair.llm_datadist": None,
     "torchair.npugraph_ex": None,
+    "torchair.npugraph_ex.inference": None,
+    "torchair.npugraph_ex.scope": None,
+    "torchair.npugraph_ex.ops": None,
     "torchair.configs.compiler_config": ("CompilerConfig",),
     "torchair.ge": None,
     "torchair.ge.attr": None,
     "torchair.ge.prototype": ("register_prototype",),
     "torchair.core.utils": None,
+    "torchair.tools.gegraph_check.filter_operators": ("filter_comm_ops",),
+    "torchair.tools.gegraph_check.deadlock_check": ("deadlock_check",),
+    "torchair.tools.gegraph_check.align_trace": ("align_trace_json",),
+    "torchair._ge_concrete_graph.ge_graph": None,
+    "torchair._ge_concrete_graph.utils": None,
+    "torchair._ge_concrete_graph.fx2ge_converter": None,
+    "torchair._ge_concrete_graph.supported_declaration": None,
 }
 
 CURES = {
@@ -112,6 +128,10 @@ CURES = {
         'Do what `next` says, often: use another `config.engine_config.codegen` (`"inductor"` instead of '
         '`"native"`). Nothing was half done. A code generator that cannot serve a graph is followed by the '
         "next one, with a `DegradedWarning`."
+    ),
+    "NotYet": (
+        "Take the way that `next` names. The name, its place and its arguments are those of the API, so that "
+        "scripts and modules that only mention it can be imported; calling it does nothing but this."
     ),
     "DegradedWarning": (
         "The result is right; the text says what it costs and why. Mend the cause, or report it: a stage of "
@@ -228,7 +248,31 @@ def _target_name(target: Any) -> str:
     return f"{target.__module__.removeprefix('_')}.{target.__name__}"
 
 
-PAGES = {"errors.md": errors_page, "api.md": api_page, "options.md": reference.page, "ops.md": ops_page}
+def environment_page() -> str:
+    """A row per environment variable."""
+    rows = [
+        (f"`{row.name}`", f"`{row.default}`" if row.default else "", row.read, row.does)
+        for row in VARIABLES.values()
+    ]
+    lines = [
+        "# Environment variables",
+        "",
+        "A variable that is not set, or is empty, has its default. Switches are on by `1`, `true`, `yes`,",
+        "`on` and off by `0`, `false`, `no`, `off`, in any case; `TORCH_COMPILE_DEBUG` is torch's own and is",
+        "on by `1` alone.",
+        "",
+        *markdown_lines(("variable", "default", "read", "does"), rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "errors.md": errors_page,
+    "api.md": api_page,
+    "options.md": reference.page,
+    "ops.md": ops_page,
+    "environment.md": environment_page,
+}
 
 
 if __name__ == "__main__":

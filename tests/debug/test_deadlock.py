@@ -176,7 +176,7 @@ def test_without_a_conflict_there_is_only_a_message(
 ) -> None:
     path = written(tmp_path, Trace().talk(1).talk(2, blocks=1).events)
     assert check_trace(path, CORES) == []
-    assert capsys.readouterr().out == "no deadlock found in graph_1.json\n"
+    assert capsys.readouterr().out == "no deadlock found in graph_1_filtered.json\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["graph_1.json", "graph_1_filtered.json"]
 
 

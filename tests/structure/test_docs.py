@@ -74,7 +74,7 @@ def commands() -> list[list[str]]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([a-z_-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", generate.PAGES)
@@ -144,6 +144,8 @@ def test_shell_examples_exist(command: list[str]) -> None:
         assert set(words) <= make_targets()
     elif rest[:1] == ["-m"]:
         assert find_spec(rest[1]), f"no module {rest[1]}"
+    elif program in {"bash", "python3", "source"}:
+        assert (ROOT / rest[0]).is_file(), f"no file {rest[0]}"
     else:
         assert program in {"git", "cd", "pip"}, f"{command}: show make targets or python -m"
 

@@ -10,6 +10,7 @@ from torch import fx
 
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
+from torchair.backend.told import tell_graph
 from torchair.capture import Runner
 from torchair.core.quick import Written
 from torchair.core.torch_private.aot import (
@@ -35,9 +36,7 @@ def compile_dynamo(
     decompositions: Decompositions,
     compile: Compile = compile_fx,
 ) -> Callable[..., Any]:
-    """Compile a Dynamo graph (or any module with real inputs): functionalise, split for training, compile
-    each part.
-    """
+    """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it."""
     plain: list[Callable[..., Any]] = []
     files = open_model(gm) if settings.captures else None
     example, names = list(inputs), argument_names(gm)
@@ -49,6 +48,7 @@ def compile_dynamo(
             static = _named(gm, stays) if backward else static_input_indices(len(inputs))
             stays.update(() if backward else _views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
+            tell_graph(gm, inputs, settings, "backward" if backward else "forward")
             with torch.profiler.record_function("npu_fx_compiler inference"):
                 runner = compile(
                     gm,

@@ -21,6 +21,7 @@ from torchair.backend.detours import Detours
 from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
+from torchair.backend.standalone import interpreted
 from torchair.backend.static_kernels import StaticKernels, is_wanted
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
@@ -243,7 +244,10 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tu
         # One tensor is a list of one: every stage below counts on a list.
         gm.graph.output_node().args = ((returned,),)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    fake_mode = detect_fake_mode(list(inputs)) or FakeTensorMode(shape_env=ShapeEnv())
+    fake_mode = detect_fake_mode(list(inputs)) or FakeTensorMode(
+        shape_env=ShapeEnv(),
+        allow_non_fake_inputs=True,  # constants of the graph
+    )
     fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]
     for node, value in zip(placeholders, fakes, strict=True):
         node.meta["val"] = value
@@ -517,6 +521,10 @@ class Reference:
     def source(self) -> str:
         """The op list; `ge.text` prints the whole graph."""
         return "\n".join(f"{op.name}: {op.type}" for op in self._graph.ops)
+
+    def standalone(self) -> str | None:
+        """The graph as a module of its own; None where it holds what has no text."""
+        return interpreted(self._graph, self._stage.device)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         written: list[Op] = []

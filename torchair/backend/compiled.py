@@ -45,8 +45,9 @@ class CompiledGraph:
         source = _standalone(self.runner)
         if source is None:
             raise NotPossible(
-                f"a {self.runner.program.kind} program has no standalone source",
-                next="compile with engine_config.codegen = 'eager'",
+                f"this {self.runner.program.kind} program cannot be written as source: it has large "
+                "constants, or parts that are made around it",
+                next="compile with engine_config.codegen = 'eager', and pass large constants as inputs",
             )
         return Artifacts(ARTIFACTS_VERSION, source)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import fx
@@ -16,7 +16,9 @@ from torchair.backend.aot import compile_dynamo
 from torchair.backend.arguments import Arguments
 from torchair.backend.compile import compile_fx as compile_graph
 from torchair.backend.compiled import CompiledGraph
+from torchair.backend.graph_breaks import break_graphs
 from torchair.backend.settings import checked, settle, shown
+from torchair.backend.told import tell_graph
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
@@ -27,23 +29,36 @@ from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
+P, R = ParamSpec("P"), TypeVar("R")
 
 
+def by_name(door: Callable[P, R]) -> Callable[P, R]:
+    """A function that takes its arguments by name alone, and says so where one comes without."""
+
+    @functools.wraps(door)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if args:
+            raise BadOptionType(
+                f"{door.__name__} takes its arguments by name",
+                got=shown(args[0]),
+                next=f"{door.__name__}(compiler_config=config)",
+            )
+        return door(*args, **kwargs)
+
+    return call
+
+
+@by_name
 def get_npu_backend(
-    *misplaced: Any,
+    *,
     compiler_config: Config | None = None,
-    custom_decompositions: Decompositions | None = None,
+    custom_decompositions: Decompositions = {},  # noqa: B006 - read, never written
 ) -> functools.partial[Any]:
     """A backend for `torch.compile`, with this configuration.
 
     `custom_decompositions` maps ops to functions that take them apart before conversion.
     """
-    if misplaced:
-        raise BadOptionType(
-            "get_npu_backend takes its arguments by name",
-            got=shown(misplaced[0]),
-            next="get_npu_backend(compiler_config=config)",
-        )
+    break_graphs()
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     _warn(config)
     decompositions = _by_overload({} if custom_decompositions is None else custom_decompositions)
@@ -72,9 +87,9 @@ def _by_overload(given: Any) -> dict[OpOverload, Callable[..., Any]]:
 def _warn(config: Config) -> None:
     text = mode_warnings(config)
     if text is not None:
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warnings.warn(text, UserWarning, stacklevel=4)
     for text in deprecations(config):
-        warnings.warn(text, DeprecationWarning, stacklevel=3)
+        warnings.warn(text, DeprecationWarning, stacklevel=4)
 
 
 def _backend(
@@ -116,6 +131,7 @@ class Compiler:
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         settings = settle(self.config)
+        tell_graph(gm, example_inputs, settings, "functional")
         files = open_compile() if settings.captures else None
         with torch.profiler.record_function("npu_fx_compiler inference"):
             runner = compile_graph(gm, example_inputs, settings, files=files)

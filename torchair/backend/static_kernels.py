@@ -28,6 +28,7 @@ from torchair.capture.key import key_function, key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import How, build
 from torchair.core.degraded import Degradations
+from torchair.core.environment import text_of
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
@@ -43,6 +44,8 @@ from torchair.core.torch_private.fake import (
 from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
+
+LOCAL = "LOCAL_WORLD_SIZE"
 
 
 @dataclass(frozen=True)
@@ -229,6 +232,9 @@ class StaticKernels:
         """Start compiling for this key; None when it is not wanted or cannot be sent."""
         if not self.wanted(args):
             return None
+        if why := why_not_here():
+            self.degradations.add(f"static kernels of {self.name} are not compiled: {why}")
+            return None
         title, likes = f"{self.name} {key_text(key)}", likes_of(args)
         try:
             graph = dump_graph(specialised(self.gm, likes))
@@ -239,6 +245,16 @@ class StaticKernels:
         job = Job(title, order, self.contract, self.degradations)
         WORKER.give(job)
         return job
+
+
+def why_not_here() -> str:
+    """With several processes, each must know how many of them share its machine."""
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    world = torch.distributed.get_world_size() if grouped else 1
+    local = text_of(LOCAL)
+    if world == 1 or (local.isdecimal() and int(local) > 0 and world % int(local) == 0):
+        return ""
+    return f"there are {world} processes, and {LOCAL} is {local!r}, not a number that divides them"
 
 
 def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:

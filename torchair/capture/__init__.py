@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchair.capture.call_log import CallLog, is_telling
+from torchair.capture.call_log import CallLog, listening
 from torchair.capture.chain import Chain
 from torchair.capture.compiled import Compiled, Observer
 from torchair.capture.direct import Bound, Direct, Special
@@ -46,18 +46,18 @@ ALONE = Around()
 
 def capture(compiled: Compiled, around: Around = ALONE) -> Runner:
     """Put a program behind a runner."""
-    degradations, telling = compiled.degradations, is_telling()
+    degradations, log = compiled.degradations, listening()
     if compiled.contract is not None:
         key = key_function(compiled.inputs.key)
         program = Promised(compiled.program, compiled.contract, key, degradations)
         compiled = replace(compiled, program=program)
-    if compiled.policy.statistics and not telling:
+    if compiled.policy.statistics and log is None:
         degradations.add(
             f"record_statistics_debug_info has no effect: the log {logger.name!r} was not at DEBUG when the "
             "graph was compiled"
         )
-    if telling:
-        compiled = replace(compiled, observers=(*compiled.observers, CallLog(compiled)))
+    if log is not None:
+        compiled = replace(compiled, observers=(*compiled.observers, CallLog(compiled, log)))
     return Runner(_strategy(compiled, around))
 
 

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import torch
 
 from torchair.capture.compiled import INPUTS, KEY, PARAMETERS, Compiled, Observer
-from torchair.core.log import capture_logger as logger
+from torchair.core.log import AirLogger, capture_logger, logger
 
 T = TypeVar("T")
 
 
-def is_telling() -> bool:
-    """Are calls to be told?"""
-    return logger.isEnabledFor(logging.DEBUG)
+def listening() -> AirLogger | None:
+    """The log that calls are told to: capture mode's, else the other, if one is at DEBUG."""
+    return next((log for log in (capture_logger, logger) if log.isEnabledFor(logging.DEBUG)), None)
 
 
 class Stopwatch(threading.local):
@@ -57,8 +57,9 @@ class CallLog(Observer):
 
     watches_calls = True
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled, log: AirLogger) -> None:
         self._of = compiled
+        self._log = log
         self._watch = Stopwatch()
 
     def called(self, args: Sequence[Any]) -> None:
@@ -67,7 +68,7 @@ class CallLog(Observer):
 
     def returned(self, outputs: Sequence[Any]) -> None:
         spent = (time.perf_counter() - self._watch.began) * 1e6
-        logger.debug("%s: host time: %s, whole call %.1f us", self._of.name, self._watch.text(), spent)
+        self._log.debug("%s: host time: %s, whole call %.1f us", self._of.name, self._watch.text(), spent)
         self._tell("output", outputs)
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
@@ -77,7 +78,7 @@ class CallLog(Observer):
         measures = self._of.policy.statistics and not self._is_somebody_capturing()
         for index, value in enumerate(values):
             title = f"{index} {self._of.inputs.title(index)}" if what == "input" else str(index)
-            logger.debug("%s: %s %s: %s", self._of.name, what, title, describe(value, measures))
+            self._log.debug("%s: %s %s: %s", self._of.name, what, title, describe(value, measures))
 
     def _is_somebody_capturing(self) -> bool:
         """Reading values would break a capture around this call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -16,6 +17,7 @@ from torchair.capture.pool import Arena, Turns, pool_for
 from torchair.capture.record import Plan, Recording, may_borrow, record
 from torchair.capture.report import Book
 from torchair.core import quick
+from torchair.core.environment import is_on
 from torchair.core.log import capture_logger as logger
 from torchair.core.quick import Repeat
 from torchair.core.torch_private.memory import is_profiling
@@ -91,6 +93,8 @@ class Recorder:
 
     def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
         compiled, policy, pool = self._compiled, self._compiled.policy, self.pool
+        if is_on("TORCH_NPUGRAPH_GC"):
+            gc.collect()
         pool.open()
         shared = policy.reuse_pool or policy.pool is not None
         token = pool.token if shared else self._row.new_pool()

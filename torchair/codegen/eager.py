@@ -68,9 +68,21 @@ INFIX: dict[Any, str] = {
     operator.gt: ">",
     operator.ge: ">=",
 }
+# Modules whose functions graphs call, and how a stand-alone module writes them.
+OWNERS: dict[Any, str] = {
+    streams: "__import__('torchair').ops.streams",
+    torch: "torch",
+    operator: "__import__('operator')",
+    math: "__import__('math')",
+}
 # Calls with constant arguments whose result may be shared between calls, as long as nobody writes to it.
 CONSTANT_CALLS = (aten.full.default, aten.scalar_tensor.default, aten.arange.start_step, aten.arange.default)
 
+# The end of a stand-alone module: the function that takes the inputs one by one.
+KERNEL = """
+def kernel(*args):
+    return {}(list(args))
+"""
 # Constants with more elements are not written as text.
 LITERAL_LIMIT = 4096
 
@@ -89,15 +101,15 @@ def standalone(source: str, names: dict[str, Any], spelled: dict[str, str]) -> s
     """The program as a module of its own with `kernel(*args)`; None when a constant has no text."""
     lines = ["import torch", ""]
     for name, value in names.items():
-        text = spelled.get(name) or _literal(value)
+        text = spelled.get(name) or literal(value)
         if name != "torch" and text is None:
             return None
         if name != "torch":
             lines.append(f"{name} = {text}")
-    return "\n".join([*lines, "", "", source, "", "def kernel(*args):", "    return program(list(args))", ""])
+    return "\n".join([*lines, "", "", source, KERNEL.format("program")])
 
 
-def _literal(value: Any) -> str | None:
+def literal(value: Any) -> str | None:
     """Python text of a constant: numbers, torch's own kinds, small tensors. What has no digits (infinity, a
     NaN with its sign) is written as bytes.
     """
@@ -229,9 +241,11 @@ class Writer:
             # The bound C++ function: one Python frame less than the overload object.
             hoisted = self.hoist(str(target).replace(".", "_").replace("::", "_"), target._op)
             return self.spell(hoisted, f"torch.ops.{target}")
-        hoisted = self.hoist(getattr(target, "__name__", "function"), target)
-        if getattr(target, "__module__", "") == streams.__name__:
-            return self.spell(hoisted, f"__import__('torchair').ops.streams.{target.__name__}")
+        name = getattr(target, "__name__", "function")
+        hoisted = self.hoist(name, target)
+        for owner, text in OWNERS.items():
+            if getattr(owner, name, None) is target:
+                return self.spell(hoisted, f"{text}.{name}")
         return hoisted
 
     def spell(self, name: str, text: str) -> str:

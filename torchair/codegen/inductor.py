@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import fx
 
 from torchair.codegen import graph
+from torchair.codegen.eager import KERNEL, literal
 from torchair.codegen.how import How
 from torchair.codegen.program import Boxed
 from torchair.codegen.vectors import sum_products
@@ -18,6 +20,7 @@ from torchair.core.torch_private.inductor import (
     BoxedDeviceIndex,
     compile_fx_inner,
     compiled_callable,
+    constants_of,
     fake_tracing,
     generated_source,
     inductor_config,
@@ -71,7 +74,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
             is_inference=how.inference,
             boxed_forward_device_index=BoxedDeviceIndex(None),
         )
-    return FirstCall(generated_source(compiled) or gm.code, compiled)
+    return FirstCall(generated_source(compiled), compiled, gm)
 
 
 def keep_output_strides(gm: fx.GraphModule) -> None:
@@ -82,12 +85,24 @@ def keep_output_strides(gm: fx.GraphModule) -> None:
     ]
 
 
+def standalone(source: str, constants: Mapping[str, Any]) -> str | None:
+    """The generated wrapper as a module of its own; None where Inductor made none, or a constant has no
+    text.
+    """
+    texts = {name: literal(value) for name, value in constants.items()}
+    if not source or None in texts.values():
+        return None
+    source = source.partition('\nif __name__ == "__main__":')[0]  # measures on random inputs
+    values = "".join(f"{name} = {text}\n" for name, text in texts.items())
+    return f"import torchair  # its ops\n{source}\n{values}\n{KERNEL.format('call')}"
+
+
 class FirstCall(Boxed):
     """The first call goes through Inductor's bookkeeping (it ends the autotune cache); later ones do not."""
 
     __slots__ = ()
 
-    def __init__(self, source: str, compiled: Any) -> None:
+    def __init__(self, source: str, compiled: Any, gm: fx.GraphModule) -> None:
         direct = compiled_callable(compiled)
 
         def first(args: list[Any]) -> Sequence[Any]:
@@ -95,4 +110,5 @@ class FirstCall(Boxed):
             self.run = direct
             return result
 
-        super().__init__("inductor", source, first)
+        write = partial(standalone, source, constants_of(compiled))
+        super().__init__("inductor", source or gm.code, first, write)

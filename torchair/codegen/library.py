@@ -98,6 +98,18 @@ def load(entry: Path) -> Library | None:
         return None
 
 
+def keep(content: bytes) -> Library:
+    """A library that came from elsewhere, kept beside our own by the digest of its content."""
+    path = cache_folder() / f"restored_{hashlib.sha256(content).hexdigest()[:32]}.so"
+    if not path.exists() or path.read_bytes() != content:
+        file, made = tempfile.mkstemp(dir=path.parent, prefix="making_")
+        with os.fdopen(file, "wb") as out:
+            out.write(content)
+        os.replace(made, path)
+    check_loadable(path)
+    return Library(path, "")
+
+
 def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:
     place = Path(tempfile.mkdtemp(prefix="making_", dir=entry.parent))
     try:

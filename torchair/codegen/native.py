@@ -8,9 +8,11 @@ would keep replaced weights forever.)
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from operator import itemgetter
 from typing import Any
 
@@ -18,10 +20,12 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager, graph, library
+from torchair.codegen.eager import KERNEL
 from torchair.codegen.how import How
 from torchair.codegen.split import Split, split
 from torchair.codegen.whole import improve
 from torchair.core.errors import NotPossible
+from torchair.core.program import Call
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import fake_tracing, native_runner
 from torchair.core.torch_private.memory import borrow_tensor
@@ -45,8 +49,42 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Native:
         gm = improve(gm, mode)
     parts = split(gm, how.static)
     made = library.obtain(parts, mode, how)
-    host = eager.build(parts.host, inputs).run if parts.host is not None else None
-    return Native(parts, made, host, frozen=how.frozen)
+    host = eager.build(parts.host, inputs) if parts.host is not None else None
+    return Native(Wiring.of(parts), made, host, frozen=how.frozen)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Who gets which input of a graph and gives which output, as in `Split`, without the graphs."""
+
+    device: torch.device
+    bound: list[int]
+    bound_names: list[str]
+    constants: dict[str, torch.Tensor]
+    passed: list[int]
+    carriers: list[int]
+    places: list[tuple[bool, int]]
+
+    @staticmethod
+    def of(parts: Split) -> Wiring:
+        """That of a graph which was cut."""
+        device = device_of(parts.library)
+        names = [field.name for field in fields(Wiring) if field.name != "device"]
+        return Wiring(device, **{name: getattr(parts, name) for name in names})
+
+    def text(self) -> str | None:
+        """Python that makes it; None where a constant has no text."""
+        constants = {name: eager.literal(value) for name, value in self.constants.items()}
+        if None in constants.values():
+            return None
+        table = ", ".join(f"{name!r}: {text}" for name, text in constants.items())
+        given = [self.bound, self.bound_names, f"{{{table}}}", self.passed, self.carriers, self.places]
+        return f"Wiring({eager.literal(self.device)}, {', '.join(map(str, given))})"
+
+
+def restore(content: str, wiring: Wiring, host: Call | None) -> Native:
+    """A program from the text of its library (`Native.standalone`)."""
+    return Native(wiring, library.keep(base64.b64decode(content)), host, frozen=False)
 
 
 class Native:
@@ -54,11 +92,12 @@ class Native:
 
     kind = "native"
 
-    def __init__(self, parts: Split, made: library.Library, host: Any, *, frozen: bool) -> None:
-        device = device_of(parts.library)
+    def __init__(self, parts: Wiring, made: library.Library, host: Any, *, frozen: bool) -> None:
+        device = parts.device
         self.source = made.source
         self._path = made.path
         self._device = device
+        self._wiring = parts
         self._names = parts.bound_names
         self._constants = parts.constants
         self._pick_bound = _picker(parts.bound)
@@ -99,6 +138,19 @@ class Native:
     def _run_host(self, args: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
             return self._host(list(args))
+
+    def standalone(self) -> str | None:
+        """The program as a module of its own, with the library in it: for machines like this one. None where
+        it has parts in other files, or a constant or a part in Python has no text.
+        """
+        wiring = self._wiring.text()
+        host = "program = None" if self._host is None else self._host.standalone()
+        if self._device.type != "cpu" or wiring is None or host is None:
+            return None
+        content = base64.b64encode(self._path.read_bytes()).decode()
+        lines = ["from torchair.codegen.native import Wiring, restore", "", f"LIBRARY = {content!r}"]
+        lines += [f"native = restore(LIBRARY, {wiring}, program)", KERNEL.format("native")]
+        return "\n".join(["import torch", host, "", *lines])
 
     def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Run:
         """The container for these addresses; made when there is none."""

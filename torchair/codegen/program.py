@@ -105,6 +105,11 @@ class Doubted:
     def source(self) -> str:
         return self.program.source
 
+    @property
+    def standalone(self) -> Any:
+        """Who writes it as a module of its own, which checks as well, if anybody can."""
+        return getattr(self.program, "standalone", None)
+
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._other is not None:
             return self._other(args)

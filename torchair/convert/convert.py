@@ -7,6 +7,7 @@ nothing is fatal; what happened to each op is in the report.
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -190,6 +191,7 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
         walk.report.decomposed.append(
             Reason(name, "; ".join(reasons) or "it has no converter", source_of(node))
         )
+        logger.debug("%s = %s was taken apart: %s", node.name, name, walk.report.decomposed[-1].why)
         return decomposed[0]
     return _fall_back(walk, node, args, kwargs, "; ".join(reasons) or why_opaque(node.target))
 
@@ -212,6 +214,9 @@ def _try(
                 extra["convert"] = functools.partial(_part, walk)
             result = row.fn(*args, **kwargs, **extra)
             _check(node, result, meta)
+            if logger.isEnabledFor(logging.DEBUG):
+                made = ", ".join(op.name for op in walk.graph.ops[mark.ops :]) or "no op"
+                logger.debug("%s = %s becomes %s%s", node.name, _target_name(node.target), made, _at(node))
             return True, result
         reasons.append(f"{who} declined: {why_not}")
     except (UnknownOp, UnsupportedOp, NotImplementedError) as error:

@@ -21,7 +21,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 def is_strict() -> bool:
     """Does the environment ask for strict mode?"""
-    return is_on(STRICT, default=False)
+    return is_on(STRICT)
 
 
 class Degradations:

@@ -116,3 +116,7 @@ class BadCall(AirError, RuntimeError):
 
 class NotPossible(AirError, RuntimeError):
     """A request that this device, mode or build cannot fulfil."""
+
+
+class NotYet(AirError, NotImplementedError):
+    """A documented name can be imported, and this version cannot do yet what it is for."""

@@ -8,14 +8,20 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from torchair.core.environment import is_set, text_of
+
 EVENT_LEVEL = 35
 logging.addLevelName(EVENT_LEVEL, "EVENT")
+
+# The words of TNG_LOG_LEVEL.
+LEVELS = {"0": logging.DEBUG, "1": logging.INFO, "2": logging.WARNING, "3": logging.ERROR, "4": EVENT_LEVEL}
 
 
 class AirLogger(logging.Logger):
@@ -28,7 +34,7 @@ class AirLogger(logging.Logger):
     def event(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Log at EVENT: milestones with their times."""
         if self.isEnabledFor(EVENT_LEVEL):
-            self._log(EVENT_LEVEL, msg, args, **kwargs)
+            self._log(EVENT_LEVEL, msg, args, **({"stacklevel": 2} | kwargs))
 
     def is_new(self, text: str) -> bool:
         """Was this text never said in this process? Now it was."""
@@ -76,11 +82,22 @@ class _Stdout(logging.StreamHandler[Any]):
         return sys.stdout
 
 
+def level_by_environment() -> int:
+    """TNG_LOG_LEVEL; where it says nothing, DEBUG under TORCH_COMPILE_DEBUG=1 and ERROR otherwise."""
+    if not is_set("TNG_LOG_LEVEL") and text_of("TORCH_COMPILE_DEBUG") == "1":
+        return logging.DEBUG
+    word = text_of("TNG_LOG_LEVEL")
+    if word not in LEVELS:
+        text = f"TNG_LOG_LEVEL is {word!r}, which is none of {', '.join(LEVELS)}: only errors are logged"
+        warnings.warn(text, UserWarning, stacklevel=2)
+    return LEVELS.get(word, logging.ERROR)
+
+
 def make_logger(name: str) -> AirLogger:
-    """The logger of one product name, with a stdout handler; ERROR by default, DEBUG under
-    TORCH_COMPILE_DEBUG=1.
+    """The logger of one product name, with a stdout handler. A level that somebody gave that name before
+    (torch does, for names in TORCH_LOGS) stays.
     """
-    made = AirLogger(name, logging.DEBUG if os.getenv("TORCH_COMPILE_DEBUG") == "1" else logging.ERROR)
+    made = AirLogger(name, logging.getLogger(name).level or LEVEL)
     handler = _Stdout()
     handler.setFormatter(LineFormat(name.upper()))
     made.addHandler(handler)
@@ -102,6 +119,7 @@ def progress(text: str) -> Iterator[None]:
         yield
 
 
+LEVEL = level_by_environment()
 logger = make_logger("torchair")
 capture_logger = make_logger("npugraph_ex")
 """What recording and replaying has to say, whichever name capture mode was asked for by."""

@@ -229,7 +229,7 @@ def load_async() -> None:
         if _asked:
             return
         _asked = True
-    if not is_on(SWITCH, default=True):
+    if not is_on(SWITCH):
         logger.info("%s switches the extension off: replays ask about their inputs in Python", SWITCH)
         return
     try:

@@ -30,11 +30,9 @@ KINDS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
 def module_text(program: Any, inputs: Sequence[Any]) -> str:
-    """The text of `output_code.py`. Inductor's has a `main` of its own; a program that has no text of its own
-    is shown as it is.
-    """
+    """The text of `output_code.py`. A program that has no text of its own is shown as it is."""
     write = getattr(program, "standalone", None)
-    text = None if write is None else write()
+    text = None if write is None or program.kind == "native" else write()  # a library is nothing to read
     if text is None:
         return program.source
     # The symbol at position i is 2 + i: different symbols, different sizes.

@@ -24,6 +24,7 @@ import torch
 from torch import fx
 
 from torchair.core.degraded import Degradations
+from torchair.core.environment import text_of
 from torchair.core.errors import first_line
 from torchair.core.log import LineFormat, capture_logger, logger
 from torchair.core.torch_private.aot import dynamo_utils
@@ -36,7 +37,7 @@ _opening = threading.Lock()
 
 def is_debugging() -> bool:
     """Are debug files wanted?"""
-    return os.getenv("TORCH_COMPILE_DEBUG") == "1"
+    return text_of("TORCH_COMPILE_DEBUG") == "1"
 
 
 def name_folder_by_rank() -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "Head",
     "PoolToken",
     "Refused",
+    "device_at",
     "device_row",
     "install",
     "installed",
@@ -30,6 +31,12 @@ _devices: dict[str, Device] = {module.DEVICE.type: module.DEVICE for module in (
 def device_row(device: torch.device) -> Device:
     """What is known of a device; an unknown one has no graphs."""
     return _devices.get(device.type) or Device(device.type)
+
+
+def device_at(address: int) -> torch.device:
+    """Whose memory lies at an address: that of a device which says it is its own, else the host's."""
+    found = (device.device_at(address) for device in _devices.values())
+    return next((device for device in found if device is not None), torch.device("cpu"))
 
 
 def install(device: Device) -> Device | None:

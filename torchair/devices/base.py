@@ -62,6 +62,10 @@ class Device:
         """None when this device can record; else what is missing."""
         return f"{self.type} has no device graphs"
 
+    def device_at(self, address: int) -> torch.device | None:
+        """The device of this kind whose memory lies at an address; None where it is not of this kind."""
+        return None
+
     def new_pool(self) -> PoolToken:
         """A fresh pool token."""
         return next(_tokens), 0

@@ -14,6 +14,7 @@ from torchair.devices.head import Calls, Copy, Head, Refused
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
+ON_DEVICE = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
 
 class Cuda(GraphDevice):
@@ -40,6 +41,12 @@ class Cuda(GraphDevice):
         """What it takes to copy inputs inside a graph; None where that cannot be done."""
         found = Runtime()
         return found if found.is_complete() else None
+
+    def device_at(self, address: int) -> torch.device | None:
+        if not self.module.is_available():
+            return None
+        self.module.init()
+        return Runtime().device_at(address)
 
     @property
     def copies_inside(self) -> bool:  # type: ignore[override]
@@ -69,13 +76,23 @@ class Runtime:
         "cudaGraphExecMemcpyNodeSetParams1D",
         "cudaGetLastError",
     )
+    WHOSE = "cudaPointerGetAttributes"
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
-        self._calls = {name: getattr(library, name, None) for name in self.CALLS}
+        self._calls = {name: getattr(library, name, None) for name in (*self.CALLS, self.WHOSE)}
 
     def is_complete(self) -> bool:
-        return None not in self._calls.values()
+        return all(self._calls[name] is not None for name in self.CALLS)
+
+    def device_at(self, address: int) -> torch.device | None:
+        """The device whose memory lies there; None for memory of the host, and for what is no memory."""
+        found = _Pointer()
+        try:
+            self._call(self.WHOSE, ctypes.byref(found), _pointer(address))
+        except Refused:
+            return None
+        return torch.device("cuda", found.device) if found.kind in ON_DEVICE else None
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
         """Move the bytes of one tensor into another."""
@@ -118,7 +135,8 @@ class Runtime:
 
     def _call(self, name: str, *args: Any) -> None:
         call = self._calls[name]
-        assert call is not None, "asked for `is_complete` before"
+        if call is None:
+            raise Refused(f"{name} is not in this process")
         status = call(*args)
         if status:
             self._calls["cudaGetLastError"]()  # type: ignore[misc]
@@ -126,6 +144,18 @@ class Runtime:
 
 
 _pointer = ctypes.c_void_p
+
+
+class _Pointer(ctypes.Structure):
+    """cudaPointerAttributes."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int),
+        ("device", ctypes.c_int),
+        ("on_device", ctypes.c_void_p),
+        ("on_host", ctypes.c_void_p),
+        ("reserved", ctypes.c_long * 8),  # of newer versions
+    ]
 
 
 class _Place(ctypes.Structure):

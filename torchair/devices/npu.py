@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from torchair.devices.graphs import GraphDevice
 
 
@@ -13,6 +15,10 @@ class Npu(GraphDevice):
 
     def codegen(self, *, captures: bool) -> str:
         return "eager"
+
+    def device_at(self, address: int) -> torch.device | None:
+        """Where there is an NPU, addresses are its own: nobody can be asked."""
+        return torch.device(self.type, self.module.current_device()) if self.why_no_graphs() is None else None
 
 
 DEVICE = Npu("npu")

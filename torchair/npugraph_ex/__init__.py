@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from typing import Any
 
 import torch
 
-from torchair.backend import doors
-from torchair.backend.doors import Compiler, Decompositions, compile_fx
-from torchair.configs.npugraph_ex import CompilerConfig
 from torchair.core.log import capture_logger as logger
-from torchair.passes.patterns.table import register_replacement
+from torchair.npugraph_ex import configs, inference, npu_fx_compiler, ops, patterns, scope, tools
+from torchair.npugraph_ex.configs import CompilerConfig
+from torchair.npugraph_ex.npu_fx_compiler import compile_fx, get_compiler, get_npu_backend
+from torchair.npugraph_ex.patterns import register_replacement
 
 __all__ = [
     "CompilerConfig",
     "compile_fx",
+    "configs",
     "get_compiler",
     "get_npu_backend",
+    "inference",
     "logger",
+    "npu_fx_compiler",
+    "ops",
+    "patterns",
     "register_replacement",
+    "scope",
+    "tools",
 ]
-
-
-def get_npu_backend(
-    *misplaced: Any,
-    compiler_config: CompilerConfig | None = None,
-    custom_decompositions: Decompositions | None = None,
-) -> functools.partial[Any]:
-    """A backend for `torch.compile` that records and replays, with this configuration."""
-    config = CompilerConfig() if compiler_config is None else compiler_config
-    return doors.get_npu_backend(
-        *misplaced, compiler_config=config, custom_decompositions=custom_decompositions
-    )
-
-
-def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
-    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen."""
-    return doors.get_compiler(CompilerConfig() if compiler_config is None else compiler_config)
 
 
 def _show_in_torch_npu() -> None:

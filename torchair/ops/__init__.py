@@ -1,17 +1,85 @@
 """Our torch.library ops, each with its fake (shape) function; `torchair.ops.npu_…` is an op of the `npu`
-library.
+library. Beside them, what models say about streams and events.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torchair.ops import npu
+import torch
+
+from torchair.core.errors import NotYet
+from torchair.ops import npu, streams
+
+__all__ = [
+    "npu",
+    "npu_create_tagged_event",
+    "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2",
+    "npu_print",
+    "npu_record_tagged_stream",
+    "npu_tagged_event_record",
+    "npu_tagged_event_wait",
+    "record",
+    "wait",
+]
+
+npu_fused_infer_attention_score = npu.function(
+    "air::npu_fused_infer_attention_score",
+    """Attention of a query to keys and values, in whole or by pages; lengths of sequences are tensors on the
+    device. (attention, log-sum-exp), the latter empty unless asked for.
+    """,
+)
+npu_fused_infer_attention_score_v2 = npu.function(
+    "air::npu_fused_infer_attention_score_v2",
+    """As `npu_fused_infer_attention_score`, with the names and the number formats of the second version, and
+    without shared prefixes.
+    """,
+)
+
+
+def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:
+    """Print texts and tensors whenever the graph runs."""
+    raise NotYet(
+        "torchair.ops.npu_print prints nothing in this version",
+        next="config.debug.data_dump writes the tensors of a graph to files",
+    )
+
+
+def record() -> torch.Tensor:
+    """A token for this point of the current stream, for `wait`."""
+    return torch.ops.air.record()
+
+
+def wait(tensors: list[torch.Tensor]) -> None:
+    """The current stream goes on when those that made these tensors, or tokens of `record`, have come so
+    far.
+    """
+    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        raise ValueError(f"wait takes a list of tensors, at least one; it got {tensors!r}")
+    torch.ops.air.wait(list(tensors))
+
+
+def npu_create_tagged_event(tag: str) -> streams.Event:
+    """A new event of that name, to be made outside of compiled functions; a name is given once."""
+    return streams.create_event(tag)
+
+
+def npu_tagged_event_record(event: streams.Event) -> None:
+    """The event is this point of the current stream."""
+    torch.ops.air.tagged_event_record(streams.tag_of(event))
+
+
+def npu_tagged_event_wait(event: streams.Event) -> None:
+    """The current stream goes on when the event's point is reached."""
+    torch.ops.air.tagged_event_wait(streams.tag_of(event))
+
+
+def npu_record_tagged_stream(input: torch.Tensor, tagged_stream: str) -> None:
+    """The memory of `input` stays until the stream of that tag has come so far."""
+    torch.ops.air.record_tagged_stream_(input, tagged_stream)
 
 
 def __getattr__(name: str) -> Any:
     """`torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`."""
     return npu.find(name)
-
-
-__all__ = ["npu"]

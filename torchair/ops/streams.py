@@ -72,7 +72,8 @@ def device_module() -> Any:
 class Event:
     """A point on a stream under a name; the device's own event is made when it is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, tag: str = "") -> None:
+        self.tag = tag
         self._made: Any = None
 
     def _event(self) -> Any:
@@ -96,8 +97,16 @@ def create_event(tag: str, created_inside: bool = False) -> Event:
     with _naming:
         if tag in _events[created_inside]:
             raise ValueError(f"there is an event {tag!r} already")
-        made = _events[created_inside][tag] = Event()
+        made = _events[created_inside][tag] = Event(tag)
         return made
+
+
+def tag_of(event: Any) -> str:
+    """The name of an event that a user made."""
+    tag = getattr(event, "tag", None)
+    if tag not in _events[False]:
+        raise ValueError(f"this is no event of npu_create_tagged_event: {event!r}")
+    return tag
 
 
 def find_event(tag: str, created_inside: bool = False) -> Event:

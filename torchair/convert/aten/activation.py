@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import like, static_sizes
+from torchair.convert.operands import like, shape_of, static_sizes
 from torchair.convert.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
@@ -98,6 +98,19 @@ def prelu_kernel(self, weight):
     ):
         raise NotImplementedError("PRelu has one weight, or one per channel")
     return ge.PRelu(self, ge.Reshape(weight, [-1]))
+
+
+@converter(aten.prelu.default)
+def prelu(self, weight):
+    """x, or weight * x below zero; one weight, or one per channel."""
+    return ge.PRelu(self, ge.Reshape(weight, [-1]))
+
+
+@converter(aten._prelu_kernel_backward.default)
+def prelu_kernel_backward(grad_output, self, weight):
+    """Gradients of input and weight; ATen wants the latter of each element, so each has a weight."""
+    weight = ge.BroadcastTo(weight, shape_of(self))
+    return ge.PReluGrad(grad_output, self, weight)
 
 
 @converter(aten.glu.default)

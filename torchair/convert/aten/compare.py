@@ -26,7 +26,7 @@ def _comparison(op, on_bool=None):
 for _targets, _row in {
     (aten.eq.Tensor, aten.eq.Scalar): _comparison(ge.Equal, on_bool=ge.Equal),
     (aten.ne.Tensor, aten.ne.Scalar): _comparison(ge.NotEqual, on_bool=ge.NotEqual),
-    (aten.lt.Tensor, aten.lt.Scalar): _comparison(ge.Less),
+    (aten.lt.Tensor, aten.lt.Scalar, aten.less.Tensor, aten.less.Scalar): _comparison(ge.Less),
     (aten.le.Tensor, aten.le.Scalar): _comparison(ge.LessEqual),
     (aten.gt.Tensor, aten.gt.Scalar): _comparison(ge.Greater),
     (aten.ge.Tensor, aten.ge.Scalar): _comparison(ge.GreaterEqual),

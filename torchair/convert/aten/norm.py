@@ -1,4 +1,4 @@
-"""ATen softmax and normalisation. `_safe_softmax` and the weight norm are taken apart by torch itself."""
+"""ATen softmax and normalisation. The weight norm is taken apart by torch itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along
-from torchair.convert.operands import cast, dim_of, size_of
+from torchair.convert.operands import cast, dim_of, like, size_of
 from torchair.convert.registry import converter, opaque
 from torchair.core import dtypes
 
@@ -17,6 +17,14 @@ aten = torch.ops.aten
 def softmax(self, dim, half_to_float):
     """Softmax over one dim."""
     return ge.SoftmaxV2(self, axes=[dim_of(dim, self.rank)], half_to_float=half_to_float)
+
+
+@converter(aten._safe_softmax.default)
+def safe_softmax(self, dim, dtype=None, *, meta_outputs):
+    """Softmax over one dim, computed in the dtype of the result; of nothing but -inf it is 0."""
+    x, axes = cast(self, meta_outputs.dtype), [dim_of(dim, self.rank)]
+    hidden = ge.ReduceAll(ge.Equal(x, like(float("-inf"), x)), axes, keep_dims=True)
+    return ge.MaskedFill(ge.SoftmaxV2(x, axes=axes), hidden, like(0, x))
 
 
 @converter(aten._log_softmax.default)

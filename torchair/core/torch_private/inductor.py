@@ -48,6 +48,7 @@ __all__ = [
     "build_facts",
     "compile_fx_inner",
     "compiled_callable",
+    "constants_of",
     "fake_tracing",
     "fwd_only",
     "generated_source",
@@ -154,6 +155,11 @@ def compiled_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]]:
 def generated_source(compiled: Any) -> str:
     """The text of the wrapper that Inductor generated; empty where it generated none."""
     return getattr(compiled, "source_code", "") or ""
+
+
+def constants_of(compiled: Any) -> dict[str, Any]:
+    """The tensors that the generated wrapper has as globals."""
+    return dict(getattr(compiled, "constants", None) or {})
 
 
 def library_path(compiled: Any) -> str:

@@ -14,6 +14,7 @@ from torch.autograd import profiler
 
 __all__ = [
     "STORAGE_WRAPPER_USES",
+    "borrow_memory",
     "borrow_tensor",
     "capturing_getter",
     "clear_blas_workspaces",
@@ -31,11 +32,14 @@ __all__ = [
 def borrow_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor over the same memory that does not keep that memory alive."""
     storage = tensor.untyped_storage()
-    borrowed = torch._C._construct_storage_from_data_pointer(
-        storage.data_ptr(), tensor.device, storage.nbytes()
-    )
-    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return empty.set_(borrowed, tensor.storage_offset(), tensor.size(), tensor.stride())
+    borrowed = borrow_memory(storage.data_ptr(), storage.nbytes(), tensor.dtype, tensor.device)
+    return borrowed.set_(borrowed.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def borrow_memory(address: int, nbytes: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A flat tensor over the memory at an address, which it neither owns nor frees."""
+    storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
+    return torch.empty(0, dtype=dtype, device=device).set_(storage)
 
 
 def storage_id(tensor: torch.Tensor) -> int:

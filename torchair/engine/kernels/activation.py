@@ -151,6 +151,16 @@ def prelu(x, weight):
     return torch.where(x > 0, x, slope * x)
 
 
+@kernel("PReluGrad")
+def prelu_grad(grads, features, weights):
+    """Gradients of PRelu's input and weights; weights may also have a shape that broadcasts."""
+    x, slope = features, weights
+    if weights.ndim < max(x.ndim, 1):
+        slope = weights.reshape((1, -1) + (1,) * (x.ndim - 2)) if x.ndim > 1 else weights.reshape(-1)
+    of_weights = torch.where(x > 0, 0.0, x * grads).sum_to_size(slope.shape)
+    return torch.where(x > 0, grads, slope * grads), of_weights.reshape(weights.shape)
+
+
 @kernel("GLU")
 def glu(x, *, dim):
     """The first half times the sigmoid of the second."""

@@ -30,6 +30,7 @@ from torchair.ops.npu.library import (
     define_in_place,
     define_plain,
     define_rows,
+    function,
     schemas,
 )
 from torchair.ops.npu.row import InPlace, Row
@@ -64,4 +65,4 @@ def find(name: str) -> Any:
     raise AttributeError(f"torchair.ops has no {name!r}, and there is no such op in the npu library")
 
 
-__all__ = ["FAMILIES", "IN_PLACE", "PLAIN", "ROWS", "find", "schemas"]
+__all__ = ["FAMILIES", "IN_PLACE", "PLAIN", "ROWS", "find", "function", "schemas"]

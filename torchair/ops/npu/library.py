@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,27 @@ def overload(op: str) -> Any:
     """The operator of torch, whoever has defined it."""
     namespace, name, variant = full_name(op).split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), variant)
+
+
+def function(op: str, doc: str) -> Fn:
+    """The op as a function with the signature of its schema, and a docstring."""
+    namespace, name, _ = full_name(op).split(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return packet(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = doc
+    parameters = [_parameter(argument) for argument in schema_of(op).arguments]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, kind, default=default)
 
 
 def by_op(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:

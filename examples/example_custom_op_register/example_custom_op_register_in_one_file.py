@@ -1,0 +1,52 @@
+"""A new op and a model that calls it, in one file: `python3 example_custom_op_register_in_one_file.py`."""
+
+import torch
+from torch.library import Library, impl
+
+import torchair
+from torchair import ge
+
+library = Library("npu_define", "DEF")
+library.define("custom_op(Tensor input1, Tensor input2) -> Tensor")
+
+
+@impl(library, "custom_op", "PrivateUse1")  # the device npu
+@impl(library, "custom_op", "CUDA")
+@impl(library, "custom_op", "CPU")
+def custom_op(input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
+    """The op itself, outside of graphs."""
+    return torch.add(input1, input2)
+
+
+@impl(library, "custom_op", "Meta")
+def custom_op_meta(input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
+    """Shape and type of its result."""
+    return torch.empty_like(input1)
+
+
+@torchair.register_fx_node_ge_converter(torch.ops.npu_define.custom_op.default)
+def convert_custom_op(input1: ge.Tensor, input2: ge.Tensor, meta_outputs: ge.TensorSpec = None) -> ge.Tensor:
+    """The op of the IR that it becomes in graph mode."""
+    return ge.custom_op("Add", inputs={"x1": input1, "x2": input2}, outputs=["y"])
+
+
+class Model(torch.nn.Module):
+    """Calls the new op."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.ops.npu_define.custom_op(x, y)
+
+
+def main() -> None:
+    """Compile the model in both modes and compare with eager."""
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    for mode in ("max-autotune", "npugraph_ex"):
+        config = torchair.CompilerConfig()
+        config.mode = mode
+        backend = torchair.get_npu_backend(compiler_config=config)
+        torch.testing.assert_close(torch.compile(Model(), backend=backend)(x, y), x + y)
+    print("equal to eager:", x + y)
+
+
+if __name__ == "__main__":
+    main()

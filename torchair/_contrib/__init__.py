@@ -1,0 +1,1 @@
+"""An import path that scripts know."""

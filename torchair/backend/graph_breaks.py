@@ -1,0 +1,39 @@
+"""Graph breaks by `BREAK_GRAPH_OP_LIST`: to find out which construct of a model a fault hangs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from torchair.core.environment import text_of
+from torchair.core.errors import NotPossible
+from torchair.core.log import logger
+from torchair.core.torch_private.breaks import break_at_modules, break_at_setitem, break_at_slices
+
+LIST = "BREAK_GRAPH_OP_LIST"
+WHY = f"{LIST} asks for it"
+
+BREAKS: dict[str, Callable[[], None]] = {
+    "SLICE": partial(break_at_slices, WHY),
+    "SETITEM": partial(break_at_setitem, WHY),
+    "NN.CONV3D": partial(break_at_modules, nn.Conv3d),
+    "NN.LINEAR": partial(break_at_modules, nn.Linear),
+}
+_broken: set[str] = set()
+
+
+def break_graphs() -> None:
+    """Break graphs where the environment says, from now on and in the whole process."""
+    words = [word.strip().upper() for word in text_of(LIST).split(",")]
+    wanted = dict.fromkeys(word for word in words if word)
+    unknown = [word for word in wanted if word not in BREAKS]
+    if unknown:
+        what = f"{LIST} names {', '.join(unknown)}, where no graph can be broken"
+        raise NotPossible(what, next=f"choose from {', '.join(BREAKS)}")
+    for word in wanted:
+        if word not in _broken:
+            _broken.add(word)
+            BREAKS[word]()
+            logger.warning("graphs break at %s: %s", word, WHY)

@@ -1,0 +1,5 @@
+"""Serving a model: compilations that outlive a process, and sizes announced beforehand."""
+
+from torchair.inference._cache_compiler import cache_compile, readable_cache, set_dim_gears
+
+__all__ = ["cache_compile", "readable_cache", "set_dim_gears"]

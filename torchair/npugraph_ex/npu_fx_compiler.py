@@ -1,0 +1,28 @@
+"""Backends and compilers of capture mode."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torchair.backend import doors
+from torchair.backend.doors import Compiler, Decompositions, by_name, compile_fx
+from torchair.configs.npugraph_ex import CompilerConfig
+
+__all__ = ["compile_fx", "get_compiler", "get_npu_backend"]
+
+
+@by_name
+def get_npu_backend(
+    *,
+    compiler_config: CompilerConfig | None = None,
+    custom_decompositions: Decompositions = {},  # noqa: B006 - read, never written
+) -> functools.partial[Any]:
+    """A backend for `torch.compile` that records and replays, with this configuration."""
+    config = CompilerConfig() if compiler_config is None else compiler_config
+    return doors.get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
+
+
+def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
+    """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen."""
+    return doors.get_compiler(CompilerConfig() if compiler_config is None else compiler_config)

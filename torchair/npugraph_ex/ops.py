@@ -1,0 +1,19 @@
+"""What models say about streams and events in capture mode."""
+
+from torchair.ops import (
+    npu_create_tagged_event,
+    npu_record_tagged_stream,
+    npu_tagged_event_record,
+    npu_tagged_event_wait,
+    record,
+    wait,
+)
+
+__all__ = [
+    "npu_create_tagged_event",
+    "npu_record_tagged_stream",
+    "npu_tagged_event_record",
+    "npu_tagged_event_wait",
+    "record",
+    "wait",
+]

@@ -1,0 +1,1 @@
+"""Commands for traces of recorded graphs."""

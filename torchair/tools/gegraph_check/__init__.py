@@ -1,0 +1,1 @@
+"""Task traces of graphs: filtered, checked for deadlocks, aligned in time."""

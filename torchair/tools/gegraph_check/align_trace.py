@@ -1,0 +1,29 @@
+"""`python -m torchair.tools.gegraph_check.align_trace TRACE`: waits end where their records end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchair.debug.align import align_trace
+from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
+
+__all__ = ["align_trace_json", "main"]
+
+
+def align_trace_json(input: str | Path, output: str | Path | None, merge_gap: float = 0.0) -> str:
+    """Time a trace anew; the path of the new file, by default with the suffix `.aligned.json`."""
+    with reading(input) as path:
+        return str(align_trace(path, path_or_none(output), merge_gap))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    given = arguments_of("align_trace", "Let waits end where their records end.").parse_args(arguments)
+    print(align_trace_json(given.input, given.output, given.merge_gap))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""`python -m torchair.tools.gegraph_check.filter_operators TRACE`: only what orders tasks or communicates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchair.debug.deadlock import filter_trace
+from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
+
+__all__ = ["filter_comm_ops", "main"]
+
+
+def filter_comm_ops(input_path: str | Path, output_path: str | Path | None, merge_gap: float = 0.0) -> str:
+    """Keep synchronisation and communication tasks of a trace; the path of the new file, by default
+    `<base>_filtered<ext>`.
+    """
+    with reading(input_path) as path:
+        return str(filter_trace(path, path_or_none(output_path), merge_gap))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    given = arguments_of("filter_operators", "Keep what orders tasks or communicates.").parse_args(arguments)
+    print(filter_comm_ops(given.input, given.output, given.merge_gap))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
