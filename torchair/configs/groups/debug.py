@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchair.configs.kinds import Choice, IntRange, PathText, Raw
-from torchair.configs.option import AUTO, REDUCE, CellOf, Group, Nested, Option
+from torchair.configs.option import AUTO, REDUCE, Alias, CellOf, Group, Nested, Option
 from torchair.configs.rows import capture, graph, local
 
 
@@ -17,6 +17,7 @@ class GraphDump(Group):
         cached=False,
         acts=False,
     )
+    dtype = Alias("debug.graph_dump.type")
     path = Option(
         None,
         "Directory of the dump; the working directory when unset.",

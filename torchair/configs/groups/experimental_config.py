@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind
-from torchair.configs.option import AUTO, REDUCE, Group, Nested, Option
+from torchair.configs.option import AUTO, GRAPH_MODES, REDUCE, Alias, Group, Nested, Option
 from torchair.configs.rows import capture, graph, hint, local, session
 
 SORTING = {"BFS": "0", "DFS": "1", "RDFS": "2", "StableRDFS": "3"}
@@ -54,8 +54,12 @@ class ExperimentalConfig(Group):
         engine=session("ge.exec.enableEngineParallel"),
     )
     keep_inference_input_mutations = Option(
-        True, "Keep updates of inputs in the graph; False returns new values and copies them outside."
+        True,
+        "Keep updates of inputs in the graph; False returns new values and copies them outside.",
+        modes=(*GRAPH_MODES, REDUCE),
+        effect="tests/backend/test_engine_side.py::test_updates_of_inputs_stay_in_the_graph",
     )
+    keep_inference_input_mutation = Alias("experimental_config.keep_inference_input_mutations")
     memory_efficiency = graph(
         False,
         "Allocate working memory for each run and release it afterwards.",
@@ -68,11 +72,14 @@ class ExperimentalConfig(Group):
         flat="frozen_parameter",
         engine=local("frozen_parameter"),
     )
-    static_model_ops_lower_limit = hint(
+    static_model_ops_lower_limit = graph(
         None,
-        "Smallest number of ops of a static part inside a dynamic graph; -1 keeps everything dynamic.",
+        "In a graph with symbolic sizes, a size that comes often is recorded only if the graph has at least "
+        "so many ops; -1 keeps everything dynamic.",
         IntRange(-1),
+        idle=REDUCE,
         engine=local("ge.exec.static_model_ops_lower_limit"),
+        effect="tests/backend/test_engine_side.py::test_small_graphs_stay_dynamic",
     )
     jit_compile = graph(
         "auto",
@@ -92,14 +99,28 @@ class ExperimentalConfig(Group):
     aot_config_output_loss_index = Option(
         0, "Which output is the loss in the joint graph.", Kind(), acts=False
     )
-    topology_sorting_strategy = hint(
+    topology_sorting_strategy = graph(
         "DFS",
-        "Order of ops in the engine. Level O1 always sorts by StableRDFS.",
+        "Order of the ops in the IR, in which `reference` and `eager` run them; ops with side effects keep "
+        "theirs. Unless this is assigned, ops stay in the order of the model. Level O1 always sorts by "
+        "StableRDFS.",
         Choice("BFS", "DFS", "RDFS", "StableRDFS"),
+        idle=REDUCE,
         engine=local("ge.topoSortingMode", encode=SORTING.__getitem__),
+        effect="tests/backend/test_engine_side.py::test_the_order_of_ops",
+    )
+    enable_single_stream = Alias("ge_config.enable_single_stream")
+    separate_atomic_clean = hint(
+        True,
+        "Clear the memory of each op that adds up in place on its own, instead of all at once.",
+        # The engine does so unless it is told otherwise.
+        engine=local("ge.exec.atomicCleanPolicy", encode={False: "0"}.get),
     )
     enable_ref_data = graph(
-        False, "Make mutated graph inputs reference inputs. Always on in export.", idle=REDUCE, acts=False
+        False,
+        "Make graph inputs that the graph writes reference inputs (`RefData`) in the IR.",
+        idle=REDUCE,
+        effect="tests/backend/test_engine_side.py::test_reference_inputs",
     )
     enable_view_optimize = graph(
         True,
