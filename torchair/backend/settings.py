@@ -61,14 +61,16 @@ class Settings:
     strict: bool = from_row("engine_config.strict")
     # The option tree itself, only to be handed to the user's passes.
     config: Any = None
-    # The paths of what was assigned, be it the default.
+    # The paths of what was assigned, be it the default, and acts in this mode.
     assigned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, values: Mapping[str, Any], config: Config | None = None) -> Settings:
         """From the values of options by path; what is not among them is as its row says."""
-        options = by_name(OptionTree if config is None else type(tree_of(config)), values)
-        assigned = frozenset(values if config is None else touched(tree_of(config)))
+        tree = OptionTree if config is None else type(tree_of(config))
+        options, rows = by_name(tree, values), dict(walk(tree))
+        given = values if config is None else touched(tree_of(config))
+        assigned = frozenset(path for path in given if options["mode"] in rows[path].modes)
         return read(cls, options, options=options, config=config, assigned=assigned)
 
     @property

@@ -18,6 +18,7 @@ class AclGraphExperimental(Group):
         "they are ready.",
         flat="static_kernel_compile",
         idle=AUTO,
+        effect="tests/backend/test_static_kernels.py::test_taken_over_when_ready",
     )
     _aclnn_static_shape_kernel_build_dir = capture(
         None, "Directory of these kernels.", Instance(str), idle=AUTO, acts=False
@@ -27,12 +28,14 @@ class AclGraphExperimental(Group):
         "Symbol values for which kernels are compiled; unset means every new value.",
         IntList(),
         flat="_vllm_aclnn_static_kernel_sym_range",
+        effect="tests/backend/test_effects.py::test_static_kernels",
     )
     _aclnn_static_shape_kernel_sym_index = capture(
         0,
         "Index of the symbol that is compared with these values.",
         IntRange(0),
         flat="_vllm_aclnn_static_kernel_sym_index",
+        effect="tests/backend/test_effects.py::test_static_kernels",
     )
     _super_kernel_optimize = capture(
         False, "Chain the kernels of a recording into larger ones.", flat="super_kernel_optimize", hint=True
@@ -71,6 +74,7 @@ class ExperimentalConfig(Group):
         "Parameters never move: their addresses are not compared before a call. Not with export.",
         flat="frozen_parameter",
         engine=local("frozen_parameter"),
+        effect="tests/backend/test_effects.py::test_parameters_are_not_compared",
     )
     static_model_ops_lower_limit = graph(
         None,
@@ -127,9 +131,14 @@ class ExperimentalConfig(Group):
         "Fold chains of views and make ops of them only where they are consumed.",
         idle=REDUCE,
         idle_always=True,
+        effect="tests/backend/test_effects.py::test_views_are_folded",
     )
     remove_noop_ops = Option(
-        True, "Drop ops that change nothing.", flat="remove_noop_ops", engine=local("remove_noop_ops")
+        True,
+        "Drop ops that change nothing.",
+        flat="remove_noop_ops",
+        engine=local("remove_noop_ops"),
+        effect="tests/backend/test_effects.py::test_passes_of_both_modes",
     )
     tiling_schedule_optimize = hint(
         False,
@@ -141,5 +150,6 @@ class ExperimentalConfig(Group):
         "Replace patterns, ours and those registered by users, with fused ops.",
         flat="pattern_fusion_pass",
         engine=local("pattern_fusion_pass"),
+        effect="tests/backend/test_effects.py::test_passes_of_both_modes",
     )
     aclgraph = Nested(AclGraphExperimental)
