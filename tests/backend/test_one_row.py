@@ -45,7 +45,7 @@ def test_it_is_checked_where_it_is_assigned() -> None:
 
 
 def test_it_is_documented() -> None:
-    line = f"| `capture.depth` | `4` | int, 1 to 64 | all | {HELP} **own** |"
+    line = f"| `capture.depth` | `4` | int, 1 to 64 | acts | acts | {HELP} **own** |  |"
     lines = page(MoreConfig).splitlines()
     assert line in lines
     assert "| `depth` | `4` | `capture.depth` | npu, npugraph_ex |" in lines

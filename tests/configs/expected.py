@@ -83,6 +83,9 @@ CAPTURE: dict[str, Any] = {
     "aclgraph_config.use_custom_pool": None,
 }
 
+# ... one that users' documents have beside these ...
+MORE: dict[str, Any] = {"experimental_config.separate_atomic_clean": True}
+
 # ... and our own.
 OWN: dict[str, Any] = {
     "debug.fx_summary.path": None,
@@ -96,6 +99,13 @@ OWN: dict[str, Any] = {
     "engine_config.memory_budget": None,
     "engine_config.verify": False,
     "engine_config.strict": False,
+}
+
+# Other names of options in the tree.
+ALIASES = {
+    "debug.graph_dump.dtype": "debug.graph_dump.type",
+    "experimental_config.keep_inference_input_mutation": "experimental_config.keep_inference_input_mutations",
+    "experimental_config.enable_single_stream": "ge_config.enable_single_stream",
 }
 
 # The 23 names both backends share, with the path they stand for; ! negates.

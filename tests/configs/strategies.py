@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torchair.configs import kinds
 from torchair.configs.kinds import Kind
 from torchair.configs.option import Option
+from torchair.configs.pass_switches import SwitchText
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 THIS_FILE = os.path.abspath(__file__)
@@ -26,6 +27,7 @@ REFUSED: dict[type[Kind], list[tuple[Any, type[Exception]]]] = {
     kinds.Function: [(3, TypeError), ("f", TypeError)],
     kinds.IntList: [(3, TypeError), (["1"], TypeError), ("12", TypeError)],
     kinds.PathText: [(None, TypeError), (3, TypeError)],
+    SwitchText: [(3, TypeError), ("A", ValueError), ("A:on;:off", ValueError), ("A:On", ValueError)],
 }
 
 _PLAIN = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
@@ -58,5 +60,6 @@ def accepted(row: Option, folder: str) -> st.SearchStrategy[Any]:
         kinds.Function: st.sampled_from([None, os.path.join, len]),
         kinds.IntList: st.none() | st.lists(st.integers()) | st.lists(st.integers()).map(tuple),
         kinds.PathText: st.sampled_from(["./", "some/where", HERE]),
+        SwitchText: st.sampled_from([None, "", "A:on", "A:on;B-1:off;"]),
     }
     return by_kind[type(kind)]

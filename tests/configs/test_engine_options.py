@@ -43,6 +43,8 @@ def test_default_content() -> None:
         ("ge_config.oo_dead_code_elimination", True, {}, {"ge.oo.deadCodeElimination": "true"}),
         ("ge_config.aicore_num", "24|48", {}, {"ge.aicoreNum": "24|48"}),
         ("ge_config.optimization_switch", "A:on", {}, {"ge.optimizationSwitch": "A:on"}),
+        ("experimental_config.separate_atomic_clean", False, {"ge.exec.atomicCleanPolicy": "0"}, {}),
+        ("experimental_config.enable_single_stream", True, {}, {"ge.enableSingleStream": "true"}),
         ("ge_config.oo_level", "O1", {"ge.topoSortingMode": "3"}, {"ge.oo.level": "O1"}),
         ("fusion_config.fusion_switch_file", __file__, {}, {"ge.fusionSwitchFile": __file__}),
         ("aoe_config.aoe_mode", "2", {"aoe_mode": "2", "work_path": "./"}, {}),

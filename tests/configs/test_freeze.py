@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.configs.expected import CAPTURE, EX, GRAPH, OWN, OWN_FLAT, SHARED_FLAT
+from tests.configs.expected import CAPTURE, EX, GRAPH, MORE, OWN, OWN_FLAT, SHARED_FLAT
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import (
@@ -84,7 +84,7 @@ def test_with_options_leaves_the_config_alone(kind: Any) -> None:
 
 def test_frozen_defaults_are_plain_and_alike() -> None:
     frozen = freeze(CompilerConfig())
-    assert frozen == GRAPH | CAPTURE | OWN
+    assert frozen == GRAPH | CAPTURE | MORE | OWN
     assert freeze(npugraph_ex.CompilerConfig()) == frozen | {"mode": "npugraph_ex"}
 
 
@@ -116,6 +116,7 @@ def test_the_cache_key_leaves_out_observers_only() -> None:
         "debug.data_dump.path",
         "debug.data_dump.filter",
         "debug.fx_summary.path",
+        "ge_config.export_compile_stat",
         "export.export_path_dir",
         "export.export_name",
         "export.weight_name",
@@ -161,14 +162,16 @@ ALWAYS_IDLE = "experimental_config.enable_view_optimize"
 
 
 def listed(config: CompilerConfig) -> set[str]:
-    lines = (mode_warnings(config) or "").splitlines()
-    return {line.removeprefix("config.") for line in lines if line.startswith("config.")}
+    text, paths = mode_warnings(config)
+    found = [line.removeprefix("config.") for line in (text or "").splitlines() if line.startswith("config.")]
+    assert [line.partition(":")[0] for line in found] == paths
+    return set(found)
 
 
 @pytest.mark.parametrize(("path", "value"), IDLE_IN_GRAPH_MODE)
 def test_capture_options_are_idle_in_graph_mode(path: str, value: Any) -> None:
     config = CompilerConfig()
-    assert mode_warnings(config) is None
+    assert mode_warnings(config) == (None, [])
     assign(config, path, value)
     assert listed(config) == {f"{path}:{value}"}
 
@@ -177,7 +180,7 @@ def test_capture_options_are_idle_in_graph_mode(path: str, value: Any) -> None:
 def test_graph_options_are_idle_in_reduce_overhead(path: str, value: Any) -> None:
     config = CompilerConfig()
     assign(config, path, value)
-    assert mode_warnings(config) is None
+    assert mode_warnings(config) == (None, [])
     config.mode = "reduce-overhead"
     assert listed(config) == {f"{ALWAYS_IDLE}:True", f"{path}:{value}"} - (
         {f"{ALWAYS_IDLE}:True"} if path == ALWAYS_IDLE else set()
@@ -188,7 +191,7 @@ def test_reduce_overhead_always_warns_and_ends_with_the_tail() -> None:
     config = CompilerConfig()
     config.mode = "reduce-overhead"
     assert listed(config) == {f"{ALWAYS_IDLE}:True"}
-    last = (mode_warnings(config) or "").splitlines()[-1]
+    last = (mode_warnings(config)[0] or "").splitlines()[-1]
     assert all(word in last for word in TAIL)
 
 
@@ -198,7 +201,7 @@ def test_npugraph_ex_warns_of_nothing() -> None:
     for path, value in IDLE_IN_GRAPH_MODE + IDLE_IN_REDUCE_OVERHEAD:
         assign(config, path, value)
     for quiet in (config, npugraph_ex.CompilerConfig()):
-        assert mode_warnings(quiet) is None
+        assert mode_warnings(quiet) == (None, [])
         assert deprecations(quiet) == []
 
 

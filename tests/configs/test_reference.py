@@ -17,10 +17,27 @@ def test_the_page_is_up_to_date() -> None:
     )
 
 
-def test_hints_are_marked() -> None:
-    lines = page().splitlines()
+def test_the_page_says_what_an_option_does_where_and_who_sees_it() -> None:
+    lines = {
+        line.split(" | ")[0].strip("| `"): line for line in page().splitlines() if line.startswith("| `")
+    }
+    cells = {
+        path: lines[path].replace("\\|", "").strip("| ").split(" | ") for path, _ in walk(CompilerConfig)
+    }
+    assert [cells[path][3:5] for path in (
+        "experimental_config.jit_compile",
+        "export.export_mode",
+        "experimental_config.aclgraph._super_kernel_optimize",
+        "experimental_config.keep_inference_input_mutations",
+        "mode",
+    )] == [
+        ["hint", "–"], ["not yet", "–"], ["–", "hint"], ["acts", "acts in `reduce-overhead`"], ["acts"] * 2
+    ]  # fmt: skip
     for path, row in walk(CompilerConfig):
-        line = next(
-            line for line in lines if row.help.replace("|", "\\|") in line and path.split(".")[-1] in line
-        )
-        assert ("**HINT**" in line) == row.hint, path
+        assert ("hint" in cells[path][3:5]) == row.hint, path
+        assert (cells[path][-1] == f"`{row.effect}`") == bool(row.effect), path
+
+
+def test_the_page_lists_other_names() -> None:
+    line = "| `experimental_config.enable_single_stream` | `ge_config.enable_single_stream` |"
+    assert line in page().splitlines()

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.configs.expected import CAPTURE, GRAPH, OWN, SHARED_FLAT
+from tests.configs.expected import ALIASES, CAPTURE, GRAPH, MORE, OWN, SHARED_FLAT
 from tests.configs.strategies import REFUSED
 from torchair.configs import kinds
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.groups.dump_config import STEPS
-from torchair.configs.option import Cell, Option, assign, cell, walk
+from torchair.configs.option import Cell, Option, aliases, assign, cell, touched, walk
 from torchair.core.errors import AirError, DegradedWarning
 
 # What is kept is tested here, whether something acts on it or not.
@@ -43,6 +43,10 @@ def read(config: CompilerConfig, path: str) -> Any:
     return getattr(group_at(config, head), name)
 
 
+def _pickled(config: CompilerConfig) -> CompilerConfig:
+    return pickle.loads(pickle.dumps(config))
+
+
 def refusals() -> list[Any]:
     return [
         pytest.param(path, value, error, id=f"{path}-{value!r}")
@@ -56,7 +60,7 @@ def refusals() -> list[Any]:
 def test_the_tree_has_exactly_the_promised_options() -> None:
     assert len(GRAPH) == 56
     assert len(CAPTURE) == 15
-    assert {path: row.default for path, row in ROWS.items()} == GRAPH | CAPTURE | OWN
+    assert {path: row.default for path, row in ROWS.items()} == GRAPH | CAPTURE | MORE | OWN
     assert {path for path, row in ROWS.items() if row.own} == set(OWN)
 
 
@@ -343,3 +347,46 @@ def test_flat_names_are_views_of_the_tree(name: str, path: str) -> None:
         assert target.raw is (not value if path.startswith("!") else value)
     delattr(config.npugraphex_config, name)
     assert config == CompilerConfig()
+
+
+def test_other_names_are_the_promised_ones() -> None:
+    assert aliases(CompilerConfig) == ALIASES
+
+
+@pytest.mark.parametrize(("name", "path"), ALIASES.items())
+@pytest.mark.parametrize("twin_of", [lambda config: config, copy.deepcopy, copy.copy, _pickled])
+def test_an_alias_is_the_option_itself(name: str, path: str, twin_of: Any) -> None:
+    config = CompilerConfig()
+    twin = twin_of(config)
+    row = ROWS[path]
+    value = "py" if row.default is None else not row.default
+    assign(twin, name, value)
+    assert read(twin, path).raw == read(twin, name).raw == value
+    assert twin.to_json() == CompilerConfig.from_json(twin.to_json().replace(path, name)).to_json()
+    assert (config == CompilerConfig()) == (twin is not config)
+    with pytest.raises(ValueError, match=path):
+        assign(twin, name, "neither")
+    group, _, last = name.rpartition(".")
+    delattr(group_at(twin, group), last)
+    assert twin == CompilerConfig()
+
+
+def test_an_alias_follows_its_group_into_another_tree() -> None:
+    config, other = CompilerConfig(), CompilerConfig()
+    config.experimental_config = other.experimental_config
+    config.experimental_config.enable_single_stream = True
+    assert config.ge_config.enable_single_stream
+    assert not other.ge_config.enable_single_stream
+
+
+def test_what_was_assigned_is_known_even_where_it_is_the_default() -> None:
+    config = CompilerConfig()
+    assert touched(config) == set()
+    config.ge_config.export_compile_stat = "2"
+    config.npugraphex_config.capture_limit = 64
+    assert touched(config) == {
+        "ge_config.export_compile_stat",
+        "debug.aclgraph.static_capture_size_limit",
+    }
+    del config.ge_config.export_compile_stat
+    assert touched(copy.deepcopy(config)) == {"debug.aclgraph.static_capture_size_limit"}

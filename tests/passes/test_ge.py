@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
 from tests.convert.harness import converted
 from torchair import ge
+from torchair.engine.evaluate import evaluate_now
 from torchair.ge.graph import ArgumentFeed, Graph, PackFeed, TensorResult
 from torchair.ge.host import Host
+from torchair.ge.verify import verify
 from torchair.passes import PassContext
+from torchair.passes.ge.fold_constants import fold_constants
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
+from torchair.passes.ge.order_ops import order_ops
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
+from torchair.passes.ge.reference_inputs import mark_reference_inputs
 from torchair.passes.ge.sym_pack import optimize_sym_pack
 
 
@@ -94,3 +102,100 @@ def test_data_that_is_read_stays() -> None:
         result = ge.Relu(x)
         ge.NetOutput([result, s0, s1])
     assert remove_dead_data_and_reorder_data_index(graph, PassContext()) == 0
+
+
+def computing() -> PassContext:
+    return PassContext(compute=lambda op, values: evaluate_now(op, values, torch.device("cpu")))
+
+
+def test_fold_constants() -> None:
+    graph, *_ = converted(lambda x: x + torch.arange(3.0).exp().sqrt(), [torch.ones(3)])
+    assert fold_constants(graph, computing()) == 1
+    remove_dead_ops(graph, PassContext())
+    assert types(graph) == ["Data", "Const", "Add", "NetOutput"]
+    torch.testing.assert_close(graph.ops[1].attrs["value"].value, torch.arange(3.0).exp().sqrt())
+    verify(graph)
+    assert fold_constants(graph, computing()) == 0
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x + 1, torch.arange(3.0).exp()),  # a result
+        lambda x: x + torch.rand(3).exp(),  # random
+        lambda x: x + torch.full((3,), 2.0),  # as quickly made as read
+        lambda x: x + torch.arange(3.0),
+        lambda x: x[0] + torch.arange(20000.0).exp(),  # large
+        lambda x: x.exp() + 1,
+    ],
+    ids=["result", "random", "filled", "range", "large", "input"],
+)
+def test_what_is_not_folded(fn: Any) -> None:
+    graph, *_ = converted(fn, [torch.ones(3)])
+    before = types(graph)
+    assert fold_constants(graph, computing()) == 0
+    assert types(graph) == before
+
+
+def written(count: int) -> Graph:
+    """Inputs that are all written; of the same tensor, as far as anybody knows."""
+    graph, value = Graph("written"), torch.empty(2, 3)
+    with graph:
+        for index in range(count):
+            x = ge.Data(index=index, node_name=f"x{index}")
+            x.meta = value
+            graph.feeds[x.op.name] = ArgumentFeed(index)
+            ge.Assign(x, ge.Cos(x))
+        ge.NetOutput([])
+    return graph
+
+
+def test_mark_reference_inputs() -> None:
+    graph = written(1)
+    assert mark_reference_inputs(graph, PassContext()) == 1
+    (reference,) = graph.inputs
+    assert reference.name == f"RefData_2_3_3_1_0_{id(reference.outputs[0].meta)}"
+    assert reference.attrs["_origin_data_name"].value == "x0"
+    assert list(graph.feeds) == [reference.name] == [graph.by_name[reference.name].name]
+    verify(graph)
+    assert mark_reference_inputs(graph, PassContext()) == 0
+
+
+def test_a_tensor_that_is_an_input_twice_is_one_reference() -> None:
+    graph, context = written(2), PassContext()
+    assert mark_reference_inputs(graph, context) == 1
+    assert types(graph) == ["RefData", "Cos", "Assign", "Data", "Cos", "Assign", "NetOutput"]
+    assert [(skip.node, "same tensor" in skip.reason) for skip in context.skips] == [("x1", True)]
+
+
+def test_inputs_that_are_read_only_stay_data() -> None:
+    graph, *_ = converted(lambda x: x.sin(), [torch.ones(3)])
+    assert mark_reference_inputs(graph, PassContext()) == 0
+
+
+@pytest.mark.parametrize("strategy", ["BFS", "DFS", "RDFS", "StableRDFS"])
+def test_every_order_is_one_in_which_ops_can_run(strategy: str) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = [(x * number).sin() for number in range(2, 30)]
+        return torch.cat(parts[::-1]).softmax(0), y.exp() @ parts[3], sum(parts[::2], y)
+
+    graph, *_ = converted(fn, [torch.randn(4, 4), torch.randn(4, 4)])
+    before = list(graph.ops)
+    moved = order_ops(graph, PassContext(order=strategy))
+    assert (moved == 0) == (strategy == "StableRDFS")
+    assert set(graph.ops) == set(before)
+    verify(graph)
+    assert order_ops(graph, PassContext(order=strategy)) == 0, "sorted is sorted"
+
+
+@pytest.mark.parametrize("strategy", ["BFS", "DFS", "RDFS"])
+def test_nothing_passes_a_write(strategy: str) -> None:
+    graph = Graph("written")
+    with graph:
+        x = ge.Data(index=0, node_name="x")
+        old = ge.Sin(x)
+        new = ge.Assign(x, ge.Cos(x))
+        ge.NetOutput([ge.Exp(new), ge.Relu(old), ge.Abs(x)])
+    order_ops(graph, PassContext(order=strategy))
+    place = types(graph).index("Assign")
+    assert set(types(graph)[:place]) == {"Data", "Sin", "Cos"}

@@ -18,8 +18,8 @@ from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 GROUPS = "torchair.configs.groups"
 # Fields that are no options: they follow from several, or from the graph.
 DERIVED = {
-    Settings: {"options", "config"},
-    Policy: {"capture", "patience", "warm_up", "counts", "eager"},
+    Settings: {"options", "config", "assigned"},
+    Policy: {"capture", "why_direct", "patience", "warm_up", "counts", "eager"},
 }
 # A default of a parameter that is named like an option, but means something else.
 OTHERS = {

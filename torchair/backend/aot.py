@@ -74,7 +74,7 @@ def compile_dynamo(
         inference_compiler=stage(backward=False, is_inference=True),
         partition_fn=default_partition,
         decompositions=dict(decompositions),
-        keep_inference_input_mutations=settings.keep_mutations or settings.captures,
+        keep_inference_input_mutations=settings.keep_mutations,
     )
     compiled = backend(gm, example)
     return plain[0] if plain else compiled

@@ -39,8 +39,10 @@ from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fa
 from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.device_graph import TraceFiles
 from torchair.debug.dump import ArrayFiles, TensorFiles
+from torchair.debug.fusion_result import FUSION_RESULTS
 from torchair.debug.run_folder import PhaseFiles
 from torchair.devices import device_row
+from torchair.engine.evaluate import evaluate_now
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
@@ -57,11 +59,11 @@ from torchair.fxgraph.layout import (
     new_values,
 )
 from torchair.fxgraph.marks import take_marks_off
-from torchair.fxgraph.symbols import is_symbol
+from torchair.fxgraph.symbols import has_symbols, is_symbol
 from torchair.fxgraph.values import device_of
-from torchair.ge.graph import Graph, Op
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.ge.verify import verify
-from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
+from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, Tally, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
 from torchair.passes.ge.prune import EFFECTS
 from torchair.passes.run import PassFailed
@@ -93,6 +95,7 @@ class Stage:
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
     detours: Detours = field(default_factory=Detours)
     is_raw: bool = False  # the graph looks at memory, not at tensors
+    tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
 
     @property
     def degradations(self) -> Degradations:
@@ -160,7 +163,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
     contract = Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
     specialist = static_kernels(gm, stage, contract) if settings.captures else None
     lowered = to_lowered(gm, stage, context)
-    policy = settings.policy(backward=stage.backward, inference=stage.is_inference)
+    policy = policy_of(stage)
     program, parts, split = dumping(original, lowered, stage), None, None
     if program is None and lowered is not None and records(policy, stage):
         pieces = pieces_of(stage, policy)
@@ -186,10 +189,16 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
         ),
         Around(specialist, split, parts=parts),
     )
-    runner.conversion = stage.report
-    stage.report.detours.extend(stage.detours.said)
+    runner.conversion = report_of(stage)
     logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
     return runner
+
+
+def report_of(stage: Stage) -> Report:
+    """What conversion did, and how often passes found something is written if that was asked for."""
+    FUSION_RESULTS.add(stage.name, stage.tallies, stage.settings.statistics_when, stage.degradations)
+    stage.report.detours.extend(stage.detours.said)
+    return stage.report
 
 
 def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.GraphModule | None:
@@ -201,6 +210,18 @@ def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.Gra
     graph = to_ir(gm, stage, context)
     tell_fallbacks(stage)
     return None if stage.settings.codegen == "reference" else to_aten(graph, gm, stage)
+
+
+def policy_of(stage: Stage) -> Policy:
+    """How recordings of this graph are made; that may depend on how many ops it has."""
+    ops = stage.calls
+    if stage.ge_graph is not None:
+        ops = sum(op.type not in (*INPUT_TYPES, OUTPUT_TYPE, "Const") for op in stage.ge_graph.ops)
+    return stage.settings.policy(
+        backward=stage.backward,
+        inference=stage.is_inference,
+        sized_ops=ops if has_symbols(stage.inputs) else None,
+    )
 
 
 def records(policy: Policy, stage: Stage) -> bool:
@@ -306,6 +327,10 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         config=settings.config,
         verify=_verifier if settings.verify else None,
         without=stage.detours.passes,
+        named=settings.named_passes,
+        order=settings.order,
+        compute=partial(evaluate_now, device=stage.device),
+        tallies=stage.tallies,
         degradations=stage.degradations,
     )
 
@@ -418,6 +443,8 @@ def codegen_kind(stage: Stage) -> str:
     if settings.run_eagerly or (settings.dumps and settings.captures):
         return "eager"
     if settings.codegen == "reference" and not stage.uses_ir:
+        what = "engine_config.codegen='reference' has no effect: there is no IR of this graph to interpret"
+        stage.degradations.add(what, next="mode='max-autotune' makes IR" if settings.captures else "")
         return "eager"
     if settings.codegen != "auto":
         return settings.codegen

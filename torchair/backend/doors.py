@@ -17,11 +17,12 @@ from torchair.backend.arguments import Arguments
 from torchair.backend.compile import compile_fx as compile_graph
 from torchair.backend.compiled import CompiledGraph
 from torchair.backend.graph_breaks import break_graphs
-from torchair.backend.settings import checked, settle, shown
+from torchair.backend.settings import checked, idle_options, no_effect, settle, shown
 from torchair.backend.told import tell_graph
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
+from torchair.configs.option import cell
 from torchair.core.errors import BadOptionType
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import backend_names, register_backend
@@ -85,9 +86,13 @@ def _by_overload(given: Any) -> dict[OpOverload, Callable[..., Any]]:
 
 
 def _warn(config: Config) -> None:
-    text = mode_warnings(config)
+    text, told = mode_warnings(config)
     if text is not None:
         warnings.warn(text, UserWarning, stacklevel=4)
+    for path, why in idle_options(config).items():
+        if path in told:
+            # So the compilation need not say it again.
+            logger.is_new(no_effect(path, cell(config, path).raw, why))
     for text in deprecations(config):
         warnings.warn(text, DeprecationWarning, stacklevel=4)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,10 +11,13 @@ from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.freeze import Config, freeze, tree_of
 from torchair.configs.interactions import resolve
-from torchair.configs.option import CAPTURE_MODES, walk
-from torchair.configs.reading import by_name, from_row, read
-from torchair.core.errors import BadOptionType, Degraded
+from torchair.configs.option import CAPTURE_MODES, touched, walk
+from torchair.configs.pass_switches import ENGINE_PASSES, PassSwitches, pass_switches
+from torchair.configs.reading import by_name, default_of, from_row, read
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadOptionType
 from torchair.core.log import logger
+from torchair.passes import names as pass_names
 
 PATIENCE = 3  # calls of one size in graph mode before it is recorded
 # Switches of passes that decide about memory: idle where the code generator does so by itself.
@@ -46,16 +49,29 @@ class Settings:
     )
     static_kernels_uncached: bool = from_row("capture.disable_static_kernel_compile_cache")
     codegen: str = from_row("engine_config.codegen")
+    level: str = from_row("ge_config.oo_level")
+    constant_folding: bool | None = from_row("ge_config.oo_constant_folding")
+    dead_code_elimination: bool | None = from_row("ge_config.oo_dead_code_elimination")
+    switch_text: str | None = from_row("ge_config.optimization_switch")
+    switch_file: str | None = from_row("fusion_config.fusion_switch_file")
+    sorting: str = from_row("experimental_config.topology_sorting_strategy")
+    static_ops: int | None = from_row("experimental_config.static_model_ops_lower_limit")
+    statistics: str = from_row("ge_config.export_compile_stat")
     verify: bool = from_row("engine_config.verify")
     strict: bool = from_row("engine_config.strict")
     # The option tree itself, only to be handed to the user's passes.
     config: Any = None
+    # The paths of what was assigned, be it the default, and acts in this mode.
+    assigned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, values: Mapping[str, Any], config: Config | None = None) -> Settings:
         """From the values of options by path; what is not among them is as its row says."""
-        options = by_name(OptionTree if config is None else type(tree_of(config)), values)
-        return read(cls, options, options=options, config=config)
+        tree = OptionTree if config is None else type(tree_of(config))
+        options, rows = by_name(tree, values), dict(walk(tree))
+        given = values if config is None else touched(tree_of(config))
+        assigned = frozenset(path for path in given if options["mode"] in rows[path].modes)
+        return read(cls, options, options=options, config=config, assigned=assigned)
 
     @property
     def captures(self) -> bool:
@@ -77,13 +93,35 @@ class Settings:
         """By either name: the flat one, or the older one under `debug`."""
         return self.deadlock_check or self.graph_deadlock_check
 
-    def policy(self, *, backward: bool = False, inference: bool = True) -> Policy:
+    @property
+    def named_passes(self) -> PassSwitches:
+        """What was asked for passes by name; level O1 leaves out the fusions that are not."""
+        return pass_switches(self.switch_text, self.switch_file, fusions=self.level != "O1")
+
+    @property
+    def order(self) -> str:
+        """How the ops of the IR are sorted; as they stand where nobody asked for an order."""
+        path = "experimental_config.topology_sorting_strategy"
+        return self.sorting if path in self.assigned or self.sorting != default_of(path) else ""
+
+    @property
+    def statistics_when(self) -> str:
+        """When the statistics of passes are written (`export_compile_stat`): never unless asked for."""
+        return self.statistics if "ge_config.export_compile_stat" in self.assigned else NEVER
+
+    def policy(
+        self, *, backward: bool = False, inference: bool = True, sized_ops: int | None = None
+    ) -> Policy:
         """How recordings are made. Graph mode has one program for all sizes: a size is recorded when it has
-        come a few times. What a forward graph keeps for its backward graph stays where it was made: in
-        training, recordings have pools of their own.
+        come a few times, if the graph has as many ops as was asked for (`sized_ops`, of a graph with symbolic
+        sizes). What a forward graph keeps for its backward graph stays where it was made: in training,
+        recordings have pools of their own.
         """
         is_direct = self.run_eagerly or (self.dumps if self.captures else self.codegen == "reference")
-        asked = read(Policy, self.options)
+        asked, limit = read(Policy, self.options), self.static_ops
+        if sized_ops is not None and limit is not None and not 0 <= limit <= sized_ops and not is_direct:
+            why = f"its sizes are symbols: {sized_ops} ops, static_model_ops_lower_limit is {limit}"
+            is_direct, asked = True, replace(asked, why_direct=why)
         return replace(
             asked,
             capture=not is_direct,
@@ -104,6 +142,9 @@ class Settings:
         return {
             **asked,
             **{name: runs_op_by_op and asked[name] for name in IN_PLACE},
+            "constant_folding": self.constant_folding is not False,
+            "dead_code_elimination": self.dead_code_elimination is not False,
+            "sorts_ops": self.order != "",
             "captures": self.captures,
             "runs_op_by_op": runs_op_by_op,
             "runs_its_ops": self.captures and runs_op_by_op,
@@ -114,26 +155,62 @@ class Settings:
 
 
 def settle(config: Config) -> Settings:
-    """Freeze a config; options that overrule others or have no effect here are said once."""
-    frozen, texts = resolve(freeze(config))
+    """Freeze a config. What nothing reads in the chosen mode is as if it had not been set; that is told once,
+    as is what options overrule.
+    """
+    frozen, rows = freeze(config), dict(walk(type(tree_of(config))))
+    degradations = Degradations(frozen["engine_config.strict"])
+    for path, why in idle_options(config).items():
+        text = no_effect(path, frozen[path], why)
+        # That nothing acts on it was told where it was assigned.
+        if why is HARDWARE or (why is NOBODY and not degradations.strict):
+            logger.info("%s", text)
+            continue
+        degradations.add(text)
+        frozen[path] = rows[path].default
+    settled, texts = resolve(frozen)
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=3)
-    for path, why in idle_options(config).items():
-        if why is NOBODY and frozen["engine_config.strict"]:
-            raise Degraded(f"option {path}={frozen[path]!r} has no effect: {why}")
-        logger.info("option %s=%r has no effect: %s", path, frozen[path], why)
-    return Settings.of(frozen, config)
+    settings = Settings.of(settled, config)
+    for text in names_without_pass(settings.named_passes):
+        degradations.add(text)
+    return settings
 
 
 def idle_options(config: Config) -> dict[str, str]:
     """What was set and does nothing here, and why."""
     frozen = freeze(config)
-    rows = {path: row for path, row in walk(type(tree_of(config))) if frozen[path] != row.default}
-    hints = {path: "it addresses Ascend hardware" for path, row in rows.items() if row.hint}
-    return hints | {path: NOBODY for path, row in rows.items() if not row.acts}
+    mode, found = frozen["mode"], dict[str, str]()
+    for path, row in walk(type(tree_of(config))):
+        if frozen[path] == row.default:
+            continue
+        if mode not in row.modes:
+            found[path] = f"{mode} mode does not read it"
+        elif row.hint or not row.acts:
+            found[path] = HARDWARE if row.hint else NOBODY
+    return found
+
+
+def no_effect(path: str, value: Any, why: str) -> str:
+    """What is said of an option that does nothing."""
+    return f"option {path}={value!r} has no effect: {why}"
+
+
+def names_without_pass(switches: PassSwitches) -> Iterator[str]:
+    """What is said of names that switch nothing. Those of the engine's passes are handed on to it."""
+    known = pass_names()
+    for name, is_on in switches.named.items():
+        if name in ENGINE_PASSES:
+            logger.info("%s", no_effect(name, is_on, HARDWARE))
+        elif name not in known:
+            yield f"no pass is called {name!r}; docs/reference/passes.md lists those that can be switched"
+        elif known[name] and not is_on:
+            yield f"the pass {name} stays on: others count on it"
 
 
 NOBODY = "nothing in this version acts on it"
+HARDWARE = "it addresses Ascend hardware"
+NEVER = "0"
 
 
 def checked(config: Any) -> Config:

@@ -16,6 +16,8 @@ class Policy:
 
     capture: bool = True
     """False: run the program directly (`force_eager`)."""
+    why_direct: str = "capture is switched off"
+    """What reports say then."""
     capture_limit: int = from_row("debug.aclgraph.static_capture_size_limit")
     """Keys kept; beyond it the one not used for the longest time is dropped."""
     clone_input: bool = from_row("debug.aclgraph.clone_input")
@@ -69,7 +71,7 @@ def _is_pool_token(token: object) -> bool:
 def why_not(inputs: Inputs, policy: Policy, row: Device) -> str | None:
     """The reason to run this graph directly, or None when it can be recorded."""
     if not policy.capture:
-        return "capture is switched off"
+        return policy.why_direct
     missing = row.why_no_graphs()
     if missing is not None:
         return missing

@@ -24,7 +24,9 @@ def engine_options(root: Group) -> tuple[dict[str, str], dict[str, str]]:
         read = cell(root, path)
         if read.raw is None or (gate and not _sibling(root, path, gate)):
             continue
-        found[scope][key] = encode(read.raw) if encode else read.value
+        text = encode(read.raw) if encode else read.value
+        if text is not None:
+            found[scope][key] = text
     return found["local"], found["global"]
 
 

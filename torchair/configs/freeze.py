@@ -99,20 +99,23 @@ def cache_key_paths() -> frozenset[str]:
     return frozenset(path for path, row in walk(OptionTree) if row.cached)
 
 
-def mode_warnings(config: Config) -> str | None:
-    """The text of the warning about options that do nothing in the chosen mode, or None. The caller warns."""
+def mode_warnings(config: Config) -> tuple[str | None, list[str]]:
+    """The text of the warning about options that do nothing in the chosen mode, or None, and the paths that
+    it lists. The caller warns.
+    """
     if not isinstance(config, CompilerConfig):
-        return None
+        return None, []
     mode = config.mode.raw
     idle = [
-        f"config.{path}:{cell(config, path).raw}"
+        path
         for path, row in walk(type(config))
         if row.idle == mode and (row.idle_always or cell(config, path).raw != row.default)
     ]
     if not idle:
-        return None
+        return None, []
+    listed = [f"config.{path}:{cell(config, path).raw}" for path in idle]
     tail = [_IDLE_TAIL.format(mode=mode)] if mode == REDUCE else []
-    return "\n".join([_IDLE_HEAD.format(mode=mode), *idle, *tail])
+    return "\n".join([_IDLE_HEAD.format(mode=mode), *listed, *tail]), idle
 
 
 def deprecations(config: Config) -> list[str]:

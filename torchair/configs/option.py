@@ -29,11 +29,12 @@ ALL_MODES = GRAPH_MODES + CAPTURE_MODES
 class Engine(NamedTuple):
     """How an option reaches the engine: its key, local (one graph) or global (the session), and its encoding.
 
-    Unset (None) options are left out; so are those whose `gate`, an option of the same group, is off.
+    Unset options are left out, as are values whose encoding is None, and options whose `gate`, an option of
+    the same group, is off.
     """
 
     key: str
-    encode: Callable[[Any], str] | None = None
+    encode: Callable[[Any], str | None] | None = None
     gate: str = ""
     scope: str = "local"
 
@@ -53,8 +54,9 @@ class Option:
     idle_always: bool = False  # ... and even when it has its default
     engine: Engine | None = None
     cached: bool = True  # it enters the cache key
-    hint: bool = False  # for the Ascend engine; accepted and reported elsewhere
+    hint: bool = False  # for the Ascend engine: handed on with its options, and logged
     acts: bool = True  # something reads it; hints are read by the Ascend engine
+    effect: str = ""  # the test that sees what it does: `tests/…/test_x.py::test_y`
     own: bool = False  # not part of the API we share with other TorchAir implementations
     plain: bool = False  # reads as a plain value instead of a Cell
     deprecated: Mapping[Any, str] = field(default_factory=dict[Any, str])  # value -> what to use instead
@@ -147,11 +149,13 @@ class Group:
         cls._rows = cls._rows | {name: item for name, item in found.items() if isinstance(item, Option)}
         cls._nested = cls._nested | {name: item for name, item in found.items() if isinstance(item, Nested)}
 
-    def __init__(self, prefix: str = "") -> None:
-        groups = {name: nested.kind(f"{prefix}{name}.") for name, nested in self._nested.items()}
-        self.__dict__.update(_prefix=prefix, _raw={}, _groups=groups, _extra={})
+    def __init__(self, prefix: str = "", root: Group | None = None) -> None:
+        self.__dict__.update(_prefix=prefix, _root=self if root is None else root, _raw={}, _extra={})
+        groups = {name: part.kind(f"{prefix}{name}.", self._root) for name, part in self._nested.items()}
+        self.__dict__["_groups"] = groups
 
     _prefix: str
+    _root: Group  # the tree that it is a part of
     _raw: dict[str, Any]
     _groups: dict[str, Group]
     _extra: dict[str, Any]
@@ -235,6 +239,23 @@ class Nested(Generic[G]):
             got = f"{value!r} ({type(value).__name__})"
             raise BadOptionType(f"{path} must be a {self.kind.__name__}", got=got)
         group._groups[self.name] = value
+        _move_to(group._root, value)
+
+
+class Alias:
+    """Another name of the option at `path` of the tree: it reads, and is assigned, as that one is."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __get__(self, group: Group | None, owner: type) -> Any:
+        return self if group is None else getattr(*_parent(group._root, self.path))
+
+    def __set__(self, group: Group, value: Any) -> None:
+        assign(group._root, self.path, value)
+
+    def __delete__(self, group: Group) -> None:
+        delattr(*_parent(group._root, self.path))
 
 
 class CellOf:
@@ -254,7 +275,6 @@ class FlatView(Group):
     """Options under flat names; the values live in a tree, and names with ! are stored negated."""
 
     _paths: ClassVar[dict[str, str]] = {}
-    _root: Group
 
     def __init_subclass__(
         cls,
@@ -267,8 +287,7 @@ class FlatView(Group):
         cls._paths = cls._paths | dict(paths or {})
 
     def __init__(self, root: Group, prefix: str = "") -> None:
-        super().__init__(prefix)
-        self.__dict__["_root"] = root
+        super().__init__(prefix, root)
 
     def _load(self, row: Option) -> Any:
         path = self._paths[row.name]
@@ -354,6 +373,21 @@ def assigned(group: Group) -> dict[str, Any]:
     return {path: value for path, value in settings(group) if path not in defaults or value != defaults[path]}
 
 
+def touched(group: Group) -> set[str]:
+    """The paths of all that was assigned, be it the default."""
+    inner = {f"{name}.{path}" for name, part in group._groups.items() for path in touched(part)}
+    return inner | set(group._raw)
+
+
+def aliases(group: type[Group], prefix: str = "") -> dict[str, str]:
+    """The other names of options: dotted path -> the path of the option."""
+    named = {name: item for kind in reversed(group.__mro__) for name, item in vars(kind).items()}
+    found = {prefix + name: item.path for name, item in named.items() if isinstance(item, Alias)}
+    for name, nested in group._nested.items():
+        found |= aliases(nested.kind, f"{prefix}{name}.")
+    return found
+
+
 def unknown_name(name: str, valid: list[str], *, where: str) -> UnknownOption:
     """The one error for names that do not exist."""
     close = difflib.get_close_matches(name, valid, n=1)
@@ -371,6 +405,13 @@ def _parent(root: Group, path: str) -> tuple[Group, str]:
             raise unknown_name(part, root._valid_names(), where=type(root).__name__)
         root = getattr(root, part)
     return root, name
+
+
+def _move_to(root: Group, group: Group) -> None:
+    """A group, with what is in it, becomes a part of another tree."""
+    group.__dict__["_root"] = root
+    for inner in group._groups.values():
+        _move_to(root, inner)
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:

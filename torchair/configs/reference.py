@@ -8,11 +8,11 @@ from itertools import groupby
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import (
-    ALL_MODES,
     CAPTURE_MODES,
     GRAPH_MODES,
     Group,
     Option,
+    aliases,
     flat_names,
     flat_rows,
     walk,
@@ -32,9 +32,20 @@ A wrong value is a `ValueError`, a wrong type where a type is required a `TypeEr
 directory a `FileNotFoundError`; an unknown name is a `ValueError` that lists the valid ones. Configs
 compare by value, can be copied, and are written and read with `to_json()` and `from_json()`.
 
-Marks: **HINT** is addressed to the Ascend engine; elsewhere it is accepted, checked and part of the cache
-key, and does nothing. **own** is an option of this implementation. **plain** reads as its value. **not
-keyed** does not enter the cache key.
+What an option does on CPU and CUDA stands under *graph mode* (`max-autotune`) and *capture mode*
+(`npugraph_ex`, `reduce-overhead`): it *acts*, as the test in the last column sees; it is a *hint* to the
+Ascend engine, which is handed on with the engine's options (`config.as_dict()`), is part of the cache key,
+stands in the log at INFO, and changes nothing else; or it has no effect (*–*): then a set value is taken for
+the default, and a `DegradedWarning` says so, in strict mode an error. *not yet* is an option that is kept and
+checked, and on which nothing in this version acts; assigning it says so.
+
+Marks: **own** is an option of this implementation. **plain** reads as its value. **not keyed** does not enter
+the cache key.
+"""
+
+ALIAS_INTRO = """## Other names
+
+These read, and are assigned, as the options that they stand for.
 """
 
 FLAT_INTRO = """## Flat names
@@ -44,7 +55,7 @@ FLAT_INTRO = """## Flat names
 read as booleans. A flat name is another name of an option above; *not* says that it means the opposite.
 """
 
-_MODES: dict[tuple[str, ...], str] = {ALL_MODES: "all", GRAPH_MODES: "graph", CAPTURE_MODES: "capture"}
+COLUMNS = ("option", "default", "accepts", "graph mode", "capture mode", "meaning", "seen by")
 
 
 def page(tree: type[Group] = OptionTree) -> str:
@@ -52,18 +63,29 @@ def page(tree: type[Group] = OptionTree) -> str:
     lines = [INTRO]
     for group, rows in groupby(walk(tree), key=lambda item: item[0].rpartition(".")[0]):
         lines += [f"## `{group}`" if group else "## Top level", ""]
-        columns = ("option", "default", "accepts", "modes", "meaning")
-        lines += [*markdown_lines(columns, [_cells(path, row) for path, row in rows]), ""]
+        lines += [*markdown_lines(COLUMNS, [_cells(path, row) for path, row in rows]), ""]
+    other = [(f"`{name}`", f"`{path}`") for name, path in aliases(tree).items()]
+    lines += [ALIAS_INTRO, *markdown_lines(("name", "option"), other), ""]
     lines += [FLAT_INTRO, *markdown_lines(("name", "default", "option", "backends"), _flat_cells(tree))]
     return "\n".join(lines) + "\n"
 
 
 def _cells(path: str, row: Option) -> tuple[str, ...]:
-    marks = {"HINT": row.hint, "own": row.own, "plain": row.plain, "not keyed": not row.cached}
+    marks = {"own": row.own, "plain": row.plain, "not keyed": not row.cached}
     notes = [f"**{mark}**" for mark, there in marks.items() if there]
     notes += [f"`{value!r}` is deprecated: use `{other!r}`." for value, other in row.deprecated.items()]
-    meaning = " ".join([row.help, *notes])
-    return f"`{path}`", f"`{row.default!r}`", row.kind.text(), _MODES[row.modes], meaning
+    does = [_does(row, modes) for modes in (GRAPH_MODES, CAPTURE_MODES)]
+    effect = f"`{row.effect}`" if row.effect else ""
+    return f"`{path}`", f"`{row.default!r}`", row.kind.text(), *does, " ".join([row.help, *notes]), effect
+
+
+def _does(row: Option, modes: tuple[str, ...]) -> str:
+    """What an option does in one of two kinds of modes."""
+    there = [mode for mode in modes if mode in row.modes]
+    if not there:
+        return "–"
+    word = "not yet" if not row.acts else "hint" if row.hint else "acts"
+    return word if len(there) == len(modes) else f"{word} in `{there[0]}`"
 
 
 def _flat_cells(tree: type[Group]) -> Iterator[tuple[str, ...]]:

@@ -43,6 +43,12 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
     return [as_host(value) if _is_read(tensor) else value for value, tensor in pairs]
 
 
+def evaluate_now(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
+    """As `evaluate`, while a graph is traced or compiled: on real tensors."""
+    with disable_modes(), torch.no_grad():
+        return evaluate(op, values, device)
+
+
 def _is_read(tensor: Tensor) -> bool:
     """A number that FX reads from data: read here once, so that everybody computes with the same symbol."""
     return isinstance(tensor.meta, Host) and is_symbol(tensor.meta.value)

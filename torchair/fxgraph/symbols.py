@@ -14,6 +14,11 @@ def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
+def has_symbols(values: Sequence[Any]) -> bool:
+    """Is one of the values a symbol, or a tensor with a size that is one?"""
+    return any(map(is_symbol, (size for value in values for size in (value, *getattr(value, "shape", ())))))
+
+
 def hint(number: Any) -> int:
     """A number for a symbol, without asking (and so without installing a guard); 2 for a data-dependent
     one.

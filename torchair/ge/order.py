@@ -1,11 +1,18 @@
-"""The order of ops: every op stands after the ops it reads or waits for."""
+"""The order of ops: every op stands after the ops it reads or waits for. Where several can come next, a
+strategy decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from torchair.core.errors import BadGraph
-from torchair.ge.graph import Graph, Op
+from torchair.ge.graph import OUTPUT_TYPE, Graph, Op
+
+Placed = dict[Op, bool]
+"""The ops that have their place, in order."""
 
 
 def needs(op: Op) -> Iterator[Op]:
@@ -31,14 +38,14 @@ def sort_ops(graph: Graph) -> bool:
     """Bring the ops into an order in which they can run, keeping theirs where it does; says if any moved."""
     if out_of_place(graph) is None:
         return False
-    placed: dict[Op, bool] = {}
+    placed: Placed = {}
     for root in graph.ops:
         _place(root, placed)
     graph.ops = list(placed)
     return True
 
 
-def _place(root: Op, placed: dict[Op, bool]) -> None:
+def _place(root: Op, placed: Placed) -> None:
     """Depth first without recursion: graphs are thousands of ops deep."""
     if root in placed:
         return
@@ -58,3 +65,47 @@ def _place(root: Op, placed: dict[Op, bool]) -> None:
         else:
             path.append((following, needs(following)))
             open_ops.add(following)
+
+
+def _as_they_get_ready(ops: Sequence[Op], placed: Placed, *, last_first: bool) -> None:
+    """BFS: what could run first comes first. DFS: what the op before made possible comes first."""
+    inside = set(ops)
+    waits_for = {op: {before for before in needs(op) if before in inside} for op in ops}
+    readers: dict[Op, list[Op]] = {op: [] for op in ops}
+    for op, befores in waits_for.items():
+        for before in befores:
+            readers[before].append(op)
+    step = -1 if last_first else 1
+    ready = deque([op for op in ops if not waits_for[op]][::step])
+    while ready:
+        op = ready.pop() if last_first else ready.popleft()
+        placed[op] = True
+        for reader in readers[op]:
+            waits_for[reader].discard(op)
+        ready.extend([reader for reader in readers[op] if not waits_for[reader]][::step])
+
+
+def _before_who_reads(ops: Sequence[Op], placed: Placed) -> None:
+    """RDFS: from the ends backwards, so that each op stands shortly before the first that needs it."""
+    read = {before for op in ops for before in needs(op)}
+    for end in ops:
+        if end not in read:
+            _place(end, placed)
+
+
+def _as_converted(ops: Sequence[Op], placed: Placed) -> None:
+    """StableRDFS: ops that come from the model stay in order; those that passes made go before who reads
+    them.
+    """
+    made = [op for op in ops if op.origin is None and op.type != OUTPUT_TYPE]
+    for op in (*(op for op in ops if op not in set(made)), *made):
+        _place(op, placed)
+
+
+STRATEGIES: dict[str, Callable[[Sequence[Op], Placed], None]] = {
+    "BFS": partial(_as_they_get_ready, last_first=False),
+    "DFS": partial(_as_they_get_ready, last_first=True),
+    "RDFS": _before_who_reads,
+    "StableRDFS": _as_converted,
+}
+"""How ops, whose needs are among them or placed already, are placed."""

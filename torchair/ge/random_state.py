@@ -44,6 +44,11 @@ def _is_of(op: Op, device: torch.device) -> bool:
     return op.type == "Unpack" and _OWNER in op.attrs and op.attrs[_OWNER].value == str(device)
 
 
+def draws_numbers(op: Op) -> bool:
+    """Does it draw from a generator, so that who draws before whom matters?"""
+    return any(_OWNER in tensor.op.attrs for tensor in op.inputs)
+
+
 def _start(graph: Graph, device: torch.device) -> Op:
     """Seed, offsets and their Unpack, which has no outputs yet; a second generator has numbered names."""
     number = sum(op.type == "Unpack" and _OWNER in op.attrs for op in graph.ops)

@@ -22,22 +22,35 @@ from torchair.passes.fx.stream_markers import resolve_default_stream_markers
 from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
 from torchair.passes.fx.view_to_reshape import view_to_reshape
 from torchair.passes.fx.workspace import replace_dynamic_workspace_ops
+from torchair.passes.ge.fold_constants import fold_constants
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
+from torchair.passes.ge.order_ops import order_ops
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
+from torchair.passes.ge.reference_inputs import mark_reference_inputs
 from torchair.passes.ge.sym_pack import optimize_sym_pack
-from torchair.passes.patterns.table import apply_pattern_passes
-from torchair.passes.run import PassContext, Step, run, steps
+from torchair.passes.patterns.table import apply_pattern_passes, rule_names
+from torchair.passes.run import PassContext, Step, Tally, run, steps
 
-__all__ = ["CAPTURE_PASSES", "FX_PASSES", "GE_PASSES", "LOWERED_PASSES", "PassContext", "Step", "run"]
+__all__ = [
+    "CAPTURE_PASSES",
+    "FX_PASSES",
+    "GE_PASSES",
+    "LOWERED_PASSES",
+    "PassContext",
+    "Step",
+    "Tally",
+    "names",
+    "run",
+]
 
 FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
-    Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass"),
+    Step(user_pre_pass, on="user_pre_pass", name="post_grad_custom_pre_pass", mandatory=True),
     # Before anything is written in place: a constant is the same in every call.
-    Step(move_host_constants, after=(user_pre_pass,), quiet=True),
+    Step(move_host_constants, after=(user_pre_pass,), quiet=True, mandatory=True),
     # One spelling of each idea for everything below; memory first, while views still say whose it is.
     # Where the ops themselves run, autograd asks an output by which views it came from its input.
-    Step(root_as_strided, unless="runs_its_ops", quiet=True),
+    Step(root_as_strided, unless="runs_its_ops", quiet=True, mandatory=True),
     Step(remove_noop_ops, on="remove_noop_ops", name="optimize_noop_ops"),
     Step(recover_view_inplace, name="recover_view_inplace_pattern"),
     # A size that a tensor input has anyway need not be fed; capture keys are made from the inputs, so not
@@ -45,24 +58,36 @@ FX_PASSES = steps(
     Step(optimize_sym_input, unless="captures"),
     # Fusions, widest first: a narrow one would eat the parts of a wide one. They are written with `view`.
     Step(apply_pattern_passes, on="pattern_fusion_pass"),
-    Step(view_to_reshape, after=(apply_pattern_passes,)),
-    Step(user_post_pass, on="user_post_pass", name="post_grad_custom_post_pass"),
+    Step(view_to_reshape, after=(apply_pattern_passes,), mandatory=True),
+    Step(user_post_pass, on="user_post_pass", name="post_grad_custom_post_pass", mandatory=True),
     # Users' passes may have opened scopes: everything behind counts on pairs.
-    Step(check_scopes, after=(user_post_pass,), quiet=True),
+    Step(check_scopes, after=(user_post_pass,), quiet=True, mandatory=True),
+    Step(
+        run_on_one_stream,
+        on="ge_config.enable_single_stream",
+        after=(check_scopes,),
+        quiet=True,
+        mandatory=True,
+    ),
     # The inputs of the program are settled here: what follows counts them.
-    Step(move_host_lists, on="host_lists", quiet=True),
+    Step(move_host_lists, on="host_lists", quiet=True, mandatory=True),
 )
 
 # Memory, where ops run as they stand in the graph.
 IN_PLACE = (
     # What nobody reads must not stand in the way of the passes below; after them, a node without readers may
     # still write.
-    Step(eliminate_dead_code),
+    Step(eliminate_dead_code, mandatory=True),
     # Intermediates first: a value that was made in place step by step is written back as a whole.
     Step(reinplace_inplaceable_ops_pass, on="inplace_pass", after=(eliminate_dead_code,)),
     Step(reinplace_input_mutated_ops, on="input_inplace_pass", after=(eliminate_dead_code,)),
     # The clones that the step before found needless are left out here.
-    Step(decompose_auto_functionalized, on="input_inplace_pass", after=(reinplace_input_mutated_ops,)),
+    Step(
+        decompose_auto_functionalized,
+        on="input_inplace_pass",
+        after=(reinplace_input_mutated_ops,),
+        mandatory=True,
+    ),
     # What the steps before made of copies.
     Step(eliminate_self_copy, after=(reinplace_input_mutated_ops,)),
 )
@@ -86,8 +111,21 @@ CAPTURE_PASSES = steps(
 GE_PASSES = steps(
     # Fewer inputs first: what follows looks at who reads them.
     Step(optimize_sym_pack),
-    Step(move_transpose_into_mm),
-    # Last: what the passes above left without a reader.
-    Step(remove_dead_ops),
-    Step(remove_dead_data_and_reorder_data_index, after=(remove_dead_ops,)),
+    Step(fold_constants, on="constant_folding"),
+    Step(move_transpose_into_mm, fusion=True),
+    # What the passes above left without a reader.
+    Step(remove_dead_ops, on="dead_code_elimination"),
+    Step(remove_dead_data_and_reorder_data_index, after=(remove_dead_ops,), mandatory=True),
+    # From here on nobody makes or drops ops: names and order are final.
+    Step(mark_reference_inputs, on="experimental_config.enable_ref_data", mandatory=True),
+    Step(order_ops, on="sorts_ops", mandatory=True),
 )
+
+
+def names() -> dict[str, bool]:
+    """The passes and fusions of graph mode that can be switched by name, and whether nobody can switch them
+    off.
+    """
+    listed = (*FX_PASSES, *GE_PASSES, *LOWERED_PASSES)
+    fusions = dict.fromkeys(rule_names(), False)
+    return {step.title: step.mandatory for step in listed} | fusions

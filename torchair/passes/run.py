@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchair.configs.pass_switches import PassSwitches
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
@@ -22,7 +23,8 @@ Observer = Callable[[str, Any], None]
 @dataclass(frozen=True)
 class Step:
     """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand
-    before it. A `quiet` step is shown to the observer only when it changed something.
+    before it. A `quiet` step is shown to the observer only when it changed something. A `fusion` is left out
+    at level O1; a `mandatory` step is one that later stages count on: nobody can switch it off by its name.
     """
 
     fn: Pass
@@ -31,6 +33,8 @@ class Step:
     after: tuple[Pass, ...] = ()
     name: str = ""
     quiet: bool = False
+    fusion: bool = False
+    mandatory: bool = False
 
     @property
     def title(self) -> str:
@@ -48,6 +52,14 @@ class Skip:
 
 
 @dataclass
+class Tally:
+    """How often a pass or a fusion found something, and how often it changed it."""
+
+    matches: int = 0
+    effects: int = 0
+
+
+@dataclass
 class PassContext:
     """What passes may ask for: switches, the user's functions, the fake inputs; and where they say why they
     declined.
@@ -55,6 +67,9 @@ class PassContext:
 
     switches: dict[str, bool] = field(default_factory=dict[str, bool])
     without: Collection[str] = ()  # titles of passes that have failed on this graph
+    named: PassSwitches = field(default_factory=PassSwitches)  # what the user asked for passes, by name
+    order: str = ""  # how the ops of the IR are sorted
+    compute: Callable[..., list[Any]] | None = None  # (op, values of its inputs) -> values of its outputs
     inputs: Sequence[Any] = ()
     user_pre_pass: Callable[..., Any] | None = None
     user_post_pass: Callable[..., Any] | None = None
@@ -63,6 +78,7 @@ class PassContext:
     verify: Callable[[Any], None] | None = None
     skips: list[Skip] = field(default_factory=list["Skip"])
     changes: dict[str, int] = field(default_factory=dict[str, int])
+    tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
     current: str = ""
     degradations: Degradations = field(default_factory=Degradations)
     # The graph that passes are told about, and what was in it before the first of them.
@@ -72,6 +88,22 @@ class PassContext:
     def skip(self, node: object, reason: str) -> None:
         """Say that the current pass left `node` alone, and why."""
         self.skips.append(Skip(self.current, str(node), reason))
+
+    def tally(self, name: str, *, matches: int, effects: int) -> None:
+        """Count for a pass, or for a fusion that is a part of one."""
+        found = self.tallies.setdefault(name, Tally())
+        found.matches += matches
+        found.effects += effects
+
+    def runs(self, step: Step) -> bool:
+        """Is this step wanted?"""
+        if step.on and not self.switches.get(step.on, True):
+            return False
+        if step.unless and self.switches.get(step.unless, False):
+            return False
+        if step.title in self.without:
+            return False
+        return step.mandatory or self.named.asked(step.title, fusion=step.fusion)
 
 
 class PassFailed(BadPass):
@@ -101,14 +133,10 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
     """Run the steps in order on a graph (FX or GE), which is changed in place."""
     log = PassLog(context, graph)
     for step in listed:
-        if step.on and not context.switches.get(step.on, True):
-            continue
-        if step.unless and context.switches.get(step.unless, False):
-            continue
-        if step.title in context.without:
+        if not context.runs(step):
             continue
         context.current = step.title
-        began = time.perf_counter()
+        began, skipped = time.perf_counter(), len(context.skips)
         try:
             changed = step.fn(graph, context)
             if context.verify is not None:
@@ -118,6 +146,8 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
                 raise
             raise PassFailed(step.title, error) from error
         context.changes[step.title] = context.changes.get(step.title, 0) + changed
+        left = len(context.skips) - skipped
+        context.tally(step.title, matches=changed + left, effects=changed)
         log.passed(step.title, changed, time.perf_counter() - began)
         if context.observe is not None and (changed or not step.quiet):
             context.observe(step.title, graph)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from torchair.configs.kinds import Choice, IntRange, PathText, Raw
-from torchair.configs.option import AUTO, REDUCE, CellOf, Group, Nested, Option
+from torchair.configs.option import AUTO, REDUCE, Alias, CellOf, Group, Nested, Option
 from torchair.configs.rows import capture, graph, local
+
+SWITCHES = "tests/passes/test_options.py::test_each_switch_in_the_tree"
 
 
 class GraphDump(Group):
@@ -17,6 +19,7 @@ class GraphDump(Group):
         cached=False,
         acts=False,
     )
+    dtype = Alias("debug.graph_dump.type")
     path = Option(
         None,
         "Directory of the dump; the working directory when unset.",
@@ -79,25 +82,32 @@ class AclGraphDebug(Group):
     """Recording and replaying: switches of single passes and of memory."""
 
     disable_reinplace_inplaceable_ops_pass = capture(
-        False, "Leave out-of-place ops on intermediate values out of place.", flat="!inplace_pass", idle=AUTO
+        False,
+        "Leave out-of-place ops on intermediate values out of place.",
+        flat="!inplace_pass",
+        idle=AUTO,
+        effect=SWITCHES,
     )
     disable_reinplace_input_mutated_ops_pass = capture(
         False,
         "Leave updates of graph inputs as a functional op and a copy.",
         flat="!input_inplace_pass",
         idle=AUTO,
+        effect=SWITCHES,
     )
     disable_mempool_reuse_in_same_fx = capture(
         False,
         "Give each recording of one FX graph its own memory instead of overlaying them.",
         flat="!reuse_graph_pool_in_same_fx",
         engine=local("disable_mempool_reuse_in_same_fx"),
+        effect="tests/backend/test_effects.py::test_pools_of_recordings",
     )
     enable_output_clone = capture(
         False,
         "Return clones of the outputs; outputs that share storage with an input are never cloned.",
         flat="clone_output",
         engine=local("enable_output_clone"),
+        effect="tests/backend/test_effects.py::test_outputs_are_copied",
     )
     static_capture_size_limit = capture(
         64,
@@ -105,6 +115,7 @@ class AclGraphDebug(Group):
         IntRange(1),
         flat="capture_limit",
         engine=local("static_capture_size_limit"),
+        effect="tests/capture/test_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
     )
     clone_input = capture(
         True,
@@ -112,9 +123,13 @@ class AclGraphDebug(Group):
         flat="clone_input",
         idle=AUTO,
         engine=local("clone_input"),
+        effect="tests/backend/test_effects.py::test_inputs_are_copied",
     )
     remove_cat_ops = capture(
-        True, "Let producers write into slices of the concatenated tensor.", flat="remove_cat_ops"
+        True,
+        "Let producers write into slices of the concatenated tensor.",
+        flat="remove_cat_ops",
+        effect=SWITCHES,
     )
 
 
@@ -130,9 +145,11 @@ class DebugConfig(Group):
         "Convert and rewrite as usual, then run the graph eagerly: nothing is compiled or recorded.",
         flat="force_eager",
         engine=local("run_eagerly"),
+        effect="tests/backend/test_effects.py::test_nothing_is_compiled_or_recorded",
     )
     deadlock_check = Option(
         False,
         "The same as `capture.deadlock_check`, for both modes; where there is nothing to search, a warning.",
         engine=local("deadlock_check"),
+        effect="tests/backend/test_effects.py::test_deadlocks_are_searched",
     )

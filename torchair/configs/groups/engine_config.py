@@ -16,6 +16,7 @@ class EngineConfig(Group):
         Choice("auto", "reference", "eager", "inductor", "native"),
         flat="codegen",
         own=True,
+        effect="tests/backend/test_effects.py::test_code_generators",
     )
     memory_budget = Option(
         None,
@@ -23,8 +24,16 @@ class EngineConfig(Group):
         IntRange(0, INT64_MAX, none=True),
         flat="memory_budget",
         own=True,
+        effect="tests/backend/test_effects.py::test_memory_budget",
     )
-    verify = Option(False, "Check the whole graph between passes.", flat="verify", own=True, cached=False)
+    verify = Option(
+        False,
+        "Check the whole graph between passes.",
+        flat="verify",
+        own=True,
+        cached=False,
+        effect="tests/backend/test_effects.py::test_graphs_are_checked_between_passes",
+    )
     strict = Option(
         False,
         "What makes a run less than promised is an error instead of a warning. TORCHAIR_STRICT=1 in the "
@@ -32,4 +41,5 @@ class EngineConfig(Group):
         flat="strict",
         own=True,
         cached=False,
+        effect="tests/backend/test_loud.py::test_an_error_in_strict_mode",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind
-from torchair.configs.option import AUTO, REDUCE, Group, Nested, Option
+from torchair.configs.option import AUTO, GRAPH_MODES, REDUCE, Alias, Group, Nested, Option
 from torchair.configs.rows import capture, graph, hint, local, session
 
 SORTING = {"BFS": "0", "DFS": "1", "RDFS": "2", "StableRDFS": "3"}
@@ -18,6 +18,7 @@ class AclGraphExperimental(Group):
         "they are ready.",
         flat="static_kernel_compile",
         idle=AUTO,
+        effect="tests/backend/test_static_kernels.py::test_taken_over_when_ready",
     )
     _aclnn_static_shape_kernel_build_dir = capture(
         None, "Directory of these kernels.", Instance(str), idle=AUTO, acts=False
@@ -27,12 +28,14 @@ class AclGraphExperimental(Group):
         "Symbol values for which kernels are compiled; unset means every new value.",
         IntList(),
         flat="_vllm_aclnn_static_kernel_sym_range",
+        effect="tests/backend/test_effects.py::test_static_kernels",
     )
     _aclnn_static_shape_kernel_sym_index = capture(
         0,
         "Index of the symbol that is compared with these values.",
         IntRange(0),
         flat="_vllm_aclnn_static_kernel_sym_index",
+        effect="tests/backend/test_effects.py::test_static_kernels",
     )
     _super_kernel_optimize = capture(
         False, "Chain the kernels of a recording into larger ones.", flat="super_kernel_optimize", hint=True
@@ -54,8 +57,12 @@ class ExperimentalConfig(Group):
         engine=session("ge.exec.enableEngineParallel"),
     )
     keep_inference_input_mutations = Option(
-        True, "Keep updates of inputs in the graph; False returns new values and copies them outside."
+        True,
+        "Keep updates of inputs in the graph; False returns new values and copies them outside.",
+        modes=(*GRAPH_MODES, REDUCE),
+        effect="tests/backend/test_engine_side.py::test_updates_of_inputs_stay_in_the_graph",
     )
+    keep_inference_input_mutation = Alias("experimental_config.keep_inference_input_mutations")
     memory_efficiency = graph(
         False,
         "Allocate working memory for each run and release it afterwards.",
@@ -67,12 +74,16 @@ class ExperimentalConfig(Group):
         "Parameters never move: their addresses are not compared before a call. Not with export.",
         flat="frozen_parameter",
         engine=local("frozen_parameter"),
+        effect="tests/backend/test_effects.py::test_parameters_are_not_compared",
     )
-    static_model_ops_lower_limit = hint(
+    static_model_ops_lower_limit = graph(
         None,
-        "Smallest number of ops of a static part inside a dynamic graph; -1 keeps everything dynamic.",
+        "In a graph with symbolic sizes, a size that comes often is recorded only if the graph has at least "
+        "so many ops; -1 keeps everything dynamic.",
         IntRange(-1),
+        idle=REDUCE,
         engine=local("ge.exec.static_model_ops_lower_limit"),
+        effect="tests/backend/test_engine_side.py::test_small_graphs_stay_dynamic",
     )
     jit_compile = graph(
         "auto",
@@ -92,23 +103,42 @@ class ExperimentalConfig(Group):
     aot_config_output_loss_index = Option(
         0, "Which output is the loss in the joint graph.", Kind(), acts=False
     )
-    topology_sorting_strategy = hint(
+    topology_sorting_strategy = graph(
         "DFS",
-        "Order of ops in the engine. Level O1 always sorts by StableRDFS.",
+        "Order of the ops in the IR, in which `reference` and `eager` run them; ops with side effects keep "
+        "theirs. Unless this is assigned, ops stay in the order of the model. Level O1 always sorts by "
+        "StableRDFS.",
         Choice("BFS", "DFS", "RDFS", "StableRDFS"),
+        idle=REDUCE,
         engine=local("ge.topoSortingMode", encode=SORTING.__getitem__),
+        effect="tests/backend/test_engine_side.py::test_the_order_of_ops",
+    )
+    enable_single_stream = Alias("ge_config.enable_single_stream")
+    separate_atomic_clean = hint(
+        True,
+        "Clear the memory of each op that adds up in place on its own, instead of all at once.",
+        # The engine does so unless it is told otherwise.
+        engine=local("ge.exec.atomicCleanPolicy", encode={False: "0"}.get),
     )
     enable_ref_data = graph(
-        False, "Make mutated graph inputs reference inputs. Always on in export.", idle=REDUCE, acts=False
+        False,
+        "Make graph inputs that the graph writes reference inputs (`RefData`) in the IR.",
+        idle=REDUCE,
+        effect="tests/backend/test_engine_side.py::test_reference_inputs",
     )
     enable_view_optimize = graph(
         True,
         "Fold chains of views and make ops of them only where they are consumed.",
         idle=REDUCE,
         idle_always=True,
+        effect="tests/backend/test_effects.py::test_views_are_folded",
     )
     remove_noop_ops = Option(
-        True, "Drop ops that change nothing.", flat="remove_noop_ops", engine=local("remove_noop_ops")
+        True,
+        "Drop ops that change nothing.",
+        flat="remove_noop_ops",
+        engine=local("remove_noop_ops"),
+        effect="tests/backend/test_effects.py::test_passes_of_both_modes",
     )
     tiling_schedule_optimize = hint(
         False,
@@ -120,5 +150,6 @@ class ExperimentalConfig(Group):
         "Replace patterns, ours and those registered by users, with fused ops.",
         flat="pattern_fusion_pass",
         engine=local("pattern_fusion_pass"),
+        effect="tests/backend/test_effects.py::test_passes_of_both_modes",
     )
     aclgraph = Nested(AclGraphExperimental)

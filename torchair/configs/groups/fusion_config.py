@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from torchair.configs.kinds import ExistingFile
-from torchair.configs.option import Group
-from torchair.configs.rows import hint, session
+from torchair.configs.option import REDUCE, Group
+from torchair.configs.rows import graph, session
 
 
 class FusionConfig(Group):
     """Fusions of the engine."""
 
-    fusion_switch_file = hint(
+    fusion_switch_file = graph(
         None,
-        "File of rules that switch engine fusions on and off.",
+        'File that switches [passes](passes.md): `{"Switch": {"GraphFusion": {"ALL": "off", "PassA": "on"}, '
+        '"UBFusion": {}}}`. `ALL` stands for all fusions that are not named.',
         ExistingFile(),
+        idle=REDUCE,
         engine=session("ge.fusionSwitchFile"),
+        effect="tests/backend/test_engine_side.py::test_a_file_switches_passes",
     )

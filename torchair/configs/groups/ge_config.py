@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 from torchair.configs.kinds import BOOL, Choice, Kind
-from torchair.configs.option import Group
-from torchair.configs.rows import hint, session
+from torchair.configs.option import REDUCE, Group
+from torchair.configs.pass_switches import SwitchText
+from torchair.configs.rows import graph, hint, session
 
 TRUE_FALSE = {True: "true", False: "false"}.__getitem__
+TESTS = "tests/backend/test_engine_side.py"
 
 
 class GeConfig(Group):
     """Session options of the engine: one set per process where an Ascend engine runs the graphs."""
 
-    enable_single_stream = hint(
-        False, "Run a static graph on one stream.", engine=session("ge.enableSingleStream", TRUE_FALSE)
+    enable_single_stream = graph(
+        False,
+        "Run a graph on one stream: scopes that move ops to another one, and events, are taken off, with a "
+        "`DegradedWarning`.",
+        idle=REDUCE,
+        engine=session("ge.enableSingleStream", TRUE_FALSE),
+        effect=f"{TESTS}::test_one_stream",
     )
-    oo_level = hint(
+    oo_level = graph(
         "O3",
-        "How hard the graph optimiser works. O1 keeps only mandatory fusions and sorts by StableRDFS.",
+        "How hard the graph optimiser works. O1 leaves out the fusions ([passes](passes.md)) and sorts by "
+        "StableRDFS.",
         Choice("O1", "O3"),
+        idle=REDUCE,
         engine=session("ge.oo.level"),
+        effect=f"{TESTS}::test_level_o1_leaves_fusions_out",
     )
-    oo_constant_folding = hint(
+    oo_constant_folding = graph(
         None,
-        "Constant folding; unset follows the level (on in both).",
+        "Compute what depends on constants alone when the graph is compiled; unset follows the level (on in "
+        "both).",
         BOOL,
+        idle=REDUCE,
         engine=session("ge.oo.constantFolding", TRUE_FALSE),
+        effect=f"{TESTS}::test_constant_folding",
     )
-    oo_dead_code_elimination = hint(
+    oo_dead_code_elimination = graph(
         None,
-        "Removal of dead ops; unset follows the level (on in both).",
+        "Remove ops of the IR whose results nobody reads; unset follows the level (on in both).",
         BOOL,
+        idle=REDUCE,
         engine=session("ge.oo.deadCodeElimination", TRUE_FALSE),
+        effect=f"{TESTS}::test_dead_code_elimination",
     )
-    export_compile_stat = hint(
+    export_compile_stat = graph(
         "2",
-        "When the fusion statistics are written: never, at exit, after compiling.",
+        "When `./fusion_result.json` is written, which says how often passes and fusions found something and "
+        "changed it: never, at exit, after each compile. Nothing is written unless this is assigned.",
         Choice("0", "1", "2"),
+        idle=REDUCE,
         engine=session("ge.exportCompileStat"),
+        cached=False,
+        effect="tests/debug/test_fusion_result.py::test_when_it_is_written",
     )
     aicore_num = hint(
         None,
@@ -45,9 +64,12 @@ class GeConfig(Group):
         Kind(),
         engine=session("ge.aicoreNum"),
     )
-    optimization_switch = hint(
+    optimization_switch = graph(
         None,
-        "Single passes of the engine: `PassA:on;PassB:off`.",
-        Kind(),
+        "Single [passes](passes.md) on or off, by name. It wins over `fusion_config.fusion_switch_file`; "
+        "names of the Ascend engine's passes are handed on to it.",
+        SwitchText(),
+        idle=REDUCE,
         engine=session("ge.optimizationSwitch"),
+        effect=f"{TESTS}::test_passes_are_switched_by_name",
     )

@@ -1,4 +1,6 @@
-"""For programs that know no streams: everything in the order of the graph, on the stream of the call."""
+"""Everything in the order of the graph, on the stream of the call: for programs that know no streams, and
+where that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,20 @@ from torchair.core.source import source_of
 from torchair.ops import streams
 from torchair.passes.run import PassContext
 
+ASKED_FOR = "ge_config.enable_single_stream"
+
 
 def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Scopes that move work to another stream, tokens and events go: the order of the graph replaces them."""
     found = [node for node in gm.graph.nodes if node.target in streams.EVENTS | streams.KEEP]
     scopes = _stream_scopes(gm.graph)
     if scopes:
+        is_asked_for = ctx.switches.get(ASKED_FOR, False)
+        why = f"{ASKED_FOR} is set" if is_asked_for else "this code generator runs a graph on one stream"
         ctx.degradations.add(
-            "stream scopes have no effect: this code generator runs a graph on one stream",
+            f"stream scopes have no effect: {why}",
             at=source_of(scopes[0]),
-            next="engine_config.codegen='eager' keeps them",
+            next="take one of them out" if is_asked_for else "engine_config.codegen='eager' keeps them",
         )
     for node in (*scopes, *reversed(found)):
         gm.graph.erase_node(node)

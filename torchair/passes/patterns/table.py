@@ -19,6 +19,9 @@ from torchair.passes.patterns.builtin import anchors, rules
 from torchair.passes.run import PassContext
 
 _rules = PatternMatcherPass(pass_name="npugraph_ex_generic_pattern_pass")
+_of_users: set[str] = set()  # names of replacements
+# The key in a graph module's `meta` under which the pass that is under way finds what it may ask.
+_CONTEXT = "torchair_pass_context"
 
 
 def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
@@ -53,9 +56,12 @@ def register_replacement(
     """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph compiled from now on.
 
     `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
-    match.
+    match. `ge_config.optimization_switch` knows the replacement by the name of `search_fn`.
     """
+    name = getattr(search_fn, "__name__", type(search_fn).__name__)
+    _of_users.add(name)
     _register(
+        name,
         search_fn,
         _of_user(replace_fn),
         list(example_inputs),
@@ -67,9 +73,30 @@ def register_replacement(
     )
 
 
-def _register(find: Any, put: Any, inputs: list[Any], trace: Any, check: Any, **options: Any) -> None:
+def _register(
+    name: str, find: Any, put: Any, inputs: list[Any], trace: Any, check: Any, **options: Any
+) -> None:
     rules: Any = _rules
-    register_pattern(find, put, inputs, trace, rules, extra_check=_in_one_place(check), **options)
+    wanted = _in_one_place(_switched(name, check))
+    register_pattern(find, put, inputs, trace, rules, extra_check=wanted, **options)
+
+
+def rule_names() -> list[str]:
+    """The names of all replacements, ours and the users'."""
+    return [*(rule.name for rule in rules()), *sorted(_of_users)]
+
+
+def _switched(name: str, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """The check of a replacement that can be switched off by its name; matches and effects are counted."""
+
+    def run(match: Any) -> bool:
+        context: PassContext = match.graph.owning_module.meta[_CONTEXT]
+        named, whole = context.named, apply_pattern_passes.__name__
+        is_on = named.asked(name if name in named.named else whole, fusion=True) and check(match)
+        context.tally(name, matches=1, effects=int(is_on))
+        return is_on
+
+    return run
 
 
 def _of_user(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,6 +136,7 @@ def register_builtin_rules(anchor: Any) -> int:
         for rule in defined:
             find, put = rule.functions()
             _register(
+                rule.name,
                 find,
                 put,
                 list(rule.inputs()),
@@ -125,7 +153,9 @@ def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
     for anchor in anchors() & {node.target for node in gm.graph.nodes}:
         register_builtin_rules(anchor)
     annotate(gm.graph)
+    gm.meta[_CONTEXT] = ctx
     changed: int = _rules.apply(gm.graph)
+    del gm.meta[_CONTEXT]
     if changed:
         gm.graph.lint()
         gm.recompile()

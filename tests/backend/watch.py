@@ -1,0 +1,84 @@
+"""Compile with options, and look at what came of it: the graphs of the IR, and the runners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import torchair
+from torchair.backend import compile as backend
+from torchair.capture import Runner
+from torchair.configs.option import assign
+from torchair.ge.graph import Graph, Op
+
+
+@dataclass
+class Seen:
+    """What was made, in order."""
+
+    graphs: list[Graph] = field(default_factory=list)
+    runners: list[Runner] = field(default_factory=list)
+
+    @property
+    def types(self) -> list[str]:
+        """The types of the ops of the last graph."""
+        return [op.type for op in self.graphs[-1].ops]
+
+    @property
+    def runner(self) -> Runner:
+        return self.runners[-1]
+
+    def ops(self, type: str) -> list[Op]:
+        return [op for op in self.graphs[-1].ops if op.type == type]
+
+
+@contextmanager
+def watching() -> Iterator[Seen]:
+    """Keep what compilations make in here."""
+    seen = Seen()
+    to_ir, capture = backend.to_ir, backend.capture
+
+    def keep_graph(*args: Any) -> Graph:
+        seen.graphs.append(to_ir(*args))
+        return seen.graphs[-1]
+
+    def keep_runner(*args: Any) -> Runner:
+        seen.runners.append(capture(*args))
+        return seen.runners[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "to_ir", keep_graph)
+        patch.setattr(backend, "capture", keep_runner)
+        yield seen
+
+
+def config_of(options: dict[str, Any], mode: str = "max-autotune") -> torchair.CompilerConfig:
+    """Options by path, for the program that runs its ops as they stand in the graph."""
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    config.engine_config.codegen = "eager"
+    for path, value in options.items():
+        assign(config, path, value)
+    return config
+
+
+def compiled(fn: Callable[..., Any], options: dict[str, Any], mode: str = "max-autotune", **rest: Any) -> Any:
+    """The function, compiled with these options."""
+    made = torchair.get_npu_backend(compiler_config=config_of(options, mode))
+    return torch.compile(fn, backend=made, **rest)
+
+
+def seen_with(options: dict[str, Any], fn: Callable[..., Any], *args: Any, **rest: Any) -> Seen:
+    """What is made of a call whose results and arguments are those of eager."""
+    torch.compiler.reset()
+    theirs, ours = ([a.clone() if isinstance(a, torch.Tensor) else a for a in args] for _ in range(2))
+    with watching() as seen, torch.no_grad():
+        got = compiled(fn, options, **rest)(*ours)
+    torch.testing.assert_close(got, fn(*theirs))
+    torch.testing.assert_close(ours, theirs)
+    return seen
