@@ -450,16 +450,28 @@ def test_sizes_that_are_one_symbol_are_one_in_every_call() -> None:
         run(torch.ones(5), torch.ones(1))
 
 
-@pytest.mark.parametrize("codegen", ["eager", "inductor", "reference"])
-@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize(
+    ("mode", "codegen"),
+    [
+        ("max-autotune", "eager"),
+        ("max-autotune", "inductor"),
+        ("max-autotune", "reference"),
+        ("npugraph_ex", "eager"),
+        ("npugraph_ex", "inductor"),
+    ],
+)
 def test_parameters_may_be_constants_of_the_graph(mode: str, codegen: str) -> None:
-    """`make_fx` of a module makes attributes of them; a weight that is updated in place is seen."""
-    linear, x = nn.Linear(3, 3), torch.randn(2, 3)
-    gm = make_fx(lambda x: [linear(x)])(x)
+    """`make_fx` of a module makes attributes of them; a weight that is updated in place is seen, and one that
+    was equal to it is not.
+    """
+    net, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(2, 3)
+    nn.init.zeros_(net[0].bias), nn.init.zeros_(net[1].bias)
+    gm = make_fx(lambda x: [net(x)])(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DegradedWarning)
         run = torchair.get_compiler(config(mode, codegen=codegen))(gm, [x])
     for _ in range(2):
-        torch.testing.assert_close(run(x)[0], linear(x))
+        torch.testing.assert_close(run(x)[0], net(x))
         with torch.no_grad():
-            linear.weight.mul_(2)
+            net[0].weight.mul_(2)
+            net[0].bias.add_(1)

@@ -50,6 +50,7 @@ from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.held import mark_held
 from torchair.fxgraph.layout import (
     Layout,
     absolute_inputs,
@@ -259,6 +260,7 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
 def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
     """A copy of the graph whose nodes all have values of one fake mode."""
     gm = copy_graph(gm)
+    mark_held(gm)
     has_new_nodes = inline_regions(gm) > 0
     returned = gm.graph.output_node().args[0]
     if not isinstance(returned, list | tuple):

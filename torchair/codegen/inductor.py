@@ -29,10 +29,12 @@ from torchair.core.torch_private.inductor import (
 )
 from torchair.devices import device_row
 from torchair.fxgraph.ends import output, returned
+from torchair.fxgraph.held import has_held
 from torchair.fxgraph.values import device_of
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
+KEEP = {"always_keep_tensor_constants": True}  # small ones are not written into the code
 SEARCH = {"coordinate_descent_tuning": True}
 SEARCHED = 1 << 20  # elements of a matrix from which on a search for block sizes pays
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.
@@ -48,6 +50,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
         OPTIONS
         | (GUARDED if how.guarded and not has_custom_ops else {})
         | (NO_CACHE if not how.cached else {})
+        | (KEEP if has_held(gm) else {})
     )
     with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
         gm = graph.prepare(gm, inputs, decomposed=how.decomposed)

@@ -39,9 +39,10 @@ from torchair.core.torch_private.fake import (
 )
 from torchair.core.torch_private.ops import OpOverload, decomposition_of
 from torchair.fxgraph.effects import flat, functional_twin, mutates
+from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, layouts_of
 from torchair.fxgraph.values import moves_between_devices
-from torchair.ge.attr import Str
+from torchair.ge.attr import Bool, Str
 from torchair.ge.graph import (
     INPUT_TYPES,
     AliasResult,
@@ -140,10 +141,18 @@ def _unique(walk: Walk, name: str) -> str:
     return name
 
 
+def _constant(value: torch.Tensor, node: fx.Node) -> Tensor:
+    """A tensor that the graph has. One that others hold is no constant of the same value."""
+    is_held = HELD in node.meta
+    made = ge.Const(value, readable=not is_held and value.numel() <= 64)
+    made.op.attrs |= {HELD: Bool(True)} if is_held else {}
+    return made
+
+
 def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(gm)
-        return ge.Const(value, readable=value.numel() <= 64) if isinstance(value, torch.Tensor) else value
+        return _constant(value, node) if isinstance(value, torch.Tensor) else value
     assert node.op == "call_function", f"an ATen graph has no {node.op} nodes"
     meta = node.meta.get("val")
     if is_symbol(meta) and not is_symbol(number := _number(meta)):

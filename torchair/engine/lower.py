@@ -34,6 +34,7 @@ from torchair.engine.kernels.control import control_node, shaped_for_torch, take
 from torchair.engine.order import writes_last
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import SHARED, separate, take_over
+from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import (
@@ -171,7 +172,10 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
         return
     if op.type == "Const":
         value = constant(op, state.device)
-        state.values[op.outputs[0]] = value if isinstance(value, Host) else _attribute(state, value)
+        made = value if isinstance(value, Host) else _attribute(state, value)
+        if isinstance(made, fx.Node) and HELD in op.attrs:
+            made.meta[HELD] = True
+        state.values[op.outputs[0]] = made
         return
     key = op_key(op, state.value, strides=True)
     try:

@@ -399,6 +399,7 @@ KNOWN: dict[str, type[Attr]] = {
     "_output_name_key": ListStr, "_output_name_value": ListInt,
     "input_layout_info": Layouts, "output_layout_info": Layouts,
     "_force_unknown_shape": Bool, "_inputs_all_sym": Bool, "_inference_rule": Str, "_readable_value": Str,
+    "_held_outside": Bool,
     "_origin_data_name": Str, "_kernel": Str, "_force_skip_prune": Bool, "_host_tensor": Bool,
     "_enable_storage_format_spread": Bool, "nn_module_stack": Str, "_parent_node_index": Int,
     "update_node_from_fx_input_idx": Int,

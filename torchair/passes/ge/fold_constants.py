@@ -10,6 +10,7 @@ import torch
 from torchair import ge
 from torchair.core import dtypes
 from torchair.core.torch_private.fake import disable_modes
+from torchair.fxgraph.held import HELD
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op, Tensor
 from torchair.ge.host import Host
@@ -45,7 +46,7 @@ def _constant_ops(graph: Graph) -> dict[Op, bool]:
     """The ops that depend on constants alone, in order; and whether more than numbers went into them."""
     found: dict[Op, bool] = {}
     for op in graph.ops:
-        if op.type == "Const":
+        if op.type == "Const" and HELD not in op.attrs:
             found[op] = isinstance(op.outputs[0].meta, torch.Tensor)
         elif _is_pure(op) and _bytes(op) <= MAX_WORK and all(tensor.op in found for tensor in op.inputs):
             found[op] = op.type not in MAKERS or any(found[tensor.op] for tensor in op.inputs)
