@@ -113,6 +113,10 @@ CURES = {
         '`"native"`). Nothing was half done. A code generator that cannot serve a graph is followed by the '
         "next one, with a `DegradedWarning`."
     ),
+    "NotInThisMode": (
+        "Choose a value that this mode serves, or the mode that serves the value: `next` names both. In "
+        'capture mode, `debug.graph_dump.type` is `"py"`.'
+    ),
     "DegradedWarning": (
         "The result is right; the text says what it costs and why. Mend the cause, or report it: a stage of "
         'torchair has failed. `warnings.simplefilter("error", torchair.DegradedWarning)` stops where it is '

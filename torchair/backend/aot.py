@@ -39,7 +39,7 @@ def compile_dynamo(
     each part.
     """
     plain: list[Callable[..., Any]] = []
-    files = open_model(gm) if settings.captures else None
+    files = open_model(gm, captures=settings.captures)
     example, names = list(inputs), argument_names(gm)
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = set()

@@ -115,7 +115,7 @@ class Compiler:
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         settings = settle(self.config)
-        files = open_compile() if settings.captures else None
+        files = open_compile(captures=settings.captures)
         with torch.profiler.record_function("npu_fx_compiler inference"):
             return CompiledGraph(compile_graph(gm, example_inputs, settings, files=files))
 

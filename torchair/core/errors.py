@@ -116,3 +116,7 @@ class BadCall(AirError, RuntimeError):
 
 class NotPossible(AirError, RuntimeError):
     """A request that this device, mode or build cannot fulfil."""
+
+
+class NotInThisMode(NotPossible, NotImplementedError):
+    """An option has a value that the chosen mode cannot serve."""
