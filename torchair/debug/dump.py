@@ -132,6 +132,8 @@ def save_array(path: Path, value: Any) -> None:
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
     """As numpy has it: kinds of numbers that it does not know are widened, what is no number is its text."""
+    if isinstance(value, np.ndarray):
+        return value
     if not isinstance(value, torch.Tensor):
         numbers = value if isinstance(value, list | tuple) else [value]
         is_plain = all(isinstance(number, bool | int | float | complex) for number in numbers)
