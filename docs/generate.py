@@ -133,6 +133,10 @@ CURES = {
         "Take the way that `next` names. The name, its place and its arguments are those of the API, so that "
         "scripts and modules that only mention it can be imported; calling it does nothing but this."
     ),
+    "NotInThisMode": (
+        "Choose a value that this mode serves, or the mode that serves the value: `next` names both. In "
+        'capture mode, `debug.graph_dump.type` is `"py"`.'
+    ),
     "DegradedWarning": (
         "The result is right; the text says what it costs and why. Mend the cause, or report it: a stage of "
         'torchair has failed. `warnings.simplefilter("error", torchair.DegradedWarning)` stops where it is '

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from torchair.configs.option import flat_names, walk
 from torchair.configs.reading import paths_read
 from torchair.core.degraded import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
+from torchair.debug.options import DebugOptions
 from torchair.devices import device_row
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
@@ -86,8 +88,15 @@ def breaks_a_recording(strict: bool) -> None:
         compiled(lambda x: x + 1, "npugraph_ex", strict)(torch.ones(3))
 
 
-def dumps_in_graph_mode(strict: bool) -> None:
-    compiled(lambda x: x + 1, "max-autotune", strict, dump_config__enable_dump=True)(torch.ones(3))
+def dumps_an_ir_that_is_not_run(strict: bool) -> None:
+    options = {"dump_config__enable_dump": True, "debug__run_eagerly": True}
+    compiled(lambda x: x + 1, "max-autotune", strict, **options)(torch.ones(3))
+
+
+def dumps_where_it_would_record(strict: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        options = {"dump_config__enable_dump": True, "dump_config__dump_path": folder}
+        compiled(lambda x: x + 1, "npugraph_ex", strict, **options)(torch.ones(3))
 
 
 def checks_for_deadlocks(strict: bool) -> None:
@@ -101,7 +110,8 @@ DEGRADED: dict[Callable[[bool], None], tuple[str, bool]] = {
     looks_beside_its_input: (r"not recorded.*as_strided.* may look at memory beside its input", False),
     moves_on_every_call: (r"mutated input x moved on every call.*keep the tensor and write into it", False),
     breaks_a_recording: (r"not recorded.*no recording today", False),
-    dumps_in_graph_mode: (r"enable_dump has no effect in graph mode", False),
+    dumps_an_ir_that_is_not_run: (r"dump_config dumps ops of the IR, and a graph runs without it", False),
+    dumps_where_it_would_record: (r"a graph whose tensors are dumped is not recorded", False),
     checks_for_deadlocks: (r"deadlock_check has nothing to analyse", False),
 }
 
@@ -179,7 +189,7 @@ def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
     flat = flat_names(OptionTree, ex=True)
     steps = (*FX_PASSES, *LOWERED_PASSES, *CAPTURE_PASSES, *GE_PASSES)
     switches = {flat.get(step.on, step.on).removeprefix("!") for step in steps if step.on}
-    acting = switches | paths_read(Settings) | paths_read(Policy)
+    acting = switches | paths_read(Settings) | paths_read(Policy) | paths_read(DebugOptions)
     for path, row in walk(OptionTree):
         assert row.acts == (row.hint or path in acting), path
 
@@ -187,11 +197,11 @@ def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
 def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:
     config = torchair.CompilerConfig()
     config.export.export_name = None  # the default
-    with pytest.warns(DegradedWarning, match=r"debug.graph_dump.type='py' is kept, but nothing") as said:
-        config.debug.graph_dump.type = "py"
+    with pytest.warns(DegradedWarning, match=r"export.inputs_name='x' is kept, but nothing") as said:
+        config.export.inputs_name = "x"
     assert said[0].filename == __file__
     config.engine_config.strict = True
-    with pytest.raises(Degraded, match=r"debug\.graph_dump\.type"):
+    with pytest.raises(Degraded, match=r"export\.inputs_name"):
         settle(config)
 
 
@@ -252,7 +262,7 @@ def _(x):
 
 config = torchair.CompilerConfig()
 config.engine_config.codegen = "eager"
-config.debug.fx_summary.type = "csv"
+config.export.inputs_name = "x"
 run = torch.compile(lambda x: script(x).sin(), backend=torchair.get_npu_backend(compiler_config=config))
 for size in (2, 3, 4):
     run(torch.ones(size))
@@ -270,5 +280,5 @@ def test_a_script_with_default_logging_shows_each_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "DegradedWarning" in line]
     assert len(lines) == 2, done.stderr
-    assert "script.py:14: DegradedWarning: debug.fx_summary.type='csv'" in lines[0]
+    assert "script.py:14: DegradedWarning: export.inputs_name='x'" in lines[0]
     assert "script.py:15: DegradedWarning: airtest.script.default has no converter" in lines[1]

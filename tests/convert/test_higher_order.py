@@ -21,8 +21,9 @@ from torch.utils.checkpoint import checkpoint
 import torchair
 from tests.slow import slow
 from torchair import ge
-from torchair.backend.compile import Stage, pass_context, prepare, to_aten, to_ir
+from torchair.backend.compile import pass_context, prepare, to_aten, to_ir
 from torchair.backend.settings import Settings
+from torchair.backend.stage import Stage
 from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.aot import aot_autograd

@@ -13,6 +13,7 @@ from torchair.backend.settings import Settings
 from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import Nested, flat_names, walk
+from torchair.debug.options import DebugOptions
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
 GROUPS = "torchair.configs.groups"
@@ -20,6 +21,7 @@ GROUPS = "torchair.configs.groups"
 DERIVED = {
     Settings: {"options", "config", "assigned"},
     Policy: {"capture", "why_direct", "patience", "warm_up", "counts", "eager"},
+    DebugOptions: set(),
 }
 # A default of a parameter that is named like an option, but means something else.
 OTHERS = {

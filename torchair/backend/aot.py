@@ -38,7 +38,7 @@ def compile_dynamo(
 ) -> Callable[..., Any]:
     """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it."""
     plain: list[Callable[..., Any]] = []
-    files = open_model(gm) if settings.captures else None
+    files = open_model(gm, captures=settings.captures)
     example, names = list(inputs), argument_names(gm)
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = set()

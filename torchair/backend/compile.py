@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ import torchair.convert.npu
 import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
+from torchair.backend import dumps
 from torchair.backend.detours import Detours
 from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
-from torchair.backend.standalone import interpreted
+from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels, is_wanted
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
@@ -38,13 +39,13 @@ from torchair.core.source import first_source, source_of
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
 from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.device_graph import TraceFiles
-from torchair.debug.dump import ArrayFiles, TensorFiles
 from torchair.debug.fusion_result import FUSION_RESULTS
+from torchair.debug.graph_file import Call as GraphCall
 from torchair.debug.run_folder import PhaseFiles
+from torchair.debug.watch import OPTIMIZED, ORIGINAL, Watch
 from torchair.devices import device_row
 from torchair.engine.evaluate import evaluate_now
 from torchair.engine.infer import inference
-from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
@@ -62,11 +63,10 @@ from torchair.fxgraph.layout import (
 from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import has_symbols, is_symbol
 from torchair.fxgraph.values import device_of
-from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
 from torchair.ge.verify import verify
-from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, Tally, run
+from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
-from torchair.passes.ge.prune import EFFECTS
 from torchair.passes.run import PassFailed
 
 # A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
@@ -74,39 +74,6 @@ from torchair.passes.run import PassFailed
 MANY_CALLS = 40
 # Who serves a graph that a code generator cannot serve.
 NEXT = {"native": "inductor", "inductor": "eager", "reference": "eager", "eager": "fx"}
-
-
-@dataclass
-class Stage:
-    """One compile under way: what every stage may ask about the graph."""
-
-    settings: Settings
-    inputs: list[Any]
-    fake_mode: FakeTensorMode
-    device: torch.device
-    static: tuple[int, ...] = ()
-    backward: bool = False
-    is_inference: bool = True
-    guarded: bool = False
-    names: tuple[str, ...] = ()  # of the user's arguments
-    name: str = ""
-    calls: int = 0  # in the graph as it was given
-    report: Report = field(default_factory=Report)
-    ge_graph: Graph | None = None
-    layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
-    detours: Detours = field(default_factory=Detours)
-    is_raw: bool = False  # the graph looks at memory, not at tensors
-    tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
-
-    @property
-    def degradations(self) -> Degradations:
-        """Where to tell what is less than promised."""
-        return self.detours.degradations
-
-    @property
-    def uses_ir(self) -> bool:
-        """Graph mode goes through the IR, except where no way through it was found."""
-        return not self.settings.captures and not self.detours.without_ir and not self.is_raw
 
 
 def compile_fx(
@@ -136,36 +103,47 @@ def compile_fx(
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
-        if not settings.has_user_passes:
+        if settings.is_untouched or not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
+        stage.watch = Watch(
+            settings.debug, files, settings.captures, degradations, stage.name, call_of(stage)
+        )
         try:
-            return compile_stage(prepared, stage, files)
+            return compile_stage(prepared, stage)
         except Exception as error:
             if is_of_user(error) or not detours.add(error):
                 raise
 
 
-def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = None) -> Runner:
+def compile_stage(gm: fx.GraphModule, stage: Stage) -> Runner:
     """One try: one stage, one line."""
-    began, settings, context = time.perf_counter(), stage.settings, pass_context(stage)
-    if files is not None:
-        files.degradations = Degradations(settings.strict)
-        files.graph(gm)
-        context.observe = files.after_pass
-    # Who may have to run the graph as it is: dumps of it, and calls that begin elsewhere in a storage.
+    began = time.perf_counter()
+    stage.watch.graph(gm)
+    runner = run_untouched(gm, stage) if stage.settings.is_untouched else rewrite_and_run(gm, stage)
+    runner.conversion = report_of(stage)
+    kind, seconds = runner.program.kind, time.perf_counter() - began
+    logger.event("%s: %s program ready in %.2f s", stage.name, kind, seconds)
+    return runner
+
+
+def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
+    """Passes, conversion, code, recordings."""
+    dumps.choose(stage)
+    context = pass_context(stage)
+    # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
     absolute = absolute_inputs(gm)
-    original = copy_graph(gm) if settings.dumps or absolute else gm
+    original = copy_graph(gm) if absolute else gm
     run(FX_PASSES, gm, context)
-    if settings.has_user_passes:
+    if stage.settings.has_user_passes:
         stage.layouts = promised(gm, {})
+        stage.watch.call = call_of(stage)
     stage.is_raw = has_raw_windows(gm)
     stage.inputs += [node.meta["val"] for node in placeholders(gm)][len(stage.inputs) :]
-    written = tuple(place for place, _ in new_values(gm))
-    contract = Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
-    specialist = static_kernels(gm, stage, contract) if settings.captures else None
+    contract = contract_of(gm, stage)
+    specialist = static_kernels(gm, stage, contract) if stage.settings.captures else None
     lowered = to_lowered(gm, stage, context)
     policy = policy_of(stage)
-    program, parts, split = dumping(original, lowered, stage), None, None
+    program, parts, split = dumps.of_nodes(lowered, stage), None, None
     if program is None and lowered is not None and records(policy, stage):
         pieces = pieces_of(stage, policy)
         if hosts := on_host(lowered, stage):
@@ -175,24 +153,45 @@ def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = N
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
     program = anchored(program or to_program(lowered, gm, stage), original, absolute, stage)
-    if files is not None:
-        files.code(program, stage.inputs)
-    runner = capture(
+    around = Around(specialist, split, parts=parts)
+    return to_runner(program, gm if lowered is None else lowered, stage, contract, around)
+
+
+def run_untouched(gm: fx.GraphModule, stage: Stage) -> Runner:
+    """The graph as AOTAutograd left it, op by op."""
+    program = dumps.of_the_original(gm, stage) or build("eager", gm, stage.inputs)
+    return to_runner(program, gm, stage, contract_of(gm, stage), Around())
+
+
+def to_runner(
+    program: Program, gm: fx.GraphModule, stage: Stage, contract: Contract, around: Around
+) -> Runner:
+    """The program of this graph behind a runner."""
+    stage.watch.code(program)
+    return capture(
         Compiled(
             program,
-            input_facts(gm if lowered is None else lowered, stage),
-            policy,
+            input_facts(gm, stage),
+            policy_of(stage),
             stage.device,
             stage.name,
             stage.degradations,
             replace(contract, is_eager=runs_as_it_is(program, stage)),
-            trace_files(stage, files),
+            trace_files(stage),
         ),
-        Around(specialist, split, parts=parts),
+        around,
     )
-    runner.conversion = report_of(stage)
-    logger.event("%s: %s program ready in %.2f s", stage.name, program.kind, time.perf_counter() - began)
-    return runner
+
+
+def call_of(stage: Stage) -> GraphCall:
+    """What the files of a graph say about how it is called."""
+    return GraphCall(stage.inputs, stage.device, stage.layouts)
+
+
+def contract_of(gm: fx.GraphModule, stage: Stage) -> Contract:
+    """What the graph promises of its results."""
+    written = tuple(place for place, _ in new_values(gm))
+    return Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
 
 
 def report_of(stage: Stage) -> Report:
@@ -205,12 +204,16 @@ def report_of(stage: Stage) -> Report:
 def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.GraphModule | None:
     """The graph that code is generated for; None where the IR itself is run."""
     if stage.settings.captures:
-        return run(CAPTURE_PASSES, gm, context)
+        run(CAPTURE_PASSES, gm, context)
+        stage.watch.recorded_graph(gm)
+        return gm
     if not stage.uses_ir:
+        stage.watch.without_ir()
+        dumps.choose(stage)
         return gm
     graph = to_ir(gm, stage, context)
     tell_fallbacks(stage)
-    return None if stage.settings.codegen == "reference" else to_aten(graph, gm, stage)
+    return None if stage.interprets else to_aten(graph, gm, stage)
 
 
 def policy_of(stage: Stage) -> Policy:
@@ -328,6 +331,7 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         user_post_pass=settings.user_post_pass,
         config=settings.config,
         verify=_verifier if settings.verify else None,
+        observe=stage.watch.observe if kind is None else None,
         without=stage.detours.passes,
         named=settings.named_passes,
         order=settings.order,
@@ -357,7 +361,9 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
         layouts=stage.layouts,
         opaque=stage.detours.nodes,
     )
+    stage.watch.ir(ORIGINAL, graph)
     stage.ge_graph = run(GE_PASSES, graph, context)
+    stage.watch.ir(OPTIMIZED, graph)
     return graph
 
 
@@ -402,25 +408,9 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     )
 
 
-def dumping(original: fx.GraphModule, lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
-    """The program that writes what every node computes, if that was asked for."""
-    settings = stage.settings
-    if not settings.dumps:
-        return None
-    if not settings.captures:
-        stage.degradations.add("dump_config.enable_dump has no effect in graph mode: only capture mode dumps")
-        return None
-    logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
-    if settings.run_eagerly:
-        return ArrayFiles(original, settings.dump_folder, stage.name)
-    graph = original if settings.dumps_original else lowered
-    assert graph is not None, "capture mode has a lowered graph"
-    return TensorFiles(graph, settings.dump_folder)
-
-
-def trace_files(stage: Stage, files: PhaseFiles | None) -> tuple[TraceFiles, ...]:
+def trace_files(stage: Stage) -> tuple[TraceFiles, ...]:
     """Who writes recorded graphs as task traces and checks them, if asked for and possible."""
-    checks = stage.settings.checks_deadlocks
+    checks, files = stage.settings.checks_deadlocks, stage.watch.files
     reason = why_no_traces(stage)
     if reason is not None and checks:
         stage.degradations.add(f"deadlock_check has nothing to analyse: {reason}")
@@ -432,7 +422,7 @@ def trace_files(stage: Stage, files: PhaseFiles | None) -> tuple[TraceFiles, ...
 
 def why_no_traces(stage: Stage) -> str | None:
     """The reason why there is no device graph to look at, or None."""
-    if stage.settings.run_eagerly or stage.settings.dumps:
+    if stage.settings.run_eagerly or stage.settings.is_untouched or stage.settings.dumps:
         return "nothing is recorded beside force_eager and tensor dumps"
     if not device_row(stage.device).traces:
         return f"{stage.device.type} writes no traces of recorded graphs"
@@ -444,7 +434,9 @@ def codegen_kind(stage: Stage) -> str:
     settings = stage.settings
     if settings.run_eagerly or (settings.dumps and settings.captures):
         return "eager"
-    if settings.codegen == "reference" and not stage.uses_ir:
+    if stage.interprets:
+        return "reference"
+    if settings.codegen == "reference":
         what = "engine_config.codegen='reference' has no effect: there is no IR of this graph to interpret"
         stage.degradations.add(what, next="mode='max-autotune' makes IR" if settings.captures else "")
         return "eager"
@@ -461,8 +453,8 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
     if settings.run_eagerly:
         logger.warning("%s runs eagerly, op by op: debug.run_eagerly is set", stage.name)
         return build("eager", gm, stage.inputs)
-    if stage.ge_graph is not None and settings.codegen == "reference":
-        return Reference(stage.ge_graph, gm, stage)
+    if stage.ge_graph is not None and stage.interprets:
+        return dumps.reference(stage.ge_graph, gm, stage)
     assert lowered is not None, "only the reference program needs no lowered graph"
 
     asked_for = codegen_kind(stage)
@@ -512,7 +504,8 @@ def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> 
 
 def runs_as_it_is(program: Program, stage: Stage) -> bool:
     """Do the ops of the graph itself run, and not what conversion or a compiler made of them?"""
-    return program.kind in ("eager", "fx") and (stage.settings.run_eagerly or not stage.uses_ir)
+    is_fx = stage.settings.run_eagerly or stage.settings.is_untouched or not stage.uses_ir
+    return program.kind in ("eager", "fx") and is_fx
 
 
 def anchored(program: Program, original: fx.GraphModule, absolute: Iterable[int], stage: Stage) -> Program:
@@ -533,48 +526,6 @@ def anchored(program: Program, original: fx.GraphModule, absolute: Iterable[int]
         return lambda args: made(args[:count])
 
     return Anchored(program, offsets, other, stage.degradations)
-
-
-class Reference:
-    """The program that interprets the GE graph, op by op."""
-
-    kind = "reference"
-    _boxed_call = True
-
-    def __init__(self, graph: Graph, gm: fx.GraphModule, stage: Stage) -> None:
-        self._graph = graph
-        self._gm = copy_graph(gm)
-        self._stage = stage
-
-    @property
-    def source(self) -> str:
-        """The op list; `ge.text` prints the whole graph."""
-        return "\n".join(f"{op.name}: {op.type}" for op in self._graph.ops)
-
-    def standalone(self) -> str | None:
-        """The graph as a module of its own; None where it holds what has no text."""
-        return interpreted(self._graph, self._stage.device)
-
-    def __call__(self, args: list[Any]) -> list[Any]:
-        written: list[Op] = []
-
-        def observe(op: Op, values: Sequence[Any]) -> None:
-            if op.type in EFFECTS:
-                written.append(op)
-
-        try:
-            return interpret(self._graph, args, self._stage.device, observe)
-        except Exception as error:
-            # What is not ours may have acted already, or would act twice.
-            if written or any(op.type == "TorchOp" for op in self._graph.ops):
-                raise
-            # What the ops themselves refuse, they refuse here too, and that is what is told.
-            outputs = build("eager", self._gm, self._stage.inputs)(args)
-            why = f"{type(error).__name__}: {first_line(error)}"
-            text = f"the reference engine failed ({why}); ops run one by one"
-            logger.error("%s: %s", self._stage.name, text)
-            self._stage.detours.say("reference", text)
-            return outputs
 
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:

@@ -137,7 +137,7 @@ class Compiler:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         settings = settle(self.config)
         tell_graph(gm, example_inputs, settings, "functional")
-        files = open_compile() if settings.captures else None
+        files = open_compile(captures=settings.captures)
         with torch.profiler.record_function("npu_fx_compiler inference"):
             runner = compile_graph(gm, example_inputs, settings, files=files)
         return CompiledGraph(runner, Arguments(gm, example_inputs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from torchair.capture import Policy
@@ -17,6 +18,7 @@ from torchair.configs.reading import by_name, default_of, from_row, read
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOptionType
 from torchair.core.log import logger
+from torchair.debug.options import DebugOptions
 from torchair.passes import names as pass_names
 
 PATIENCE = 3  # calls of one size in graph mode before it is recorded
@@ -39,9 +41,6 @@ class Settings:
     frozen_parameter: bool = from_row("experimental_config.frozen_parameter")
     deadlock_check: bool = from_row("capture.deadlock_check")
     graph_deadlock_check: bool = from_row("debug.deadlock_check")
-    dumps: bool = from_row("dump_config.enable_dump")
-    dump_stage: str = from_row("dump_config.data_dump_stage")
-    dump_folder: str = from_row("dump_config.dump_path")
     static_kernels: bool = from_row("experimental_config.aclgraph._aclnn_static_shape_kernel")
     static_kernel_symbol: int = from_row("experimental_config.aclgraph._aclnn_static_shape_kernel_sym_index")
     static_kernel_values: list[int] | None = from_row(
@@ -83,10 +82,35 @@ class Settings:
         """The user's own passes may change what the graph returns."""
         return self.user_pre_pass is not None or self.user_post_pass is not None
 
+    @cached_property
+    def debug(self) -> DebugOptions:
+        """Which files are asked for."""
+        return read(DebugOptions, self.options)
+
+    @property
+    def dumps(self) -> bool:
+        """What ops compute is written while the graph runs: in graph mode by the reference engine, in capture
+        mode node by node.
+        """
+        asked = self.debug.enable_dump or (self.debug.dump_config_path is not None and not self.captures)
+        return asked and not self.is_untouched
+
     @property
     def dumps_original(self) -> bool:
-        """The graph as AOTAutograd left it is run and written, not what passes made of it."""
-        return self.dumps and (self.dump_stage == "original" or self.run_eagerly)
+        """Capture mode: the graph as AOTAutograd left it is run and written, not what passes made of it."""
+        is_asked = self.captures and self.debug.enable_dump
+        return is_asked and (self.debug.dump_stage == "original" or self.run_eagerly)
+
+    @property
+    def is_untouched(self) -> bool:
+        """The graph as AOTAutograd left it runs, op by op: nothing is converted, rewritten or compiled."""
+        reports = self.debug.summary is not None and self.debug.skip_compile and not self.captures
+        return reports or self.debug.data_dump is not None or self.dumps_original
+
+    def without_dumps(self) -> Settings:
+        """The same, but for the dump of ops."""
+        off = {"dump_config.enable_dump": False, "dump_config.dump_config_path": None}
+        return replace(self, options={**self.options, **off})
 
     @property
     def checks_deadlocks(self) -> bool:
@@ -117,7 +141,8 @@ class Settings:
         sizes). What a forward graph keeps for its backward graph stays where it was made: in training,
         recordings have pools of their own.
         """
-        is_direct = self.run_eagerly or (self.dumps if self.captures else self.codegen == "reference")
+        is_direct = self.run_eagerly or self.is_untouched or self.dumps
+        is_direct = is_direct or (not self.captures and self.codegen == "reference")
         asked, limit = read(Policy, self.options), self.static_ops
         if sized_ops is not None and limit is not None and not 0 <= limit <= sized_ops and not is_direct:
             why = f"its sizes are symbols: {sized_ops} ops, static_model_ops_lower_limit is {limit}"
@@ -150,7 +175,7 @@ class Settings:
             "runs_its_ops": self.captures and runs_op_by_op,
             "user_pre_pass": self.user_pre_pass is not None,
             "user_post_pass": self.user_post_pass is not None,
-            "host_lists": self.captures and not self.dumps_original,
+            "host_lists": self.captures,
         }
 
 

@@ -97,11 +97,21 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     return Boxed("eager", source, run, partial(standalone, source, names, writer.spelled))
 
 
-def standalone(source: str, names: dict[str, Any], spelled: dict[str, str]) -> str | None:
-    """The program as a module of its own with `kernel(*args)`; None when a constant has no text."""
+def standalone(
+    source: str,
+    names: dict[str, Any],
+    spelled: dict[str, str],
+    beside: dict[str, torch.Tensor] | None = None,
+) -> str | None:
+    """The program as a module of its own with `kernel(*args)`; None when a constant has no text. With
+    `beside`, large tensors are put there and read from a dictionary `constants`.
+    """
     lines = ["import torch", ""]
     for name, value in names.items():
         text = spelled.get(name) or literal(value)
+        if text is None and beside is not None and isinstance(value, torch.Tensor):
+            beside[name] = value
+            text = f"constants[{name!r}]"
         if name != "torch" and text is None:
             return None
         if name != "torch":

@@ -27,7 +27,7 @@ class Boxed:
         kind: str,
         source: str,
         run: Callable[[list[Any]], Sequence[Any]],
-        standalone: Callable[[], str | None] | None = None,
+        standalone: Callable[..., str | None] | None = None,
     ) -> None:
         self.kind = kind
         self.source = source

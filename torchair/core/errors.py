@@ -120,3 +120,7 @@ class NotPossible(AirError, RuntimeError):
 
 class NotYet(AirError, NotImplementedError):
     """A documented name can be imported, and this version cannot do yet what it is for."""
+
+
+class NotInThisMode(NotPossible, NotImplementedError):
+    """An option has a value that the chosen mode cannot serve."""

@@ -1,11 +1,10 @@
-"""A program that writes what every node of its graph computes, on every call."""
+"""Programs that run an FX graph node by node and write what the nodes compute, on every call."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 import torch
 from torch import fx
 
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadOption, BadOptionType
+from torchair.core.source import source_of
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.debug.files import Told, make_folder, now, rank_folder, whole_file
+
 SAVING = "save_npugraph_tensor"  # the user's own way to save a tensor: such a tensor is not saved twice
-
-
-def rank_folder(root: str) -> Path:
-    """`<root>/worldsize<W>_global_rank<R>` of this process."""
-    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-    size, rank = (1, 0) if alone else (torch.distributed.get_world_size(), torch.distributed.get_rank())
-    return Path(root) / f"worldsize{size}_global_rank{rank}"
 
 
 class Dumping(fx.Interpreter):
@@ -28,9 +26,10 @@ class Dumping(fx.Interpreter):
 
     kind = "eager"
 
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, degradations: Degradations) -> None:
         super().__init__(gm)
         self.source = gm.code
+        self._degradations = degradations
 
     def __call__(self, args: list[Any]) -> list[Any]:
         mine = list(args)
@@ -42,8 +41,8 @@ class Dumping(fx.Interpreter):
 class TensorFiles(Dumping):
     """Every tensor as `<node>_device_<index>_<call>.pt`; on the CPU without the device."""
 
-    def __init__(self, gm: fx.GraphModule, root: str) -> None:
-        super().__init__(gm)
+    def __init__(self, gm: fx.GraphModule, root: str, degradations: Degradations) -> None:
+        super().__init__(gm, degradations)
         self._folder = rank_folder(root)
         self._count: Counter[str] = Counter()
         self._saved_by_user = {
@@ -58,17 +57,22 @@ class TensorFiles(Dumping):
 
     def _save(self, name: str, value: torch.Tensor) -> None:
         where = "" if value.device.type == "cpu" else f"_device_{value.device.index or 0}"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        torch.save(value.detach().cpu(), self._folder / f"{name}{where}_{self._count[name]}.pt")
+        with Told(self._degradations, "a dumped tensor"):
+            path = make_folder(self._folder) / f"{name}{where}_{self._count[name]}.pt"
+            with whole_file(path) as file:
+                torch.save(value.detach().cpu(), file)
         self._count[name] += 1
 
 
 class ArrayFiles(Dumping):
-    """Inputs and outputs of every op as `.npy`, one folder per call."""
+    """Inputs and outputs of the kept calls as `.npy`, one folder per run."""
 
-    def __init__(self, gm: fx.GraphModule, root: str, graph: str) -> None:
-        super().__init__(gm)
-        self._folder = rank_folder(root) / graph
+    def __init__(
+        self, gm: fx.GraphModule, folder: Path, kept: Collection[fx.Node], degradations: Degradations
+    ) -> None:
+        super().__init__(gm, degradations)
+        self._folder = folder
+        self._kept = kept
         self._step = -1
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -76,34 +80,76 @@ class ArrayFiles(Dumping):
         return super().__call__(args)
 
     def run_node(self, n: fx.Node) -> Any:
-        inputs = [] if n.op != "call_function" else self.fetch_args_kwargs_from_env(n)[0]
+        if n not in self._kept:
+            return super().run_node(n)
+        target = re.sub(r"[^\w.]", "_", str(n.target))
+        name, stamp = f"{n.name}-{target}", now()
         # Before the op: it may write into its inputs.
-        if n.op == "call_function":
-            self._save(n, "INPUT", inputs)
+        self._save(name, "INPUT", self.fetch_args_kwargs_from_env(n)[0], stamp)
         value = super().run_node(n)
-        if n.op == "call_function":
-            self._save(n, "OUTPUT", value if isinstance(value, list | tuple) else (value,))
+        self._save(name, "OUTPUT", value if isinstance(value, list | tuple) else (value,), stamp)
         return value
 
-    def _save(self, node: fx.Node, what: str, values: Any) -> None:
-        folder = self._folder / str(self._step)
-        folder.mkdir(parents=True, exist_ok=True)
-        target = re.sub(r"[^\w.]", "_", str(node.target))
-        stamp = time.time_ns() // 1000
-        for place, value in _tensors(values):
-            np.save(folder / f"{node.name}-{target}.{what}.{place}.{stamp}.npy", _array(value))
+    def _save(self, name: str, side: str, values: Any, stamp: str) -> None:
+        with Told(self._degradations, "a dumped array"):
+            folder = make_folder(self._folder, str(self._step))
+            for place, value in _leaves(values):
+                save_array(folder / f"{name}.{side}.{place}.{stamp}.npy", value)
 
 
-def _tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor with its place: `0`, or `0.1` for the second tensor of a list."""
-    for index, value in enumerate(values):
-        if isinstance(value, torch.Tensor):
-            yield str(index), value
-        elif isinstance(value, list | tuple):
-            yield from ((f"{index}.{inner}", tensor) for inner, tensor in _tensors(value))
+def calls(gm: fx.GraphModule) -> set[fx.Node]:
+    """All calls of a graph."""
+    return {node for node in gm.graph.nodes if node.op == "call_function"}
 
 
-def _array(value: torch.Tensor) -> np.ndarray[Any, Any]:
-    """numpy has no bfloat16: widened."""
+def chosen(gm: fx.GraphModule, choose: Callable[[fx.Node], Any] | None) -> set[fx.Node]:
+    """The calls of ops, without the Python between them, for which the user's filter has an answer."""
+    if choose is not None and not callable(choose):
+        raise BadOptionType(
+            "debug.data_dump.filter must be a function of a node, which returns None for those left out",
+            got=f"{choose!r} ({type(choose).__name__})",
+        )
+    ops = [node for node in calls(gm) if isinstance(node.target, OpOverload | HigherOrderOperator)]
+    return {node for node in ops if choose is None or _answer(choose, node) is not None}
+
+
+def _answer(choose: Callable[[fx.Node], Any], node: fx.Node) -> Any:
+    try:
+        return choose(node)
+    except Exception as error:
+        raise BadOption(
+            f"debug.data_dump.filter raised {type(error).__name__}: {error}",
+            at=source_of(node),
+            got=node.format_node() or node.name,
+        ).of_user() from error
+
+
+def save_array(path: Path, value: Any) -> None:
+    """The value as a numpy file."""
+    with whole_file(path) as file:
+        np.save(file, array_of(value), allow_pickle=False)
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any]:
+    """As numpy has it: kinds of numbers that it does not know are widened, what is no number is its text."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, torch.Tensor):
+        numbers = value if isinstance(value, list | tuple) else [value]
+        is_plain = all(isinstance(number, bool | int | float | complex) for number in numbers)
+        return np.asarray(value if is_plain else str(value))
     plain = value.detach().cpu().resolve_conj().resolve_neg()
-    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    plain = plain.dequantize() if plain.is_quantized else plain.to_dense() if plain.is_sparse else plain
+    try:
+        return plain.numpy()
+    except TypeError:
+        return plain.to(torch.complex64 if plain.is_complex() else torch.float32).numpy()
+
+
+def _leaves(values: Any) -> Iterator[tuple[str, Any]]:
+    """Each value with its place: `0`, or `0.1` for the second tensor of a list; numbers stay together."""
+    for index, value in enumerate(values):
+        if isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value):
+            yield from ((f"{index}.{inner}", item) for inner, item in _leaves(value))
+        else:
+            yield str(index), value

@@ -1,13 +1,21 @@
 """Files and folders for debugging: never through a link, closed to strangers, within the limits of file
-systems.
+systems, and whole or not there at all. What cannot be written is told, and ends nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO, Any
 
-from torchair.core.errors import NotPossible
+import torch
+
+from torchair.core.degraded import Degradations
+from torchair.core.errors import NotPossible, first_line, is_of_user
 
 FOLDER_MODE = 0o750
 FILE_MODE = 0o640
@@ -16,10 +24,35 @@ LONGEST_PATH = 4096
 LONGEST_NAME = 255
 
 
+def rank_and_size() -> tuple[int, int]:
+    """Of this process among all; 0 of 1 without a process group."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def rank_folder(root: str) -> Path:
+    """`<root>/worldsize<W>_global_rank<R>` of this process."""
+    rank, size = rank_and_size()
+    return Path(root) / f"worldsize{size}_global_rank{rank}"
+
+
+def stamped(stem: str, ending: str) -> str:
+    """`<stem>_rank_<rank>_pid_<pid>_ts_<UTC time with microseconds>.<ending>`."""
+    return f"{stem}_rank_{rank_and_size()[0]}_pid_{os.getpid()}_ts_{now()}.{ending}"
+
+
+def now() -> str:
+    """The time in UTC, `YYYYmmddHHMMSS` and six digits of microseconds."""
+    return datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S%f")
+
+
 def make_folder(root: Path, *below: str) -> Path:
     """`root/below…`, made where it is missing. `root` and what is below it must not be links."""
     folder = _checked(root)
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    missing = [folder, *folder.absolute().parents] if not folder.exists() else []
+    for parent in reversed([parent for parent in missing if not parent.exists()]):
+        parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
     for name in below:
         folder = _checked(folder / name)
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -39,16 +72,50 @@ def next_folder(parent: Path, stem: str) -> Path:
             return folder
 
 
-def open_file(path: Path, mode: int = FILE_MODE, *, append: bool = False) -> int:
-    """A descriptor to write with; the file is new, emptied, or continued."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_TRUNC)
-    return os.open(_checked(path), flags, mode)
+def open_log(path: Path) -> int:
+    """A descriptor to append lines with."""
+    return os.open(_checked(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_APPEND, FILE_MODE)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, mode: int = FILE_MODE) -> Iterator[IO[bytes]]:
+    """A file to write bytes into, which has its name only once all of them are written."""
+    _checked(path)
+    part = path.parent / f".{uuid.uuid4().hex}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(part, flags, mode), "wb") as file:
+            yield file
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def write_text(path: Path, text: str, mode: int = FILE_MODE) -> None:
     """The text as a file."""
-    with os.fdopen(open_file(path, mode), "w", encoding="utf-8") as file:
-        file.write(text)
+    with whole_file(path, mode) as file:
+        file.write(text.encode("utf-8", errors="backslashreplace"))
+
+
+class Told:
+    """`with Told(degradations):` what cannot be written is told, and ends nothing; what is the user's own
+    error stays one.
+    """
+
+    def __init__(self, degradations: Degradations, what: str = "a debug file") -> None:
+        self._degradations = degradations
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, Exception) or is_of_user(error):
+            return False
+        why = f"{type(error).__name__}: {first_line(error)}"
+        self._degradations.add(f"{self._what} was not written: {why}")
+        return True
 
 
 def _checked(path: Path) -> Path:

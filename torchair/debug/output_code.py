@@ -1,4 +1,4 @@
-"""Generated code as a module that can be run by itself, on random inputs."""
+"""Text that runs by itself: a module with `kernel(*args)` gets a `main` that calls it with random inputs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from torchair.core.torch_private.fake import tree_flatten, without_modes
+from torchair.fxgraph.layout import Layout
+from torchair.fxgraph.symbols import is_symbol
 
 MAIN = '''
 def random_tensor(size, stride, dtype, device):
@@ -24,35 +28,64 @@ def main():
 if __name__ == "__main__":
     print(main())
 '''
+VIEWS = """
+def kernel(*args, inner=kernel):
+    results = inner(*args)
+{lines}
+    return results
 
-
+"""
 KINDS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 
+@without_modes
 def module_text(program: Any, inputs: Sequence[Any]) -> str:
     """The text of `output_code.py`. A program that has no text of its own is shown as it is."""
     write = getattr(program, "standalone", None)
     text = None if write is None or program.kind == "native" else write()  # a library is nothing to read
     if text is None:
         return program.source
-    # The symbol at position i is 2 + i: different symbols, different sizes.
-    symbols = {value.node.expr: 2 + at for at, value in enumerate(inputs) if isinstance(value, torch.SymInt)}
-    arguments = "\n".join(f"        {_argument(value, symbols)}," for value in inputs)
-    return f"import torchair  # its ops\n{text}\n{MAIN.format(arguments=arguments)}"
+    return f"import torchair  # its ops\n{text}\n{main_text(inputs)}"
 
 
-def _argument(value: Any, symbols: dict[Any, int]) -> str:
+def main_text(inputs: Sequence[Any]) -> str:
+    """The `main` of a module whose `kernel` takes such inputs. The module imports torch."""
+    arguments = "\n".join(f"        {_argument(value)}," for value in inputs)
+    return MAIN.format(arguments=arguments)
+
+
+def views_text(layouts: Sequence[Layout | None]) -> str:
+    """A `kernel` around the one before, where results are views of arguments that the graph leaves to others
+    to make.
+    """
+    left_out = [(place, item) for place, item in enumerate(layouts) if item is not None and item.is_left_out]
+    if not left_out:
+        return ""
+    return VIEWS.format(lines="\n".join(f"    {_view(place, layout)}" for place, layout in left_out))
+
+
+def _view(place: int, layout: Layout) -> str:
+    text = f"args[{layout.base}]"
+    for step in layout.steps:
+        if any(map(is_symbol, tree_flatten((step.args, step.kwargs))[0])):
+            return f"# result {place} is a view of argument {layout.base} whose sizes vary: None here"
+        args = [repr(value) for value in step.args]
+        args[step.place : step.place] = [text]
+        args += [f"{name}={value!r}" for name, value in step.kwargs.items()]
+        text = f"torch.ops.{step.target}({', '.join(args)})"
+        text += "" if step.item is None else f"[{step.item}]"
+    return f"results[{place}] = {text}"
+
+
+def _argument(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        size = tuple(_number(x, symbols) for x in value.size())
-        stride = tuple(_number(x, symbols) for x in value.stride())
+        size, stride = tuple(map(_number, value.size())), tuple(map(_number, value.stride()))
         return f"random_tensor({size}, {stride}, {value.dtype}, {str(value.device)!r})"
-    return repr(_number(value, symbols))
+    return repr(_number(value))
 
 
-def _number(value: Any, symbols: dict[Any, int]) -> Any:
-    """A symbolic number where symbols have these values; those that are not listed are 2."""
-    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+def _number(value: Any) -> Any:
+    """A symbol is what it was when the graph was traced; 2 where only the data decides it."""
+    if not is_symbol(value):
         return value
-    expr = value.node.expr
-    known = expr.xreplace({symbol: symbols.get(symbol, 2) for symbol in expr.free_symbols})
-    return KINDS[type(value)](known)
+    return KINDS[type(value)](value.node.hint if value.node.has_hint() else 2)

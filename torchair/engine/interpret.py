@@ -43,12 +43,14 @@ def interpret(
     device: torch.device,
     observe: Observer | None = None,
     parts: Mapping[str, Graph] | None = None,
+    before: Observer | None = None,
 ) -> list[Any]:
     """Run a graph on the flat arguments of the FX graph it was made from; returns the FX outputs.
 
-    `parts` are the sub-graphs that its ops may name: those of the main graph.
+    `parts` are the sub-graphs that its ops may name: those of the main graph. `before` sees each op with what
+    it is about to read, `observe` with what it made.
     """
-    run = _Run(graph, args, device, graph.subgraphs if parts is None else parts, observe)
+    run = _Run(graph, args, device, graph.subgraphs if parts is None else parts, observe, before)
     with torch.no_grad():
         for op in writes_last(graph):
             if op.type != OUTPUT_TYPE:
@@ -65,6 +67,7 @@ class _Run:
     device: torch.device
     parts: Mapping[str, Graph]
     observe: Observer | None
+    before: Observer | None
 
     def __post_init__(self) -> None:
         self._values: dict[Tensor, Value] = {}
@@ -76,6 +79,8 @@ class _Run:
 
     def step(self, op: Op) -> None:
         """Run one op."""
+        if self.before is not None:
+            self.before(op, [self._values[tensor] for tensor in op.inputs])
         if writes_argument(op):
             _keep_apart(op, self._values)
         made = self._made(op)
@@ -103,7 +108,7 @@ class _Run:
         return flat_values(run_control(op, given, called, self._run_part))
 
     def _run_part(self, part: Graph, given: list[Any]) -> list[Any]:
-        return interpret(part, given, self.device, self.observe, self.parts)
+        return interpret(part, given, self.device, self.observe, self.parts, self.before)
 
     def _shares(self, value: Value) -> TypeGuard[torch.Tensor]:
         return isinstance(value, torch.Tensor) and memory_of(value) in self._owned

@@ -4,7 +4,7 @@ calls on literals and on tensors made before have a meaning, so a file from else
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,9 +16,19 @@ from torchair.ge.build import Cast, Const, add_op, builder, is_op
 from torchair.ge.graph import Graph, Op, Tensor, current_graph
 from torchair.ge.runtime import take_runtime_attrs
 
+SCRIPT_WORDS = ("begin_graph", "constants_of", "run_graph", "kernel", "main", "random_tensor")
+"""What lets a script run by itself (`debug/graph_file.py`). Of these, the first two have a meaning here; the
+last three are functions in the text that build nothing."""
 
-def from_python(text: str, infer: Callable[[Op], None] | None = None) -> Graph:
-    """The graph that `text.to_python` printed. Origins are gone; descriptors are what `infer` fills in."""
+
+def from_python(
+    text: str,
+    infer: Callable[[Op], None] | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+) -> Graph:
+    """The graph that `text.to_python` printed. Origins are gone; descriptors are what `infer` fills in;
+    `constants` are those that the text left out.
+    """
     graph = Graph("loaded", infer)
     try:
         body = ast.parse(text).body
@@ -27,7 +37,7 @@ def from_python(text: str, infer: Callable[[Op], None] | None = None) -> Graph:
             f"this is no Python text: {error.msg}", got=f"line {error.lineno}: {error.text or ''}"
         ) from error
     with graph:
-        _Script().run(body)
+        _Script(constants).run(body)
     for part in (graph, *graph.subgraphs.values()):
         take_runtime_attrs(part)
     return graph
@@ -69,6 +79,13 @@ def _tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     return torch.tensor(data, dtype=dtype)
 
 
+def _is_for_running(node: ast.stmt) -> bool:
+    """Is it there for those who run the text?"""
+    if isinstance(node, ast.FunctionDef):
+        return node.name in SCRIPT_WORDS
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
 # What may be asked of a graph; of dictionaries and of the kind `attr.Tensor` only one method each.
 _GRAPH = ("name", "attrs", "by_name", "subgraph")
 
@@ -76,8 +93,13 @@ _GRAPH = ("name", "attrs", "by_name", "subgraph")
 class _Script:
     """Follows statements; knows the tensors made so far by variable name."""
 
-    def __init__(self) -> None:
+    def __init__(self, constants: Mapping[str, torch.Tensor] | None = None) -> None:
+        given = dict(constants or {})
         self.names: dict[str, Any] = {
+            "begin_graph": current_graph,
+            "constants_of": lambda file: given,
+            "constants": given,
+            "__file__": "",
             "ge": _Module(_ge),
             "torch": _Module(_torch),
             "tensor": _tensor,
@@ -106,7 +128,7 @@ class _Script:
                 ) from error
 
     def _statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass):
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Pass) or _is_for_running(node):
             return
         if isinstance(node, ast.Expr):
             self.value(node.value)
@@ -117,7 +139,7 @@ class _Script:
             if not isinstance(graph, Graph):
                 raise BadGraph("only a sub-graph can stand behind `with`")
             with graph:
-                _Script().run(node.body)
+                _Script(self.names["constants"]).run(node.body)
         else:
             raise BadGraph("the text of a graph has only calls and assignments", got=ast.unparse(node)[:120])
 
@@ -198,7 +220,10 @@ class _Script:
         return found
 
     def _subscript(self, node: ast.Subscript) -> Any:
-        return self.value(node.value)[self.value(node.slice)]
+        owner, key = self.value(node.value), self.value(node.slice)
+        if isinstance(owner, dict) and key not in owner:
+            raise BadGraph(f"{ast.unparse(node)} is not there", near="large constants lie beside the text")
+        return owner[key]
 
     def _call(self, node: ast.Call) -> Any:
         if any(word.arg is None for word in node.keywords):

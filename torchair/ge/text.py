@@ -14,7 +14,7 @@ import json
 import keyword
 import math
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,11 @@ from torchair.ge.build import SHARED_LIMIT, const_attr, const_key
 from torchair.ge.descriptor import output_desc
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Origin, Tensor
 from torchair.ge.host import is_symbol
-from torchair.ge.proto.write import to_graph_def
+from torchair.ge.proto import schema
+from torchair.ge.proto.write import add_graph_attributes, normalise, to_graph_def
 from torchair.ge.prototype import Prototype
 from torchair.ge.runtime import runtime_attrs
-from torchair.ge.script import from_python, literal
+from torchair.ge.script import SCRIPT_WORDS, from_python, literal
 
 __all__ = ["from_python", "fx_code", "to_pbtxt", "to_python", "to_txt"]
 
@@ -44,54 +45,105 @@ HEADER = (
     "",
 )
 
-
-def to_txt(graph: Graph) -> str:
-    """The protobuf text of the `GraphDef`."""
-    return text_format.MessageToString(to_graph_def(graph))
+# What a script that runs by itself defines beside its tensors (`debug/graph_file.py`).
+RESERVED = ("graph", "constants", *SCRIPT_WORDS)
 
 
-def to_pbtxt(graph: Graph) -> str:
+def to_txt(graph: Graph, *, normalised: bool = False) -> str:
+    """The protobuf text of the `GraphDef`; of a `ModelDef` where the graph has sub-graphs. `normalised` is
+    the form handed to an engine.
+    """
+    written = _written(graph, normalised)
+    if len(written) == 1:
+        return text_format.MessageToString(written[0])
+    model = schema.message("ModelDef")
+    model.graph.extend(written)
+    return text_format.MessageToString(model)
+
+
+def to_pbtxt(graph: Graph, *, normalised: bool = False) -> str:
     """A node list that viewers read as a TensorFlow graph; descriptors are attributes `[i]name` and
-    `[o]name`.
+    `[o]name`, and the nodes of a sub-graph stand in a scope of its name.
     """
     lines: list[str] = []
-    for op in to_graph_def(graph).op:
-        lines += ["node {", f"    name: {json.dumps(op.name)}", f"    op: {json.dumps(op.type)}"]
-        lines += [f"    input: {json.dumps(_pbtxt_edge(edge))}" for edge in op.input]
+    for number, part in enumerate(_written(graph, normalised)):
+        lines += _pbtxt_nodes(part.op, f"{part.name}/" if number else "")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _written(graph: Graph, normalised: bool) -> list[Any]:
+    """The messages of a graph and of its sub-graphs."""
+    messages = [to_graph_def(part) for part in (graph, *graph.subgraphs.values())]
+    for message in messages if normalised else ():
+        add_graph_attributes(message)
+        normalise(message)
+    return messages
+
+
+def _pbtxt_nodes(ops: Iterable[Any], scope: str) -> Iterator[str]:
+    for op in ops:
+        yield from ("node {", f"    name: {json.dumps(scope + op.name)}", f"    op: {json.dumps(op.type)}")
+        yield from (f"    input: {json.dumps(_pbtxt_edge(edge, scope))}" for edge in op.input)
         shown = [(name, op.attr[name]) for name in sorted(op.attr)]
         shown += [(f"[i]{desc.name}", desc) for desc in op.input_desc]
         shown += [(f"[o]{desc.name}", desc) for desc in op.output_desc]
         for key, value in shown:
             # A bytes literal without its b: newlines and quotes are escaped.
             text = repr(text_format.MessageToString(value).encode())[1:]
-            lines += [
+            yield from (
                 "    attr {",
                 f"        key: {json.dumps(key)}",
                 "        value {",
                 f"            s: {text}",
-            ]
-            lines += ["        }", "    }"]
-        lines.append("}")
-    return "\n".join(lines) + "\n" if lines else ""
+            )
+            yield from ("        }", "    }")
+        yield "}"
 
 
-def _pbtxt_edge(edge: str) -> str:
-    return "^" + edge.removesuffix(":-1") if edge.endswith(":-1") else edge
+def _pbtxt_edge(edge: str, scope: str) -> str:
+    if edge.endswith(":-1"):
+        return f"^{scope}{edge.removesuffix(':-1')}"
+    return scope + edge if edge else edge
 
 
 @without_modes
-def to_python(graph: Graph, *, limit: int | None = 4096) -> str:
-    """A script of builder calls. Constants of more than `limit` elements are shown as `...`; then it cannot
-    be loaded.
+def to_python(
+    graph: Graph, *, limit: int | None = 4096, beside: dict[str, torch.Tensor] | None = None
+) -> str:
+    """A script of builder calls. Constants of more than `limit` elements are put into `beside` and read from
+    a dictionary `constants`; without `beside` they are shown as `...`, and the text cannot be loaded.
     """
     lines = list(HEADER)
-    lines += _Printer(graph, limit).lines()
+    lines += _Printer(graph, Large(limit, beside)).lines()
     for part in graph.subgraphs.values():
         lines += ["", f"with current_graph().subgraph({part.name!r}):"]
-        lines += [f"    {line}" if line else "" for line in _Printer(part, limit, named=True).lines()]
+        printer = _Printer(part, Large(limit, beside), named=True)
+        lines += [f"    {line}" if line else "" for line in printer.lines()]
     if any("torch." in line for line in lines if not line.startswith(("from", "#"))):
         lines.insert(1, "import torch")
     return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Large:
+    """What is done with constants of more than `limit` elements: they go to `beside`, or are left out."""
+
+    limit: int | None
+    beside: dict[str, torch.Tensor] | None
+
+    def has(self, stored: TensorAttr) -> bool:
+        """Is this such a constant? What `ge.Const` would make another of is none."""
+        if self.limit is None or stored.value.numel() <= self.limit:
+            return False
+        return self.beside is None or const_attr(stored.value, stored.dtype) == stored
+
+    def text(self, op: Op, stored: TensorAttr) -> str:
+        """The first argument of its `ge.Const`."""
+        if self.beside is None:
+            return "..."
+        key = f"{op.name}_{len(self.beside)}"  # sub-graphs may use a name again
+        self.beside[key] = stored.value
+        return f"constants[{key!r}]"
 
 
 class _Printer:
@@ -99,15 +151,14 @@ class _Printer:
     themselves.
     """
 
-    def __init__(self, graph: Graph, limit: int | None, named: bool = False) -> None:
+    def __init__(self, graph: Graph, large: Large, named: bool = False) -> None:
         self.graph = graph
-        self.limit = limit
         self.named = named
         self.shadow = Graph("shadow")
         self.variables = _variables(graph)
         self.readers = {tensor: len(uses) for tensor, uses in graph.consumers().items()}
         self.waited_for = {before for op in graph.ops for before in op.after}
-        self.calls = {op: _const_call(op, limit) for op in graph.ops if op.type == "Const"}
+        self.calls = {op: _const_call(op, large) for op in graph.ops if op.type == "Const"}
         self.inlined = {op for op in self.calls if self._can_inline(op)}
         # Constants written without a name, by what `ge.Const` recognises equal ones: writing it again gives
         # the same op.
@@ -293,7 +344,7 @@ class _ConstCall:
     key: Hashable | None
 
 
-def _const_call(op: Op, limit: int | None) -> _ConstCall | None:
+def _const_call(op: Op, large: Large) -> _ConstCall | None:
     """How one call writes this constant exactly; None when none can."""
     stored, readable = op.attrs.get("value"), op.attrs.get("_readable_value")
     known = {"value", "_readable_value"} >= op.attrs.keys() and not op.slots and not op.subgraphs
@@ -301,8 +352,9 @@ def _const_call(op: Op, limit: int | None) -> _ConstCall | None:
         return None
     if stored.form is not None and stored.form != Form(stored.dtype, stored.shape):
         return None
-    if limit is not None and stored.value.numel() > limit:
-        return _ConstCall(f"..., dtype={stored.dtype}", None)
+    if large.has(stored):
+        shown = "" if readable is not None or large.beside is None else ", readable=False"
+        return _ConstCall(f"{large.text(op, stored)}, dtype={stored.dtype}{shown}", None)
     text = readable.value if isinstance(readable, Str) else _stored_text(stored)
     try:
         value = literal(text)
@@ -382,7 +434,7 @@ def _output_counts(op: Op, proto: Prototype) -> dict[str, tuple[str, int]]:
 def _variables(graph: Graph) -> dict[Tensor, str]:
     """`Add_1:0` is `Add_1_0`; names that would collide get underscores."""
     made: dict[Tensor, str] = {}
-    taken = {"ge", "torch", "tensor", "float", "current_graph", "inf", "nan", "_"}
+    taken = {"ge", "torch", "tensor", "float", "current_graph", "inf", "nan", "_", *RESERVED}
     for op in graph.ops:
         for tensor in op.outputs:
             name = re.sub(r"\W", "_", tensor.tensor)

@@ -14,10 +14,11 @@ class GraphDump(Group):
 
     type = Option(
         None,
-        "Format in which the graph is dumped. Capture modes write the readable FX graph and know `py` only.",
+        "Write each graph before and after the passes: `txt` is the protobuf text, `pbtxt` opens in "
+        "TensorBoard, `py` runs by itself. Capture modes have FX graphs only, and `py` only. `dtype` is "
+        "another name for it.",
         Choice("txt", "pbtxt", "py"),
         cached=False,
-        acts=False,
     )
     dtype = Alias("debug.graph_dump.type")
     path = Option(
@@ -26,7 +27,6 @@ class GraphDump(Group):
         PathText(),
         plain=True,
         cached=False,
-        acts=False,
     )
     _path = CellOf("path")
 
@@ -36,17 +36,11 @@ class DataDump(Group):
 
     type = Option(
         None,
-        "Run the FX graph eagerly and dump the inputs and outputs of its nodes.",
+        "Run the FX graph eagerly and dump the inputs and outputs of its nodes; nothing is compiled.",
         Choice("npy"),
-        acts=False,
     )
     path = Option(
-        None,
-        "Root of the dump; the working directory when unset.",
-        PathText(),
-        plain=True,
-        cached=False,
-        acts=False,
+        None, "Root of the dump; the working directory when unset.", PathText(), plain=True, cached=False
     )
     _path = CellOf("path")
     filter = Option(
@@ -55,17 +49,14 @@ class DataDump(Group):
         Raw(),
         plain=True,
         cached=False,
-        acts=False,
     )
 
 
 class FxSummary(Group):
     """The report of which operators a model uses and which have converters."""
 
-    type = graph(None, "Format of the report.", Choice("csv"), idle=REDUCE, acts=False)
-    skip_compile = graph(
-        True, "After the report run the FX graph eagerly instead of compiling it.", acts=False
-    )
+    type = graph(None, "Write such a report of each graph, in this format.", Choice("csv"), idle=REDUCE)
+    skip_compile = graph(True, "After the report run the FX graph eagerly instead of compiling it.")
     path = graph(
         None,
         "Directory of the report; the working directory when unset.",
@@ -73,7 +64,6 @@ class FxSummary(Group):
         plain=True,
         cached=False,
         own=True,
-        acts=False,
     )
     _path = CellOf("path")
 

@@ -17,11 +17,11 @@ NODE_NAMES = Regex(
 
 
 class DumpConfig(Group):
-    """Dump of op inputs and outputs by the engine, or by the recording in capture modes."""
+    """Dump of what ops read and make: by the reference engine in graph mode, else node by node."""
 
     enable_dump = Option(
         False,
-        "Dump tensors while the graph runs.",
+        "Dump tensors while the graph runs; nothing is compiled or recorded.",
         flat="dump_tensor_data",
         idle=REDUCE,
         engine=session("ge.exec.enableDump", gate="enable_dump"),
@@ -38,41 +38,35 @@ class DumpConfig(Group):
         "Which sides of an op are dumped.",
         Choice("input", "output", "all"),
         engine=session("ge.exec.dumpMode", gate="enable_dump"),
-        acts=False,
     )
     quant_dumpable = graph(
         False,
-        "Keep data before quantisation so that it can be dumped.",
+        "Keep data before quantisation so that it can be dumped; a hint, handed on in the dump's JSON file.",
         engine=session("ge.quant_dumpable", gate="enable_dump"),
-        acts=False,
     )
     dump_step = graph(
         "",
-        "Which iterations are dumped; empty means all.",
+        "Which runs of a graph are dumped, counted from 0; empty means all.",
         STEPS,
         engine=session("ge.exec.dumpStep", gate="enable_dump"),
-        acts=False,
     )
     dump_layer = graph(
         "",
-        "Names of the ops that are dumped; empty means all.",
+        "Names of the ops of the IR that are dumped, and the inputs that feed them; empty means all.",
         NODE_NAMES,
         engine=session("ge.exec.dumpLayer", gate="enable_dump"),
-        acts=False,
     )
     dump_data = graph(
         "tensor",
         "Whole tensors, or a CSV of their statistics.",
         Choice("tensor", "stats"),
         engine=session("ge.exec.dumpData", gate="enable_dump"),
-        acts=False,
     )
     dump_config_path = graph(
         None,
-        "A complete dump configuration as a file; options given here win over it.",
+        "A complete dump configuration as a file, without `enable_dump`; options that are set win over it.",
         ExistingJson(),
         engine=session("ge_dump_with_acl_config"),
-        acts=False,
     )
     data_dump_stage = capture(
         "optimized",

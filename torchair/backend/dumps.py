@@ -1,0 +1,78 @@
+"""Programs that write what a graph computes while it runs, where that was asked for: the FX graph as it was
+given, the nodes that capture mode runs, the ops of the IR.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from torchair.backend.reference import Reference
+from torchair.backend.stage import Stage
+from torchair.codegen import build
+from torchair.core.log import logger
+from torchair.core.program import Program
+from torchair.debug.dump import ArrayFiles, TensorFiles, calls, chosen
+from torchair.debug.dump_plan import plan_of
+from torchair.debug.engine_dump import EngineDump, write_options
+from torchair.debug.files import Told, rank_folder
+from torchair.devices import device_row
+from torchair.fxgraph.edit import copy_graph
+from torchair.ge.graph import Graph
+
+
+def of_the_original(gm: fx.GraphModule, stage: Stage) -> Program | None:
+    """The graph as AOTAutograd left it, writing what its calls compute; None where only a summary was
+    wanted.
+    """
+    settings, asked = stage.settings, stage.settings.debug
+    logger.warning("%s runs as it is, op by op: a dump or a summary was asked for", stage.name)
+    if asked.data_dump is not None:
+        folder, kept = rank_folder(asked.data_dump_path or "."), chosen(gm, asked.data_dump_filter)
+        return ArrayFiles(gm, folder / stage.name, kept, stage.degradations)
+    if settings.dumps_original and settings.run_eagerly:
+        return ArrayFiles(gm, rank_folder(asked.dump_path) / stage.name, calls(gm), stage.degradations)
+    if settings.dumps_original:
+        return TensorFiles(gm, asked.dump_path, stage.degradations)
+    return None
+
+
+def of_nodes(lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
+    """Capture mode: the program that writes what every node computes, if that was asked for."""
+    if not stage.settings.captures or not stage.settings.dumps:
+        return None
+    assert lowered is not None, "capture mode has a lowered graph"
+    if device_row(stage.device).why_no_graphs() is None:
+        stage.degradations.add("a graph whose tensors are dumped is not recorded: it runs node by node")
+    logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
+    return TensorFiles(lowered, stage.settings.debug.dump_path, stage.degradations)
+
+
+def choose(stage: Stage) -> None:
+    """Graph mode: what is dumped of this graph. One of which nothing is dumped is compiled as usual."""
+    settings = stage.settings
+    if settings.captures or not settings.dumps:
+        return
+    plan = None
+    if settings.run_eagerly or not stage.uses_ir:
+        stage.degradations.add(
+            "dump_config dumps ops of the IR, and a graph runs without it: nothing is dumped",
+            next="debug.data_dump dumps any graph",
+        )
+    else:
+        plan = plan_of(settings.debug, stage.degradations)
+    stage.plan = plan if plan is not None and plan.takes(stage.name) else None
+    if stage.plan is None:
+        stage.settings = settings.without_dumps()
+
+
+def reference(graph: Graph, gm: fx.GraphModule, stage: Stage) -> Reference:
+    """The program that interprets the IR, and dumps what was planned."""
+    kept, plan = copy_graph(gm), stage.plan
+    program = Reference(graph, stage.device, lambda: build("eager", kept, stage.inputs), stage.detours)
+    if plan is not None:
+        logger.warning("%s runs directly, op by op: its tensors are dumped", stage.name)
+        program.dump = EngineDump(graph, plan, stage.device, stage.degradations)
+        if stage.settings.debug.dump_config_path is None:
+            with Told(stage.degradations, "the options of a dump"):
+                write_options(graph, stage.settings.debug, plan)
+    return program

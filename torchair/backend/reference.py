@@ -1,0 +1,75 @@
+"""The program that interprets the GE graph, op by op, and lets `dump_config` see each of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchair.backend.detours import Detours
+from torchair.backend.standalone import interpreted
+from torchair.core.errors import first_line, is_of_user
+from torchair.core.log import logger
+from torchair.core.program import Program
+from torchair.debug.engine_dump import EngineDump
+from torchair.engine.interpret import interpret
+from torchair.ge.graph import Graph, Op
+from torchair.passes.ge.prune import EFFECTS
+
+
+class Reference:
+    """Runs the graph; where that fails and nothing has happened yet, `other`, a program of the same graph,
+    runs.
+    """
+
+    kind = "reference"
+    _boxed_call = True
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: torch.device,
+        other: Callable[[], Program],
+        detours: Detours,
+    ) -> None:
+        self._graph = graph
+        self._device = device
+        self._other = other
+        self._detours = detours
+        self.dump: EngineDump | None = None
+
+    @property
+    def source(self) -> str:
+        """The op list; `ge.text` prints the whole graph."""
+        return "\n".join(f"{op.name}: {op.type}" for op in self._graph.ops)
+
+    def standalone(self) -> str | None:
+        """The graph as a module of its own; None where it holds what has no text."""
+        return interpreted(self._graph, self._device)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        written: list[Op] = []
+        with contextlib.nullcontext() if self.dump is None else self.dump.run() as run:
+
+            def observe(op: Op, values: Sequence[Any]) -> None:
+                if op.type in EFFECTS:
+                    written.append(op)
+                if run is not None:
+                    run.after(op, values)
+
+            before = None if run is None else run.before
+            try:
+                return interpret(self._graph, args, self._device, observe, before=before)
+            except Exception as error:
+                # What is not ours may have acted already, or would act twice.
+                if is_of_user(error) or written or any(op.type == "TorchOp" for op in self._graph.ops):
+                    raise
+                # What the ops themselves refuse, they refuse here too, and that is what is told.
+                outputs = self._other()(args)
+                why = f"{type(error).__name__}: {first_line(error)}"
+                text = f"the reference engine failed ({why}); ops run one by one"
+                logger.error("%s: %s", self._graph.name, text)
+                self._detours.say("reference", text)
+                return outputs

@@ -1,0 +1,59 @@
+"""One compile under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchair.backend.detours import Detours
+from torchair.backend.settings import Settings
+from torchair.convert.report import Report
+from torchair.core.degraded import Degradations
+from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.debug.dump_plan import DumpPlan
+from torchair.debug.watch import Watch
+from torchair.fxgraph.layout import Layout
+from torchair.ge.graph import Graph
+from torchair.passes import Tally
+
+
+@dataclass
+class Stage:
+    """What every stage may ask about the graph."""
+
+    settings: Settings
+    inputs: list[Any]
+    fake_mode: FakeTensorMode
+    device: torch.device
+    static: tuple[int, ...] = ()
+    backward: bool = False
+    is_inference: bool = True
+    guarded: bool = False
+    names: tuple[str, ...] = ()  # of the user's arguments
+    name: str = ""
+    calls: int = 0  # in the graph as it was given
+    report: Report = field(default_factory=Report)
+    ge_graph: Graph | None = None
+    layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
+    detours: Detours = field(default_factory=Detours)
+    is_raw: bool = False  # the graph looks at memory, not at tensors
+    watch: Watch = field(default_factory=Watch)
+    tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
+    plan: DumpPlan | None = None  # which ops of the IR are dumped, if any are
+
+    @property
+    def degradations(self) -> Degradations:
+        """Where to tell what is less than promised."""
+        return self.detours.degradations
+
+    @property
+    def uses_ir(self) -> bool:
+        """Graph mode goes through the IR, except where no way through it was found."""
+        return not self.settings.captures and not self.detours.without_ir and not self.is_raw
+
+    @property
+    def interprets(self) -> bool:
+        """The IR itself is run, op by op."""
+        return self.uses_ir and (self.settings.codegen == "reference" or self.plan is not None)
