@@ -30,7 +30,8 @@ from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def by_name(door: Callable[P, R]) -> Callable[P, R]:

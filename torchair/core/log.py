@@ -34,7 +34,8 @@ class AirLogger(logging.Logger):
     def event(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Log at EVENT: milestones with their times."""
         if self.isEnabledFor(EVENT_LEVEL):
-            self._log(EVENT_LEVEL, msg, args, **({"stacklevel": 2} | kwargs))
+            options: dict[str, Any] = {"stacklevel": 2} | kwargs
+            self._log(EVENT_LEVEL, msg, args, **options)
 
     def is_new(self, text: str) -> bool:
         """Was this text never said in this process? Now it was."""

@@ -78,7 +78,7 @@ def _fits(op: Op) -> bool:
 
 def _bytes(op: Op) -> float:
     """How large its results are; of what is no plain tensor of known size, beyond all bounds."""
-    made = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
+    made: list[Any] = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
     if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in made):
         return float("inf")
     if any(is_symbol(size) for value in made for size in value.shape):
