@@ -7,6 +7,7 @@
 | `options.md` | the rows in `torchair/configs/groups/` |
 | `ops.md` | the registry of converters |
 | `environment.md` | the rows in `torchair/core/environment.py` |
+| `passes.md` | the lists of passes, and the replacements of patterns |
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import enum
 import importlib
 import inspect
 import re
+import sys
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +29,8 @@ from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 from torchair.core.environment import VARIABLES
 from torchair.core.tables import markdown_lines
+from torchair.passes import FX_PASSES, GE_PASSES, LOWERED_PASSES, Step
+from torchair.passes.patterns.builtin import rules
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -270,12 +274,51 @@ def environment_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+PASSES_INTRO = """# Passes of graph mode
+
+In the order in which they run. `config.ge_config.optimization_switch = "name:off;other:on"` switches them by
+these names, as does a file (`config.fusion_config.fusion_switch_file`), over which the text wins. A *fusion*
+is off at `ge_config.oo_level = "O1"` and where the file says `"GraphFusion": {"ALL": "off"}`, unless it is on
+by its own name. A *mandatory* pass stays on: others count on it, and a `DegradedWarning` says so. Names of
+the Ascend engine's own passes are handed on to the engine; a name that nobody knows is kept, and told once.
+`ge_config.export_compile_stat` counts what each of them found and changed.
+"""
+
+FUSIONS_INTRO = """## Fusions of `apply_pattern_passes`
+
+Widest first. At level O1 the name of the pass, switched on, stands for all of them that are not named. A
+user's replacement (`torchair.register_replacement`) has the name of the function that says what to find.
+"""
+
+
+def passes_page() -> str:
+    """The names by which the passes and fusions of graph mode can be switched."""
+    lines = [PASSES_INTRO]
+    lists = {"The FX graph": FX_PASSES, "The IR": GE_PASSES, "FX', before `eager` is made": LOWERED_PASSES}
+    columns = ("name", "kind", "what it does")
+    for title, listed in lists.items():
+        lines += [f"## {title}", "", *markdown_lines(columns, map(_pass_cells, listed)), ""]
+    found = [(f"`{rule.name}`", ", ".join(f"`{op}`" for op in rule.ops)) for rule in rules()]
+    lines += [FUSIONS_INTRO, *markdown_lines(("name", "ops of the `npu` library"), found)]
+    return "\n".join(lines) + "\n"
+
+
+def _pass_cells(step: Step) -> tuple[str, str, str]:
+    """A pass says what it does at the head of its file; where that has several, each says so itself."""
+    passes = {item.fn for item in (*FX_PASSES, *GE_PASSES, *LOWERED_PASSES)}
+    alone = sum(other.__module__ == step.fn.__module__ for other in passes) == 1
+    about = _text(sys.modules[step.fn.__module__] if alone else step.fn).partition("\n\n")[0]
+    mark = "mandatory" if step.mandatory else "fusion" if step.fusion else ""
+    return f"`{step.title}`", mark, about.replace("\n", " ")
+
+
 PAGES = {
     "errors.md": errors_page,
     "api.md": api_page,
     "options.md": reference.page,
     "ops.md": ops_page,
     "environment.md": environment_page,
+    "passes.md": passes_page,
 }
 
 

@@ -19,6 +19,7 @@ from torchair.backend.settings import PATIENCE, settle
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.core.log import logger
 from torchair.engine.interpret import interpret
+from torchair.passes import names as pass_names
 
 LEFT, RIGHT = torch.randn(3, 4, 128), torch.randn(3, 128, 256)
 X = torch.randn(3, 4)
@@ -153,6 +154,21 @@ def test_a_users_replacement_is_switched_by_the_name_of_its_function() -> None:
     )
     assert "Sin" in seen_with({}, lambda x: -x.cos(), X).types
     assert "Cos" in seen_with({SWITCH: "find_negated_cosine:off"}, lambda x: -x.cos(), X).types
+
+
+OPTIONAL = [name for name, is_mandatory in pass_names().items() if not is_mandatory]
+
+
+@pytest.mark.parametrize("off", [["move_transpose_into_mm"], ["remove_dead_ops"], OPTIONAL], ids=len)
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_every_pass_that_is_not_mandatory_can_be_left_out(off: list[str], codegen: str) -> None:
+    def fn(cache: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([turned(left, right), scaled(cache[:, :4]).view(4, 2, 2).sum().expand(256, 256)])
+        cache[1:3].add_(joined[0, :2, None])
+        return joined.clone()[:].exp().reshape(-1)
+
+    options = {SWITCH: ";".join(f"{name}:off" for name in off), "engine_config.codegen": codegen}
+    seen_with(options, fn, torch.zeros(4, 5), LEFT * 0.01, RIGHT, dynamic=True)
 
 
 # What is computed when the graph is compiled
