@@ -129,6 +129,27 @@ def test_kernels_that_cannot_be_made_are_told(
         strict.take()
 
 
+@pytest.mark.parametrize(("world", "local", "told"), [
+    (1, "", False), (4, "2", False), (4, "4", False), (4, "", True), (4, "3", True), (4, "0", True),
+    (4, "x", True),
+])  # fmt: skip
+def test_of_several_processes_each_must_know_its_neighbours(
+    world: int, local: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Job] = []
+    monkeypatch.setattr(static_kernels, "world_size", lambda: world)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    monkeypatch.setattr(WORKER, "give", given.append)
+    kernels = StaticKernels(traced(), "graph_t", (), Contract((), ()), Degradations())
+    args = [torch.randn(5, 4), torch.randn(4, 4)]
+    if told:
+        with pytest.warns(DegradedWarning, match="4 processes, and LOCAL_WORLD_SIZE is"):
+            assert kernels((5,), args) is None
+    else:
+        assert kernels((5,), args) is not None
+    assert bool(given) is not told
+
+
 def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(order: Order, folder: Any) -> str:
         raise OSError("no room")

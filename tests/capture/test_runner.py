@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture
+from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture, recorder
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.aot import dynamo_counters
 from torchair.devices import installed
@@ -35,6 +35,19 @@ def test_one_capture_then_replays() -> None:
         assert runner.run(torch.full((4,), value))[0].tolist() == [2 * value] * 4
     assert (row.captures, row.replays) == (1, 2)
     assert counter("captured") == 1
+
+
+@pytest.mark.parametrize(("switch", "collected"), [("", 0), ("1", 2)])
+def test_garbage_is_collected_before_a_recording_if_asked(
+    switch: str, collected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setenv("TORCH_NPUGRAPH_GC", switch)
+    monkeypatch.setattr(recorder.gc, "collect", lambda: calls.append(1))
+    runner, row = make(lambda n, x: [x + n], "sp", (0,))
+    for size in (3, 5, 3, 5):
+        runner.run(size, torch.ones(size))
+    assert (row.captures, len(calls)) == (2, collected)
 
 
 def test_boxed_call_clears_its_list() -> None:

@@ -247,11 +247,15 @@ class StaticKernels:
         return job
 
 
+def world_size() -> int:
+    """How many processes work together."""
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if grouped else 1
+
+
 def why_not_here() -> str:
     """With several processes, each must know how many of them share its machine."""
-    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
-    world = torch.distributed.get_world_size() if grouped else 1
-    local = text_of(LOCAL)
+    world, local = world_size(), text_of(LOCAL)
     if world == 1 or (local.isdecimal() and int(local) > 0 and world % int(local) == 0):
         return ""
     return f"there are {world} processes, and {LOCAL} is {local!r}, not a number that divides them"

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import operator
 from typing import Any
 
 import torch
 from torch._dynamo import graph_break
 from torch._dynamo.exc import unimplemented
+from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.lists import BaseListVariable, SliceVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
@@ -20,12 +21,25 @@ __all__ = ["break_at_modules", "break_at_setitem", "break_at_slices"]
 
 def break_at_slices(why: str) -> None:
     """At `x[a:b]` of a tensor."""
-    _break_in_method("method___getitem__", lambda key, *rest: _has_slice(key), why)
+    call = BuiltinVariable.call_function
+
+    @functools.wraps(call)
+    def broken(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if self.fn is operator.getitem and isinstance(args[0], TensorVariable) and _has_slice(args[1]):
+            _break("x[a:b]", why)
+        return call(self, tx, args, kwargs)
+
+    BuiltinVariable.call_function = broken
 
 
 def break_at_setitem(why: str) -> None:
     """At `x[…] = y` of a tensor."""
-    _break_in_method("method___setitem__", lambda *args: True, why)
+
+    @functools.wraps(TensorVariable.method___setitem__)
+    def broken(self: Any, tx: Any, key: Any, value: Any) -> Any:
+        _break("x[…] = y", why)
+
+    TensorVariable.method___setitem__ = broken
 
 
 def break_at_modules(kind: type[torch.nn.Module]) -> None:
@@ -40,19 +54,15 @@ def break_at_modules(kind: type[torch.nn.Module]) -> None:
     kind.forward = broken
 
 
-def _break_in_method(name: str, breaks: Callable[..., bool], why: str) -> None:
-    method = getattr(TensorVariable, name)
-
-    @functools.wraps(method)
-    def broken(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if breaks(*args, **kwargs):
-            unimplemented(gb_type="a graph break that was asked for", context=name, explanation=why, hints=[])
-        return method(self, tx, *args, **kwargs)
-
-    setattr(TensorVariable, name, broken)
+def _break(at: str, why: str) -> None:
+    unimplemented(gb_type="a graph break that was asked for", context=at, explanation=why, hints=[])
 
 
 def _has_slice(key: Any) -> bool:
     is_list = isinstance(key, BaseListVariable) and not isinstance(key, SliceVariable)
     parts = key.items if is_list else [key]
-    return any(isinstance(part, SliceVariable) for part in parts)
+    return any(isinstance(part, SliceVariable) or _is_constant_slice(part) for part in parts)
+
+
+def _is_constant_slice(part: Any) -> bool:
+    return part.is_python_constant() and isinstance(part.as_python_constant(), slice)
