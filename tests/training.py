@@ -27,8 +27,8 @@ def backward_through_the_ir() -> Iterator[None]:
     found: list[str] = []
     compile_stage = backend.compile_stage
 
-    def spied(gm: Any, stage: Any, files: Any = None) -> Runner:
-        runner = compile_stage(gm, stage, files)
+    def spied(gm: Any, stage: Any) -> Runner:
+        runner = compile_stage(gm, stage)
         if stage.backward:
             found.append("" if stage.settings.captures else why_around(runner.conversion, stage.calls))
         return runner

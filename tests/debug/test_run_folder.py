@@ -24,6 +24,7 @@ from torchair.debug import run_folder
 from torchair.debug.files import write_text
 from torchair.debug.run_folder import DebugLog, name_folder_by_rank
 from torchair.npugraph_ex import compile_fx
+from torchair.passes import GE_PASSES
 
 PRE, POST = "post_grad_custom_pre_pass", "post_grad_custom_post_pass"
 
@@ -219,3 +220,105 @@ def test_a_rank_is_in_the_name(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
     assert dynamo_utils.get_debug_dir().endswith(f"-pid_{os.getpid()}-rank_3")
+
+
+# Graph mode
+
+FX_STEPS = (
+    "optimize_noop_ops",
+    "recover_view_inplace_pattern",
+    "optimize_sym_input",
+    "apply_pattern_passes",
+    "view_to_reshape",
+)
+IR_STEPS = tuple(step.title for step in GE_PASSES)
+
+
+def graph_mode(function: Callable[..., Any], kind: str | None = None, **dynamo: Any) -> Any:
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "eager"
+    if kind is not None:
+        config.debug.graph_dump.type = kind
+    return torch.compile(function, backend=torchair.get_npu_backend(compiler_config=config), **dynamo)
+
+
+def of_graph_mode(root: Path) -> Path:
+    return product(root).parent / "torchair"
+
+
+def expected_with_ir(phase: str, kind: str = "pbtxt") -> list[str]:
+    before = ["graph.txt", *(f"graph_after_{name}.txt" for name in FX_STEPS)]
+    ir = ["original_ge_graph", *(f"graph_after_{name}" for name in IR_STEPS), "optimized_ge_graph"]
+    listed = [*before, *(f"{name}.{kind}" for name in ir)]
+    return [*(f"{number:03d}_aot_{phase}_{name}" for number, name in enumerate(listed)), "output_code.py"]
+
+
+@pytest.mark.parametrize("kind", [None, "txt", "py"])
+def test_exactly_these_files_in_graph_mode(
+    root: Path, kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a graph dump goes there
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(graph_mode(work, kind)(x), work(x))
+    assert names(of_graph_mode(root)) == ["debug.log", "model__0"]
+    model = of_graph_mode(root) / "model__0"
+    assert names(model) == ["dynamo_out_graph.txt", "forward"]
+    assert names(model / "forward") == expected_with_ir("forward", kind or "pbtxt")
+    for path in model.rglob("*"):
+        wanted = 0o750 if path.is_dir() else 0o600 if path.suffix == ".py" else 0o640
+        assert path.stat().st_mode & 0o777 == wanted, path
+    noop = (model / "forward/001_aot_forward_graph_after_optimize_noop_ops.txt").read_text()
+    assert "aten.clone" not in noop
+    assert "aten.sin" in noop
+
+
+def test_ir_files_are_the_graph_as_it_was_then(root: Path) -> None:
+    """What nobody reads is there before the pass that takes it out, and not behind it."""
+
+    def wasteful(x: torch.Tensor) -> torch.Tensor:
+        return x.view(2, 2).t() @ x.view(2, 2)
+
+    graph_mode(wasteful)(torch.randn(4))
+    texts = {path.name.split("_", 3)[3]: path.read_text() for path in of_graph_mode(root).rglob("*.pbtxt")}
+    assert 'op: "Transpose"' in texts["original_ge_graph.pbtxt"]
+    assert 'op: "Transpose"' not in texts["graph_after_remove_dead_ops.pbtxt"]
+    assert 'op: "Transpose"' not in texts["optimized_ge_graph.pbtxt"]
+
+
+def test_training_in_graph_mode_has_two_phases(root: Path) -> None:
+    graph_mode(work, dynamic=False)(torch.randn(4, 8, requires_grad=True)).sum().backward()
+    model = of_graph_mode(root) / "model__0"
+    assert names(model) == ["backward", "dynamo_out_graph.txt", "forward"]
+    for phase in ("forward", "backward"):
+        assert names(model / phase) == expected_with_ir(phase)
+
+
+def test_both_modes_in_one_process(root: Path) -> None:
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        compiled(work)(torch.randn(4, 8))
+        torch.compiler.reset()
+        graph_mode(work)(torch.randn(4, 8))
+    finally:
+        logger.setLevel(level)
+    assert names(product(root).parent) == ["npugraph_ex", "torchair"]
+    assert "pass optimize_sym_pack:" in (of_graph_mode(root) / "debug.log").read_text()
+    assert len([handler for handler in logger.handlers if isinstance(handler, DebugLog)]) == 2
+
+
+def test_get_compiler_has_a_folder_in_graph_mode(root: Path) -> None:
+    gm = make_fx(lambda x: [x.sin()])(torch.randn(3))
+    torchair.get_compiler()(gm, [torch.randn(3)])
+    assert names(of_graph_mode(root)) == ["compile__0", "debug.log"]
+    assert "output_code.py" in names(of_graph_mode(root) / "compile__0/compile_fx")
+
+
+def test_a_break_makes_two_models(root: Path) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    graph_mode(broken)(torch.randn(3))
+    assert names(of_graph_mode(root)) == ["debug.log", "model__0", "model__1"]
