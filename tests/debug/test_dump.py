@@ -185,6 +185,17 @@ def test_a_dump_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
         torch.testing.assert_close(run(torch.ones(2)), torch.full((2,), 2.0))
 
 
+def test_what_a_data_dump_leaves_idle_is_told(tmp_path: Path) -> None:
+    backend = data_dump(tmp_path)
+    backend.config.debug.graph_dump.type = "txt"
+    backend.config.dump_config.enable_dump = True
+    with pytest.warns(DegradedWarning) as said:
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+    texts = " ".join(str(one.message) for one in said)
+    assert "debug.graph_dump has nothing to write" in texts
+    assert "dump_config has no effect beside debug.data_dump" in texts
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -108,6 +108,28 @@ def test_a_model_of_somebody_else_with_symbols(tmp_path: Path) -> None:
     assert counted == Counter(seen)
 
 
+def test_sub_graphs_are_counted(tmp_path: Path) -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos().sin(), (x,))
+
+    with torch.no_grad():
+        torch.compile(branches, backend=Seen(config(tmp_path)))(torch.ones(3))
+    (path,) = tmp_path.iterdir()
+    found = rows(path)
+    assert found["aten.sin.default"]["调用次数"] == "2"
+    assert found["cond"]["支持状态"] != "未注册"
+
+
+def test_a_second_try_has_no_second_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no conversion today")
+
+    monkeypatch.setattr("torchair.backend.compile.convert", fail)
+    with pytest.warns(DegradedWarning, match="no conversion today"):
+        torch.compile(lambda x: x + 1, backend=Seen(config(tmp_path, skip_compile=False)))(torch.ones(2))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_each_graph_has_a_report_and_training_has_two(tmp_path: Path) -> None:
     x = torch.randn(4, requires_grad=True)
     torch.compile(lambda x: x.sin().sum(), backend=Seen(config(tmp_path)))(x).backward()

@@ -99,15 +99,14 @@ def compile_fx(
     """
     degradations = Degradations(settings.strict, first_source(gm))
     detours = Detours(without_ir=settings.captures, degradations=degradations)
+    watch = Watch(settings.debug, files, settings.captures, degradations)
     while True:
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
         if settings.is_untouched or not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
-        stage.watch = Watch(
-            settings.debug, files, settings.captures, degradations, stage.name, call_of(stage)
-        )
+        stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
         try:
             return compile_stage(prepared, stage)
         except Exception as error:
@@ -160,6 +159,10 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
 def run_untouched(gm: fx.GraphModule, stage: Stage) -> Runner:
     """The graph as AOTAutograd left it, op by op."""
     program = dumps.of_the_original(gm, stage) or build("eager", gm, stage.inputs)
+    if stage.settings.captures:
+        stage.watch.recorded_graph(gm)
+    else:
+        stage.watch.without_ir()
     return to_runner(program, gm, stage, contract_of(gm, stage), Around())
 
 
@@ -393,9 +396,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     if not settings.static_kernels or stage.backward:
         return None
     if settings.dumps:
-        stage.degradations.add(
-            "static_kernel_compile has no effect where tensors are dumped: ops run one by one"
-        )
+        stage.degradations.add(dumps.NO_STATIC_KERNELS)
         return None
     return StaticKernels(
         copy_graph(gm),

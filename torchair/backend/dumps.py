@@ -19,6 +19,8 @@ from torchair.devices import device_row
 from torchair.fxgraph.edit import copy_graph
 from torchair.ge.graph import Graph
 
+NO_STATIC_KERNELS = "static_kernel_compile has no effect where tensors are dumped: ops run one by one"
+
 
 def of_the_original(gm: fx.GraphModule, stage: Stage) -> Program | None:
     """The graph as AOTAutograd left it, writing what its calls compute; None where only a summary was
@@ -26,6 +28,10 @@ def of_the_original(gm: fx.GraphModule, stage: Stage) -> Program | None:
     """
     settings, asked = stage.settings, stage.settings.debug
     logger.warning("%s runs as it is, op by op: a dump or a summary was asked for", stage.name)
+    if settings.captures and settings.static_kernels:
+        stage.degradations.add(NO_STATIC_KERNELS)
+    if not settings.dumps_original and (asked.enable_dump or asked.dump_config_path is not None):
+        stage.degradations.add("dump_config has no effect beside debug.data_dump and debug.fx_summary")
     if asked.data_dump is not None:
         folder, kept = rank_folder(asked.data_dump_path or "."), chosen(gm, asked.data_dump_filter)
         return ArrayFiles(gm, folder / stage.name, kept, stage.degradations)

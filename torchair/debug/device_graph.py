@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torchair.capture import Observer
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
 from torchair.debug.deadlock import check_trace
-from torchair.debug.files import FILE_MODE, make_folder
+from torchair.debug.files import FILE_MODE, make_folder, now
 from torchair.devices import device_row
 
 
@@ -44,6 +43,5 @@ class TraceFiles(Observer):
             self.degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")
 
     def _file_name(self) -> str:
-        stamp = datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S%f")
         place = f"rank_{self.device.index or 0}_pid_{os.getpid()}"
-        return f"{self.name}_id_{next(self._ids)}_{place}_ts_{stamp}.json"
+        return f"{self.name}_id_{next(self._ids)}_{place}_ts_{now()}.json"

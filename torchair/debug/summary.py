@@ -44,9 +44,10 @@ class Row:
 
 
 def summary_text(gm: fx.GraphModule) -> str:
-    """The report as csv, with the mark that spreadsheets know UTF-8 by."""
+    """The report as csv, sub-graphs included, with the mark that spreadsheets know UTF-8 by."""
     rows: dict[Any, Row] = {}
-    for node in gm.graph.nodes:
+    parts = [part for part in gm.modules() if isinstance(part, fx.GraphModule)]
+    for node in (node for part in parts for node in part.graph.nodes):
         if node.op == "call_function":
             rows.setdefault(node.target, Row()).add(node)
     text = io.StringIO()

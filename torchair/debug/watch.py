@@ -35,12 +35,14 @@ class Watch:
     captures: bool = False
     degradations: Degradations = field(default_factory=Degradations)
     name: str = ""
+    is_summed: bool = False  # a compile that is tried again has one summary
     call: Call = field(default_factory=Call)
 
     def graph(self, gm: fx.GraphModule) -> None:
         """The FX graph before all passes."""
         self._in_folder(lambda files: files.fx("graph", gm))
-        if self.options.summary is not None and not self.captures:
+        if self.options.summary is not None and not self.captures and not self.is_summed:
+            self.is_summed = True
             with Told(self.degradations, "a summary of operators"):
                 folder = make_folder(Path(self.options.summary_path or "."))
                 write_text(folder / stamped("summary", self.options.summary), summary_text(gm))
