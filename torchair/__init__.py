@@ -1,8 +1,9 @@
 """torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs."""
 
-from torchair import configs, ge, npugraph_ex, ops, tools
+from torchair import configs, debug, ge, npugraph_ex, ops, tools
 from torchair.backend.doors import get_compiler, get_npu_backend, register_names
 from torchair.backend.explain import explain
+from torchair.compare.compare import compare
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core.errors import DegradedWarning
@@ -13,6 +14,7 @@ __all__ = [
     "CompilerConfig",
     "DegradedWarning",
     "configs",
+    "debug",
     "explain",
     "ge",
     "get_compiler",
@@ -25,4 +27,6 @@ __all__ = [
     "tools",
 ]
 
+# The comparison drives the backend, which uses `debug`: so it lives above both, and has its name below.
+setattr(debug, "compare", compare)  # noqa: B010 - no module of that package knows the name
 register_names()

@@ -63,7 +63,7 @@ from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
 from torchair.passes.ge.prune import EFFECTS
-from torchair.passes.run import PassFailed
+from torchair.passes.run import Observer, PassFailed
 
 # A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
 # between kernels, 2.7 us for each layer of an MLP, on every call. Building one takes 11 to 30 s on two cores.
@@ -92,6 +92,7 @@ class Stage:
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
     detours: Detours = field(default_factory=Detours)
     is_raw: bool = False  # the graph looks at memory, not at tensors
+    observe: Observer | None = None  # sees the graph after each pass and stage
 
     @property
     def degradations(self) -> Degradations:
@@ -116,11 +117,13 @@ def compile_fx(
     regenerated: Mapping[int, int] | None = None,
     names: Sequence[str] = (),
     files: PhaseFiles | None = None,
+    observe: Observer | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
     it is. `regenerated` outputs are returned as views of these inputs; `names` are what the user calls the
     inputs of the whole; `files` keep what the passes and the
-    code generator made of it.
+    code generator made of it; `observe` sees the graph as each try begins (`given`), after every pass, and as
+    conversion (`convert`) and lowering (`lower`) leave it.
 
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
@@ -131,6 +134,7 @@ def compile_fx(
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
+        stage.observe = observe
         if not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
         try:
@@ -143,6 +147,7 @@ def compile_fx(
 def compile_stage(gm: fx.GraphModule, stage: Stage, files: PhaseFiles | None = None) -> Runner:
     """One try: one stage, one line."""
     began, settings, context = time.perf_counter(), stage.settings, pass_context(stage)
+    context.show("given", gm)
     if files is not None:
         files.degradations = Degradations(settings.strict)
         files.graph(gm)
@@ -199,7 +204,11 @@ def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.Gra
         return gm
     graph = to_ir(gm, stage, context)
     tell_fallbacks(stage)
-    return None if stage.settings.codegen == "reference" else to_aten(graph, gm, stage)
+    if stage.settings.codegen == "reference":
+        return None
+    lowered = to_aten(graph, gm, stage)
+    context.show("lower", lowered)
+    return lowered
 
 
 def records(policy: Policy, stage: Stage) -> bool:
@@ -220,7 +229,8 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
     def make(gm: fx.GraphModule, inputs: list[Any], static: tuple[int, ...], on_host: bool) -> Program:
         if on_host:
             return build("eager", gm, inputs)
-        return to_program(gm, gm, replace(stage, inputs=inputs, static=static, ge_graph=None))
+        piece = replace(stage, inputs=inputs, static=static, ge_graph=None, observe=None)
+        return to_program(gm, gm, piece)
 
     return Pieces(
         make,
@@ -300,6 +310,7 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         user_pre_pass=settings.user_pre_pass,
         user_post_pass=settings.user_post_pass,
         config=settings.config,
+        observe=stage.observe,
         verify=_verifier if settings.verify else None,
         without=stage.detours.passes,
         degradations=stage.degradations,
@@ -326,6 +337,7 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
         layouts=stage.layouts,
         opaque=stage.detours.nodes,
     )
+    context.show("convert", graph)
     stage.ge_graph = run(GE_PASSES, graph, context)
     return graph
 

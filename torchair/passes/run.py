@@ -73,6 +73,11 @@ class PassContext:
         """Say that the current pass left `node` alone, and why."""
         self.skips.append(Skip(self.current, str(node), reason))
 
+    def show(self, title: str, graph: Any) -> None:
+        """Let the observer see a graph that no pass has made: a stage of the compile."""
+        if self.observe is not None:
+            self.observe(title, graph)
+
 
 class PassFailed(BadPass):
     """One of our own passes raised, or left a graph that is not valid: the graph is spoilt, and can be made
