@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import Any
 
 import torchair.backend.compile  # noqa: F401 - fills the registries as a user's import does
-from docs.emitted import emitted_by_target
 from torchair.configs import reference
+from torchair.convert.emitted import emitted_by_target
 from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 from torchair.core.environment import VARIABLES

@@ -1,11 +1,12 @@
 """torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs."""
 
-from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
+from torchair import configs, debug, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
 from torchair.backend.doors import get_compiler, get_npu_backend, register_names
 from torchair.backend.explain import explain
 from torchair.backend.export import dynamo_export
 from torchair.backend.graph_breaks import break_graphs
 from torchair.backend.hcom import patch_for_hcom
+from torchair.compare.compare import compare
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core.errors import DegradedWarning
@@ -19,6 +20,7 @@ __all__ = [
     "CompilerConfig",
     "DegradedWarning",
     "configs",
+    "debug",
     "dynamo_export",
     "explain",
     "ge",
@@ -40,4 +42,6 @@ __all__ = [
 ]
 
 break_graphs()
+# The comparison drives the backend, which uses `debug`: so it lives above both, and has its name below.
+setattr(debug, "compare", compare)  # noqa: B010 - no module of that package knows the name
 register_names()

@@ -35,9 +35,10 @@ LEVELS: tuple[set[str], ...] = (
     SIBLINGS,
     {"debug"},
     {"backend"},
+    {"compare"},
     DOORS,
     {"sim", "cli"},
-    {"__init__"},
+    {"__init__", "__main__"},
 )
 LEVEL = {part: number for number, level in enumerate(LEVELS) for part in level}
 PRIVATE_TORCH = "torchair.core.torch_private"

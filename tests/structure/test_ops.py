@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import torchair.backend.compile  # noqa: F401  fills the registries as a user's import does
-from docs.emitted import emitted_by_target, emitted_ops
 from tests.convert.harness import check, converted
 from tests.structure.tree import modules, parse
 from torchair import ge
+from torchair.convert.emitted import emitted_by_target, emitted_ops
 from torchair.engine import registry
 from torchair.ge import prototype
 

@@ -67,7 +67,7 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
 from torchair.ge.verify import verify
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
-from torchair.passes.run import PassFailed
+from torchair.passes.run import Observer, PassFailed
 
 # A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
 # between kernels, 2.7 us for each layer of an MLP, on every call. Building one takes 11 to 30 s on two cores.
@@ -88,11 +88,13 @@ def compile_fx(
     regenerated: Mapping[int, int] | None = None,
     names: Sequence[str] = (),
     files: PhaseFiles | None = None,
+    observe: Observer | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
     it is. `regenerated` outputs are returned as views of these inputs; `names` are what the user calls the
     inputs of the whole; `files` keep what the passes and the
-    code generator made of it.
+    code generator made of it; `observe` sees the graph as each try begins (`given`), after every pass, and as
+    conversion (`convert`) and lowering (`lower`) leave it.
 
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
@@ -104,6 +106,7 @@ def compile_fx(
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
+        stage.observe = observe
         if settings.is_untouched or not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
@@ -128,6 +131,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage) -> Runner:
 def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     """Passes, conversion, code, recordings."""
     dumps.choose(stage)
+    stage.show("given", gm)
     context = pass_context(stage)
     # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
     absolute = absolute_inputs(gm)
@@ -216,7 +220,11 @@ def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.Gra
         return gm
     graph = to_ir(gm, stage, context)
     tell_fallbacks(stage)
-    return None if stage.interprets else to_aten(graph, gm, stage)
+    if stage.interprets:
+        return None
+    lowered = to_aten(graph, gm, stage)
+    stage.show("lower", lowered)
+    return lowered
 
 
 def policy_of(stage: Stage) -> Policy:
@@ -249,7 +257,8 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
     def make(gm: fx.GraphModule, inputs: list[Any], static: tuple[int, ...], on_host: bool) -> Program:
         if on_host:
             return build("eager", gm, inputs)
-        return to_program(gm, gm, replace(stage, inputs=inputs, static=static, ge_graph=None))
+        piece = replace(stage, inputs=inputs, static=static, ge_graph=None, observe=None)
+        return to_program(gm, gm, piece)
 
     return Pieces(
         make,
@@ -333,8 +342,8 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         user_pre_pass=settings.user_pre_pass,
         user_post_pass=settings.user_post_pass,
         config=settings.config,
+        observe=observer_of(stage, kind),
         verify=_verifier if settings.verify else None,
-        observe=stage.watch.observe if kind is None else None,
         without=stage.detours.passes,
         named=settings.named_passes,
         order=settings.order,
@@ -342,6 +351,18 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         tallies=stage.tallies,
         degradations=stage.degradations,
     )
+
+
+def observer_of(stage: Stage, kind: str | None) -> Observer | None:
+    """Who sees the graph after each pass: the files of the compile, and who asked for it."""
+    watching = [stage.observe, stage.watch.observe if kind is None else None]
+    observers = [observe for observe in watching if observe is not None]
+
+    def observe_all(title: str, graph: Any) -> None:
+        for observe in observers:
+            observe(title, graph)
+
+    return observe_all if observers else None
 
 
 def _verifier(graph: Any) -> None:
@@ -364,6 +385,7 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
         layouts=stage.layouts,
         opaque=stage.detours.nodes,
     )
+    stage.show("convert", graph)
     stage.watch.ir(ORIGINAL, graph)
     stage.ge_graph = run(GE_PASSES, graph, context)
     stage.watch.ir(OPTIMIZED, graph)

@@ -66,7 +66,18 @@ def why_fails(target: Any, case: Support, *, codegen: str = "eager", dynamic: bo
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _run_case(target: Any, case: Support, codegen: str, dynamic: bool) -> str:
+@dataclass(frozen=True)
+class Called:
+    """One case: the call alone in a graph, its tensors, and what eager gives."""
+
+    op: Any
+    gm: fx.GraphModule
+    tensors: list[torch.Tensor]
+    expected: list[Any]
+
+
+def called(target: Any, case: Support) -> Called:
+    """Make the inputs of a case and run it in eager."""
     torch.manual_seed(SEED)
     flat, structure = tree_flatten((list(case.args), dict(case.kwargs)))
     made = [item.make() if isinstance(item, TypedTensor) else item for item in flat]
@@ -78,19 +89,23 @@ def _run_case(target: Any, case: Support, codegen: str, dynamic: bool) -> str:
         expected = call(*args, **kwargs)
     gm = _graph_of(call, made, structure, expected)
     tensors = [item for item in made if isinstance(item, torch.Tensor)]
+    return Called(call, gm, tensors, list(expected) if isinstance(expected, list | tuple) else [expected])
+
+
+def _run_case(target: Any, case: Support, codegen: str, dynamic: bool) -> str:
+    made = called(target, case)
     config = CompilerConfig()
     config.engine_config.codegen = codegen
     with warnings.catch_warnings():
         # What is not converted is the answer of the test.
         warnings.simplefilter("ignore", DegradedWarning)
-        runner = compile_fx(gm, _symbolic(tensors) if dynamic else tensors, settle(config))
+        runner = compile_fx(made.gm, _symbolic(made.tensors) if dynamic else made.tensors, settle(config))
     report = runner.conversion
-    others = [reason for reason in (*report.fallbacks, *report.decomposed) if reason.op == str(call)]
+    others = [reason for reason in (*report.fallbacks, *report.decomposed) if reason.op == str(made.op)]
     if others:
         return f"it was not converted: {others[0].why}"
     torch.manual_seed(SEED)
-    results = runner([tensor.clone() for tensor in tensors])
-    return _difference(results, list(expected) if isinstance(expected, list | tuple) else [expected])
+    return difference(runner([tensor.clone() for tensor in made.tensors]), made.expected)
 
 
 def _fresh(item: Any) -> Any:
@@ -121,7 +136,7 @@ def _symbolic(tensors: Sequence[torch.Tensor]) -> list[Any]:
     return [fake_mode.from_tensor(tensor) for tensor in tensors]
 
 
-def _difference(results: Sequence[Any], expected: Sequence[Any]) -> str:
+def difference(results: Sequence[Any], expected: Sequence[Any]) -> str:
     """The first difference in words: number, type, dtype, shape, values."""
     if len(results) != len(expected):
         return f"{len(results)} results, eager gives {len(expected)}"

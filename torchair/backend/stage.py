@@ -17,6 +17,7 @@ from torchair.debug.watch import Watch
 from torchair.fxgraph.layout import Layout
 from torchair.ge.graph import Graph
 from torchair.passes import Tally
+from torchair.passes.run import Observer
 
 
 @dataclass
@@ -41,12 +42,18 @@ class Stage:
     is_raw: bool = False  # the graph looks at memory, not at tensors
     watch: Watch = field(default_factory=Watch)
     tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
+    observe: Observer | None = None  # sees the graph after each pass and stage
     plan: DumpPlan | None = None  # which ops of the IR are dumped, if any are
 
     @property
     def degradations(self) -> Degradations:
         """Where to tell what is less than promised."""
         return self.detours.degradations
+
+    def show(self, title: str, graph: Any) -> None:
+        """Let who observes see a graph that no pass has made."""
+        if self.observe is not None:
+            self.observe(title, graph)
 
     @property
     def uses_ir(self) -> bool:

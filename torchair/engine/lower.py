@@ -321,6 +321,7 @@ def _copy(state: Lowering, node: fx.Node, mapped: Mapping[fx.Node, Any], op: Op,
     """One traced node in the graph under construction; repeats take over its value where they can."""
     made = state.graph.node_copy(node, lambda old: mapped[old])
     made.meta = {key: node.meta[key] for key in ("val", "unbacked_bindings") if key in node.meta}
+    made.meta["ge_op"] = op.name
     if op.origin is not None:
         made.meta["stack_trace"] = op.origin.trace
     if not first_time:

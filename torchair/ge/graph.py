@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -317,6 +317,31 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.name}: {len(self.ops)} ops)"
+
+
+def copy_graph(graph: Graph) -> Graph:
+    """The same graph in new ops and tensors; attributes, metas and sub-graphs are shared, not copied."""
+    made = Graph(graph.name)
+    tensors: dict[Tensor, Tensor] = {}
+    for op in graph.ops:
+        twin = made.by_name[op.name] = Op(op.name, op.type)
+        twin.attrs, twin.objects, twin.subgraphs = dict(op.attrs), dict(op.objects), list(op.subgraphs)
+        twin.origin, twin.rest = op.origin, op.rest
+        for tensor in op.outputs:
+            tensors[tensor] = Tensor(twin, tensor.index, tensor.desc.name)
+            tensors[tensor].desc, tensors[tensor].meta = tensor.desc, tensor.meta
+            twin.outputs.append(tensors[tensor])
+        made.ops.append(twin)
+    for op, twin in zip(graph.ops, made.ops, strict=True):
+        twin.slots = [Slot(slot.desc, slot.tensor and tensors[slot.tensor]) for slot in op.slots]
+        twin.after = [made.by_name[before.name] for before in op.after]
+    made.attrs, made.feeds, made.subgraphs = dict(graph.attrs), dict(graph.feeds), graph.subgraphs
+    made.results = [
+        result if isinstance(result, ConstantResult) else replace(result, tensor=tensors[result.tensor])
+        for result in graph.results
+    ]
+    made.rest, made.model_rest = graph.rest, graph.model_rest
+    return made
 
 
 @dataclass(frozen=True)

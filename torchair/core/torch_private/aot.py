@@ -5,17 +5,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import inspect
 import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
+from types import CodeType
+from typing import Any
 
 import torch
 from torch import fx
+from torch._C._dynamo import eval_frame
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import convert_frame, pgo
 from torch._dynamo import reset as reset_dynamo
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends import registry as backends
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
@@ -30,9 +41,11 @@ __all__ = [
     "aot_autograd",
     "argument_names",
     "backend_names",
+    "compile_apart",
     "default_partition",
     "dynamo_counters",
     "dynamo_utils",
+    "isolated_dynamo",
     "regenerated_outputs",
     "register_backend",
     "reset_dynamo",
@@ -107,3 +120,55 @@ def written_by_plain_call(count: int) -> tuple[int, ...] | None:
         any(type(meta) is SubclassCreationMeta for meta in metas),
     )
     return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
+
+
+@contextlib.contextmanager
+def isolated_dynamo(backend: Callable[..., Any]) -> Iterator[None]:
+    """What is compiled inside with this backend is forgotten afterwards, and nothing else is: neither what
+    others compiled before, nor which sizes Dynamo has seen, nor its counters. On code that others have
+    compiled, too, entries stay that never match.
+    """
+    sizes, counters = pgo._CODE_STATE, copy.deepcopy(dict(dynamo_counters))
+    pgo._CODE_STATE = defaultdict(pgo.CodeState)
+    try:
+        # Entries that others have left count, too.
+        with dynamo_config.patch(recompile_limit=MANY, accumulated_recompile_limit=MANY):
+            yield
+    finally:
+        pgo._CODE_STATE = sizes
+        dynamo_counters.clear()
+        dynamo_counters.update(counters)
+        for seen in list(convert_frame.input_codes.seen):
+            code = seen()
+            if code is not None:
+                _forget(code, backend)
+
+
+MANY = 1 << 20
+
+
+def compile_apart(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`torch.compile`, in a cache of its own where this torch has such."""
+    has_own = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    apart: dict[str, Any] = options | ({"isolate_recompiles": True} if has_own else {})
+    return torch.compile(function, **apart)
+
+
+def _forget(code: CodeType, backend: Callable[..., Any]) -> None:
+    """Drop the entries of a backend. Dynamo marks single entries as dead, and frees them all at once."""
+    for entry in eval_frame._debug_get_cache_entry_list(code):
+        if _innermost(entry.backend) is backend:
+            state: Any = entry.guard_manager.extra_state
+            state.invalidate(entry, DeletedGuardManagerWrapper("it was compared"))
+    left = eval_frame._debug_get_cache_entry_list(code)
+    if left and all(isinstance(entry.guard_manager, DeletedGuardManagerWrapper) for entry in left):
+        eval_frame.reset_code(code)
+
+
+def _innermost(backend: Any) -> Any:
+    """The user's function, without what Dynamo puts around it."""
+    while True:
+        inner = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(backend, "compiler_fn", None)
+        if inner is None:
+            return backend
+        backend = inner

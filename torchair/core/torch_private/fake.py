@@ -31,7 +31,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -59,6 +59,8 @@ __all__ = [
     "symbol_facts",
     "sympy_interp",
     "tree_flatten",
+    "tree_leaves",
+    "tree_map",
     "tree_unflatten",
     "unclaimed_symbols",
     "with_shape_env",

@@ -1,4 +1,6 @@
-"""Which GE ops a converter can emit, read off the function itself: for the ops page and its test."""
+"""Which GE ops a converter can emit, read off the function itself: for the ops page, and for who asks whose
+kernels a converter counts on.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,359 @@
+"""`compare` on models that are right, what it leaves untouched, and faults of other kinds than one op."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+import torchair
+from tests.capture.simulated import SimulatedDevice, SimulatedGraph
+from tests.compare import faults
+from tests.compare.faults import cnn, converter, llama, more_op
+from tests.slow import slow
+from torchair.compare.compare import compare
+from torchair.compare.numbers import DEFAULTS, measure, tolerances_of
+from torchair.compare.report import Comparison
+from torchair.core.errors import BadOption, BadOptionType, NotPossible
+
+aten = torch.ops.aten
+
+
+def config_of(mode: str = "max-autotune", codegen: str = "auto") -> torchair.CompilerConfig:
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    config.engine_config.codegen = codegen
+    return config
+
+
+def kinds(found: Comparison) -> list[str]:
+    return list(dict.fromkeys(row.kind for row in found.stages))
+
+
+@pytest.mark.parametrize("make", [cnn, slow(llama)])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_a_model_that_is_right(make: Callable[[], Any], mode: str) -> None:
+    model, inputs = make()
+    found = compare(model, config=config_of(mode), **inputs)
+    assert found.ok, str(found)
+    assert found.first is None
+    assert found.script == ""
+    assert "equal" in str(found)
+    graph_mode = ["trace", "FX pass", "conversion", "GE pass", "lowering", "compiled", "replayed"]
+    assert kinds(found) == (
+        graph_mode if mode == "max-autotune" else ["trace", "FX pass", "compiled", "replayed"]
+    )
+    assert found.stages[0].stage == "traced by Dynamo"
+    assert found.stages[-1].stage == "compiled, as a whole"
+
+
+@pytest.mark.parametrize("codegen", ["eager", "reference"])
+def test_other_code_generators(codegen: str) -> None:
+    found = compare(lambda x: (x @ x.t()).softmax(-1), torch.randn(4, 4), config=config_of(codegen=codegen))
+    assert found.ok, str(found)
+    assert f"compiled by {codegen}" in [row.stage for row in found.stages]
+
+
+class Counting(nn.Module):
+    """Writes a buffer and an argument, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("total", torch.zeros(4))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        self.total += x.sum(0)
+        cache[1:].mul_(2)
+        return nn.functional.dropout(self.linear(x), 0.5) + cache.sum()
+
+
+def test_nothing_of_the_users_changes() -> None:
+    model, x, cache = Counting(), torch.randn(3, 4), torch.arange(8.0).reshape(4, 2)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    with torch.no_grad():
+        compiled(x.clone(), cache.clone())
+    before = copy.deepcopy((model.state_dict(), x, cache))
+    versions = [tensor._version for tensor in (x, cache, *model.state_dict().values())]
+    state, frames, counters = (
+        torch.get_rng_state(),
+        counter.frame_count,
+        copy.deepcopy(torch._dynamo.utils.counters),
+    )
+    found = compare(model, x, cache)
+    assert found.ok, str(found)
+    torch.testing.assert_close((model.state_dict(), x, cache), before, rtol=0, atol=0)
+    assert [tensor._version for tensor in (x, cache, *model.state_dict().values())] == versions
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch._dynamo.utils.counters == counters
+    with torch.no_grad():
+        compiled(x.clone(), cache.clone())
+    assert counter.frame_count == frames, "what the user had compiled is still there"
+
+
+def test_nothing_is_left_in_dynamos_caches() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    for size in range(2, 14):  # more often than Dynamo compiles one function
+        found = compare(broken, torch.randn(size), config=config_of(codegen="eager"))
+        assert found.ok
+        assert len({row.graph for row in found.stages}) == 3, "the model and two graphs, of one size each"
+    entries = torch._dynamo.eval_frame._debug_get_cache_entry_list(broken.__code__)
+    assert not entries
+
+
+def test_what_a_function_reaches_is_put_back() -> None:
+    state = torch.zeros(3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        state.add_(x)
+        return state * 2
+
+    assert compare(step, torch.ones(3), config=config_of(codegen="eager")).ok
+    assert torch.equal(state, torch.zeros(3))
+
+
+def test_the_second_of_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.exp().cos()
+
+    converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
+    found = compare(model, torch.randn(5), config=config_of(codegen="eager"))
+    assert found.first is not None
+    assert (found.first.node, found.first.culprit.name) == ("exp", "aten.exp.default")
+    assert found.first.graph != found.stages[1].graph
+    assert "y.exp().cos()" in found.first.source
+
+
+def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = cnn()
+    found = compare(model, config=config_of(codegen="eager"), backward=True, **inputs)
+    assert found.ok, str(found)
+    assert len({row.graph for row in found.stages}) == 3, "the model, forward and backward"
+    # Wrong in backward alone.
+    converter(aten.threshold_backward.default, lambda right, *args: more_op(right(*args)))(monkeypatch)
+    assert compare(model, config=config_of(codegen="eager"), **inputs).ok
+    wrong = compare(model, config=config_of(codegen="eager"), backward=True, **inputs).first
+    assert wrong is not None
+    assert (wrong.node, wrong.culprit.name) == ("threshold_backward", "aten.threshold_backward.default")
+
+
+def test_nothing_to_differentiate() -> None:
+    with pytest.raises(NotPossible, match="nothing to differentiate"):
+        compare(torch.sin, torch.randn(3), backward=True)
+
+
+def test_training_with_dropout_and_batch_norm() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU()).train()
+    found = compare(model, torch.randn(8, 6), backward=True)
+    assert found.ok, str(found)
+
+
+def test_symbolic_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x.reshape(x.shape[1], -1).softmax(-1) * x.shape[0]).flatten()[: x.shape[0]]
+
+    found = compare(model, torch.randn(3, 5), dynamic=True, config=config_of(codegen="eager"))
+    assert found.ok, str(found)
+    faults.kernel("SoftmaxV2", faults.more)(monkeypatch)
+    wrong = compare(model, torch.randn(3, 5), dynamic=True, config=config_of(codegen="eager")).first
+    assert wrong is not None
+    assert (wrong.culprit.kind, wrong.culprit.name, wrong.node) == ("kernel", "SoftmaxV2", "_softmax")
+
+
+def test_an_error_that_later_ops_hide(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * 1e-9 + x).relu()
+
+    converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
+    x = torch.rand(6)
+    assert compare(model, x, config=config_of(codegen="eager")).ok
+    found = compare(model, x, config=config_of(codegen="eager"), every_node=True)
+    assert found.first is not None
+    assert found.first.node == "exp"
+
+
+def test_a_write_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        cache.mul_(2)
+        return x + 1
+
+    def lose_writes(gm: Any, ctx: Any) -> int:
+        found = gm.graph.find_nodes(op="call_function", target=aten.copy_.default)
+        for node in found:
+            node.replace_all_uses_with(node.args[1])
+            gm.graph.erase_node(node)
+        return len(found)
+
+    faults.added_pass("FX_PASSES", lose_writes)(monkeypatch)
+    found = compare(model, torch.ones(2), torch.ones(2), config=config_of("npugraph_ex")).first
+    assert found is not None
+    assert (found.culprit.name, found.op) == ("lose_writes", "aten.copy_.default")
+
+
+def test_a_part_of_what_was_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`aten.frac` has no converter; `sub`, one of its parts, has."""
+    model = torch.special.entr
+    right = compare(model, torch.rand(5) + 0.5, config=config_of(codegen="eager"))
+    assert right.ok
+    converter(aten.log.default, lambda right, x: more_op(right(x)))(monkeypatch)
+    found = compare(model, torch.rand(5) + 0.5, config=config_of(codegen="eager")).first
+    assert found is not None
+    assert found.culprit.kind == "converter"
+
+
+class TestDouble:
+    """Who is wrong, eager or the compiled model?"""
+
+    def test_eager(self) -> None:
+        """In half precision eager rounds after every op, the compiled code does not."""
+
+        def model(x: torch.Tensor) -> torch.Tensor:
+            return ((x * x + 1000.0) - 1000.0) * 3
+
+        x = torch.linspace(0.1, 1, 64).half()
+        found = compare(model, x, against="float64")
+        assert found.ok, str(found)
+        assert any("eager itself leaves tolerance at sub" in note for note in found.notes)
+        compiled = next(row for row in found.stages if row.kind == "compiled")
+        assert compiled.eager is not None
+        assert compiled.errors.max_absolute < compiled.eager.max_absolute / 10
+        assert not compare(model, x).ok, "against eager the right one is blamed"
+
+    def test_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
+        found = compare(lambda x: x.exp().sum(-1), torch.rand(3, 4), against="float64")
+        assert found.first is not None
+        assert found.first.node == "exp"
+        assert found.first.eager is not None
+        assert found.first.eager.ok
+        assert not found.notes
+        assert "eager's" in str(found)
+
+    def test_a_model(self) -> None:
+        model, inputs = cnn()
+        assert compare(model, against="float64", config=config_of(codegen="eager"), **inputs).ok
+
+
+class TestRecordings:
+    """On a device with graphs: what a recording keeps from an earlier call."""
+
+    def model(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (x * 2).relu() * scale
+
+    def inputs(self) -> list[torch.Tensor]:
+        return [torch.randn(8), torch.rand(8)]
+
+    def test_right(self, row: SimulatedDevice) -> None:
+        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex"))
+        assert found.ok, str(found)
+        assert row.replays > 2
+
+    def test_a_stale_input(self, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+        replay = SimulatedGraph.replay
+
+        def lazy(graph: SimulatedGraph) -> None:
+            """The first copy at the head of a graph is made once."""
+            if getattr(graph, "done", False):
+                graph.copies[0][2] = 0
+            graph.done = True
+            replay(graph)
+
+        monkeypatch.setattr(SimulatedGraph, "replay", lazy)
+        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex"))
+        assert found.first is not None, str(found)
+        assert (found.first.kind, found.first.culprit.kind) == ("replayed", "recording")
+        assert found.first.culprit.name == "input x"
+        assert "call 1" in found.first.culprit.why
+
+
+class TestNumbers:
+    def test_ulp(self) -> None:
+        one = torch.tensor([1.0, 1.0])
+        next_one = torch.nextafter(one, torch.tensor(2.0))
+        errors = measure(next_one, one, DEFAULTS)
+        assert errors.ulp == 1
+        assert errors.max_absolute == torch.finfo(torch.float32).eps
+        assert errors.ok
+
+    def test_the_worst_element(self) -> None:
+        want = torch.ones(2, 3)
+        got = want.clone()
+        got[1, 2] = 2
+        errors = measure(got, want, DEFAULTS)
+        assert (errors.at, errors.differing, errors.elements) == ((1, 2), 1, 6)
+        assert not errors.ok
+        assert errors.max_relative == 1
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_what_is_no_number(self, value: float) -> None:
+        one, other = torch.tensor([1.0, value]), torch.tensor([1.0, 2.0])
+        assert measure(one, one.clone(), DEFAULTS).ok
+        assert not measure(other, one, DEFAULTS).ok
+        assert not measure(one, other, DEFAULTS).ok
+
+    def test_integers_are_exact(self) -> None:
+        assert not measure(torch.tensor([10**9 + 1]), torch.tensor([10**9]), DEFAULTS).ok
+
+    def test_other_shapes_and_dtypes(self) -> None:
+        assert "float32[2], should be float32[3]" in measure(torch.ones(2), torch.ones(3), DEFAULTS).text
+        assert "float64[2]" in measure(torch.ones(2).double(), torch.ones(2), DEFAULTS).text
+
+    def test_cancellation_is_allowed(self) -> None:
+        want = torch.tensor([1000.0, 1e-6])
+        assert measure(torch.tensor([1000.0, 2e-6 + 1e-5]), want, DEFAULTS).ok
+
+    def test_tolerances(self) -> None:
+        model, x = torch.sin, torch.randn(4)
+        assert tolerances_of((1e-2, 1e-3))[torch.float16] == (1e-2, 1e-3)
+        assert tolerances_of({torch.float32: (1e-2, 1e-3)})[torch.float16] == DEFAULTS[torch.float16]
+        for wrong in ((1e-2,), (-1, 0), "ab", {torch.float32: 1}):
+            with pytest.raises(BadOption, match="no pair"):
+                compare(model, x, tolerances=wrong)  # type: ignore[arg-type]
+        with pytest.raises(BadOptionType, match="by dtype"):
+            compare(model, x, tolerances={"float32": (1, 1)})  # type: ignore[dict-item]
+
+
+def test_misuse() -> None:
+    with pytest.raises(BadOption, match="against='numpy' is nothing to compare with"):
+        compare(torch.sin, torch.randn(3), against="numpy")
+    with pytest.raises(NotPossible, match="nothing to compile"):
+        compare(torch.compiler.disable(torch.sin), torch.randn(3))
+
+
+def test_the_public_name() -> None:
+    assert torchair.debug.compare is compare
+
+
+def test_generated_code_that_reads_what_it_has_overwritten() -> None:
+    """Inductor shifts a cache in place and reads elements that it has written already. Nothing is put in."""
+
+    def model(cache: torch.Tensor) -> torch.Tensor:
+        cache[1:].copy_(cache[:-1].clone())
+        return cache.sum()
+
+    cache = torch.arange(8.0).reshape(4, 2)
+    compiled = torch.compile(model, backend="inductor")
+    ours, theirs = cache.clone(), cache.clone()
+    model(ours), compiled(theirs)
+    found = compare(model, cache, config=config_of(codegen="inductor"))
+    if found.ok:
+        assert torch.equal(ours, theirs), "Inductor does so here, and it was not found"
+        return
+    assert found.first is not None
+    assert found.first.culprit.kind == "generated code"
+    assert found.first.op == "aten.copy_.default"
+    assert "slice_scatter" in found.first.culprit.why

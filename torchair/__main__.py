@@ -1,0 +1,36 @@
+"""`python -m torchair COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+from torchair.cli import compare
+from torchair.core.errors import AirError
+
+COMMANDS = {"compare": (compare, "find out where wrong numbers come from")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 2 for a command that failed."""
+    parser = argparse.ArgumentParser(prog="python -m torchair", description="Commands around torchair.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        module.declare(command)
+        command.set_defaults(run=module.run)
+    given = parser.parse_args(arguments)
+    try:
+        return given.run(given)
+    except AirError as error:
+        print(error, file=sys.stderr)
+    except Exception:
+        # The user's own script or model: 1 would say that it was compared.
+        traceback.print_exc()
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""`python -m torchair compare script.py:function`: where do wrong numbers come from?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchair.compare.compare import AGAINST, compare
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.configs.option import ALL_MODES
+from torchair.core.errors import BadCall, BadPath
+
+DESCRIPTION = """Runs a model eagerly and through every stage of its compile, and names the first stage, node
+and culprit that give other numbers. The exit status is 0 when all stages are equal, 1 when one differs, 2
+when the comparison cannot be made."""
+EXPECTED = (
+    "a function that returns (model, args) or (model, args, kwargs): args a tuple, a dict or one tensor"
+)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.description = DESCRIPTION
+    parser.add_argument("function", metavar="SCRIPT.py:FUNCTION", help=EXPECTED)
+    parser.add_argument("--against", choices=AGAINST, default="eager", help="what is taken as right")
+    parser.add_argument("--mode", choices=ALL_MODES, help="the mode to compile in, graph mode if not given")
+    parser.add_argument("--codegen", help="the code generator, as engine_config.codegen takes it")
+    parser.add_argument(
+        "--tolerance", nargs=2, type=float, metavar=("RELATIVE", "ABSOLUTE"), help="for all floats"
+    )
+    parser.add_argument("--backward", action="store_true", help="compare gradients, too")
+    parser.add_argument("--dynamic", action="store_true", help="compile with symbolic sizes")
+    parser.add_argument(
+        "--every-node", action="store_true", help="open up stages whose outputs are right, too"
+    )
+    parser.add_argument("--save", metavar="FILE", help="write the script that reproduces the fault")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Compare; the exit status."""
+    model, args, kwargs = call_of(function_of(given.function)())
+    config = CompilerConfig()
+    if given.mode is not None:
+        config.mode = given.mode
+    if given.codegen is not None:
+        config.engine_config.codegen = given.codegen
+    found = compare(
+        model,
+        *args,
+        config=config,
+        tolerances=None if given.tolerance is None else tuple(given.tolerance),
+        against=given.against,
+        dynamic=True if given.dynamic else None,
+        backward=given.backward,
+        every_node=given.every_node,
+        **kwargs,
+    )
+    print(found)
+    if given.save is not None:
+        print(f"written: {found.save(given.save)}")
+    return int(not found.ok)
+
+
+def function_of(text: str) -> Callable[[], Any]:
+    """The function that `script.py:function` names; the script is imported, not run as a program."""
+    path, _, name = text.rpartition(":")
+    file = Path(path)
+    if not name or file.suffix != ".py":
+        raise BadCall(f"{text!r} does not name a function in a script", next="script.py:function")
+    if not file.is_file():
+        raise BadPath(f"there is no script {path!r}")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    # The script may import its neighbours, and Dynamo looks modules up by name.
+    sys.path.insert(0, str(file.parent.resolve()))
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise BadCall(f"{path} has no function {name!r}", near=", ".join(names), next=EXPECTED)
+    return function
+
+
+def call_of(made: Any) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    """Model, arguments and named arguments of what the function returned."""
+    if not isinstance(made, tuple | list) or len(made) not in (2, 3) or not callable(made[0]):
+        raise BadCall(
+            "the function did not return a model and its arguments", got=repr(made)[:80], next=EXPECTED
+        )
+    model, args = made[:2]
+    kwargs: Mapping[str, Any] = made[2] if len(made) == 3 else {}
+    if isinstance(args, Mapping):
+        args, kwargs = (), {**args, **kwargs}
+    return model, (args,) if isinstance(args, torch.Tensor) else tuple(args), kwargs

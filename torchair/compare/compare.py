@@ -1,0 +1,272 @@
+"""`torchair.debug.compare`: a model in eager and through every stage of its compile, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from torchair.backend.aot import compile_dynamo
+from torchair.backend.settings import Settings, checked, settle
+from torchair.compare.blame import Blame, Culprit
+from torchair.compare.numbers import Errors, Pair, tolerances_of
+from torchair.compare.report import Comparison, Finding, module_of
+from torchair.compare.scene import frozen
+from torchair.compare.script import script_of
+from torchair.compare.stages import Exam, StageRow, Yardstick, exam_of
+from torchair.compare.trail import COMPILED, TRACE
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.configs.freeze import Config
+from torchair.core.errors import BadOption, NotPossible, first_line
+from torchair.core.source import source_of
+from torchair.core.torch_private.aot import compile_apart, isolated_dynamo
+from torchair.core.torch_private.fake import tree_leaves
+
+AGAINST = ("eager", "float64")
+NUMBERS = (torch.Tensor, int, float, complex)
+
+
+def compare(
+    model: Callable[..., Any],
+    *args: Any,
+    config: Config | None = None,
+    tolerances: Pair | Mapping[torch.dtype, Pair] | None = None,
+    against: str = "eager",
+    dynamic: bool | None = None,
+    backward: bool = False,
+    every_node: bool = False,
+    **kwargs: Any,
+) -> Comparison:
+    """Run `model(*args, **kwargs)` eagerly and through every stage of its compile with this config, and say
+    which stage, which node and whose code first gives other numbers.
+
+    `against="float64"` takes the graphs computed in double as the truth, so that it shows whether eager or
+    the compiled model is off. `tolerances` are (relative, absolute), for all floats or by dtype. With
+    `backward=True` the gradients of the sum of all outputs are compared, too; without it nothing is
+    differentiated. With `every_node=True` the stages before code generation are opened up even where their
+    outputs are right: an error that later ops hide is found, too. Model, arguments, random state and Dynamo's
+    caches are left as they are: all runs are on copies.
+    """
+    if against not in AGAINST:
+        raise BadOption(f"against={against!r} is nothing to compare with", near=", ".join(AGAINST))
+    settings = settle(checked(CompilerConfig() if config is None else config))
+    session = Session(settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node))
+    call = Call(model, args, kwargs, backward)
+    with _untouched(), isolated_dynamo(session.backend):
+        found = session.run(call, dynamic)
+    found.against = against
+    if found.first is not None and session.wrong is not None:
+        with _untouched():
+            found.script = script_of(session.wrong, dynamic=dynamic)
+    return found
+
+
+@contextlib.contextmanager
+def _untouched() -> Iterator[None]:
+    """Random states are afterwards as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A model and its arguments, to be called on copies again and again."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    backward: bool
+
+    def copy(self) -> Call:
+        """Copies of everything; what shares memory shares it again."""
+        memo: dict[int, Any] = {}
+        for value in tree_leaves((self.args, self.kwargs)):
+            # What an op computed with gradients cannot be copied with its history, and need not be.
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
+        try:
+            model, args, kwargs = copy.deepcopy((self.model, self.args, self.kwargs), memo)
+        except Exception as error:
+            raise NotPossible(
+                f"the model or an argument cannot be copied: {type(error).__name__}: {first_line(error)}",
+                next="compare works on copies: give it what copy.deepcopy can copy",
+            ) from error
+        return Call(model, args, kwargs, self.backward)
+
+    def run(self, run: Callable[..., Any]) -> list[Any]:
+        """All numbers that a caller sees: results, gradients, the arguments and buffers afterwards."""
+        torch.manual_seed(SEED)
+        if not self.backward:
+            with torch.no_grad():
+                return self._seen(run(self.model, *self.args, **self.kwargs), [])
+        results = run(self.model, *self.args, **self.kwargs)
+        sums = [r.abs().sum() if r.is_complex() else r.sum() for r in tree_leaves(results) if _is_trained(r)]
+        leaves = [leaf for leaf in self.tensors() if leaf.requires_grad]
+        if not sums or not leaves:
+            raise NotPossible(
+                "there is nothing to differentiate",
+                got=f"{len(sums)} results and {len(leaves)} tensors that require gradients",
+                next="leave backward=True out, or give a model in training",
+            )
+        gradients = torch.autograd.grad(torch.stack(sums).sum(), leaves, allow_unused=True)
+        return self._seen(results, [gradient for gradient in gradients if gradient is not None])
+
+    def _seen(self, results: Any, gradients: Sequence[Any]) -> list[Any]:
+        values = [*tree_leaves(results), *gradients, *self.tensors()]
+        return frozen([value for value in values if isinstance(value, NUMBERS)])
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors of arguments and model."""
+        mine = [value for value in tree_leaves((self.args, self.kwargs)) if isinstance(value, torch.Tensor)]
+        owner = getattr(self.model, "__self__", self.model)
+        if isinstance(owner, torch.nn.Module):
+            mine += [*owner.parameters(), *owner.buffers()]
+        return mine
+
+
+SEED = 20240607
+
+
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _call(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What is compiled: Dynamo keeps what it compiled with the code, and the model's own stays clean."""
+    return model(*args, **kwargs)
+
+
+@dataclass
+class Session:
+    """One comparison: the graphs that Dynamo finds, each with all its stages."""
+
+    settings: Settings
+    yardstick: Yardstick
+    exams: list[Exam] = field(default_factory=list[Exam])
+    is_served: bool = False
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=list[tuple[torch.Tensor, torch.Tensor]]
+    )
+    own: set[int] = field(default_factory=set[int])  # tensors of the copies that are run
+    wrong: Exam | None = None
+
+    def __post_init__(self) -> None:
+        # Dynamo asks for a plain function.
+        def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            return compile_dynamo(gm, inputs, self.settings, {}, self._compile)
+
+        self.backend = backend
+
+    def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Exam:
+        exam = exam_of(gm, inputs, settings, self.yardstick, **facts)
+        exam.is_served = self.is_served
+        exam.before = self._keep
+        self.exams.append(exam)
+        return exam
+
+    def _keep(self, args: Sequence[Any]) -> None:
+        """What a function reaches by its closure or by a global is no copy: it is put back afterwards."""
+        known = {id(tensor) for tensor, _ in self.kept}
+        others = [arg for arg in args if isinstance(arg, torch.Tensor) and id(arg) not in self.own]
+        tensors = [arg for arg in others if id(arg) not in known]
+        self.kept += [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+    def _put_back(self) -> None:
+        with torch.no_grad():
+            for tensor, value in self.kept:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+
+    def run(self, call: Call, dynamic: bool | None) -> Comparison:
+        """Traced, with all stages; in eager; and as the user would run it."""
+        # A code object of its own: what Dynamo keeps with it goes with it.
+        entry = FunctionType(_call.__code__.replace(), _call.__globals__, "call")
+        compiled = compile_apart(entry, backend=self.backend, dynamic=dynamic)
+        traced = self._run(call, compiled)
+        if not self.exams:
+            raise NotPossible(
+                "Dynamo found nothing to compile in this model", next="torchair.explain says why"
+            )
+        found = Comparison(stages=[row for exam in self.exams for row in exam.rows])
+        eager = self._run(call, _call)
+        row = self._whole("traced by Dynamo", TRACE, traced, eager)
+        found.stages.insert(0, row)
+        found.first = self._first(found, row)
+        self._note_eager(found)
+        if found.first is None and not self.yardstick.in_double:
+            self.is_served = True
+            for exam in self.exams:
+                exam.is_served = True
+            row = self._whole("compiled, as a whole", COMPILED, self._run(call, compiled), eager)
+            found.stages.append(row)
+            if not row.ok:
+                why = "each graph is right by itself: what AOTAutograd or Dynamo puts around them is not"
+                found.first = Finding("model", row.stage, COMPILED, Culprit("runtime", "", why), row.errors)
+        return found
+
+    def _run(self, call: Call, run: Callable[..., Any]) -> list[Any]:
+        mine = call.copy()
+        self.own = {id(tensor) for tensor in mine.tensors()}
+        try:
+            return mine.run(run)
+        finally:
+            self._put_back()
+
+    def _whole(self, title: str, kind: str, got: Sequence[Any], want: Sequence[Any]) -> StageRow:
+        if len(got) != len(want):
+            errors = Errors(text=f"{len(got)} results, should be {len(want)}")
+        else:
+            errors = self.yardstick.judge(list(got), list(want))
+        return StageRow("model", title, kind, errors)
+
+    def _first(self, found: Comparison, traced: StageRow) -> Finding | None:
+        """The first wrong stage of the first graph that has one; else what tracing did."""
+        for exam in self.exams:
+            if exam.wrong is not None:
+                self.wrong = exam
+                return _finding(*exam.wrong)
+        if traced.ok:
+            return None
+        why = "the traced graphs, run op by op, give something else than the model does"
+        return Finding(
+            "model", traced.stage, TRACE, Culprit(TRACE, "Dynamo or AOTAutograd", why), traced.errors
+        )
+
+    def _note_eager(self, found: Comparison) -> None:
+        for exam in self.exams:
+            blame = exam.eager_blame
+            if blame is not None and blame.node is not None:
+                where = source_of(blame.node)
+                found.notes.append(
+                    f"eager itself leaves tolerance at {blame.node.name} ({blame.op}) {where}: {blame.errors}"
+                )
+
+
+def _finding(row: StageRow, blame: Blame) -> Finding:
+    node = blame.node
+    return Finding(
+        row.graph,
+        row.stage,
+        row.kind,
+        blame.culprit,
+        blame.errors if not blame.errors.ok else row.errors,
+        "" if node is None else node.name,
+        blame.op,
+        module_of(node),
+        "" if node is None else source_of(node),
+        tuple(call.name for call in blame.nodes),
+        row.eager,
+    )

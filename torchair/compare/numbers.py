@@ -1,0 +1,167 @@
+"""How far a value is from what it should be, and how far it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchair.core.errors import BadOption, BadOptionType
+
+Pair = tuple[float, float]
+"""Relative and absolute tolerance."""
+
+DEFAULTS: dict[torch.dtype, Pair] = {
+    torch.float64: (1e-7, 1e-9),
+    torch.complex128: (1e-7, 1e-9),
+    torch.float32: (1e-4, 1e-5),
+    torch.complex64: (1e-4, 1e-5),
+    torch.float16: (5e-3, 1e-3),
+    torch.bfloat16: (3e-2, 1e-2),
+}
+"""What another order of the same sums may cost. Dtypes that are not here (integers, bools) are exact."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The distance between what was computed and what should have been, of one tensor."""
+
+    max_absolute: float = 0.0
+    max_relative: float = 0.0
+    ulp: float = 0.0
+    cosine: float = 1.0
+    excess: float = 0.0  # the worst element's error over what is allowed there: beyond 1 it is wrong
+    differing: int = 0  # elements beyond tolerance
+    elements: int = 0
+    at: tuple[int, ...] = ()  # the worst element
+    text: str = ""  # what differs, where it is not numbers: type, dtype, shape, an exception
+
+    @property
+    def ok(self) -> bool:
+        """Within tolerance?"""
+        return not self.text and self.excess <= 1
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        numbers = f"absolute {self.max_absolute:.3g}, relative {self.max_relative:.3g}, {self.ulp:.3g} ulp"
+        where = f", {self.differing} of {self.elements} beyond tolerance" if self.differing else ""
+        return f"{numbers}, cosine {self.cosine:.6f}{where}"
+
+
+EXACT = Errors()
+
+
+def tolerances_of(given: Pair | Mapping[torch.dtype, Pair] | None) -> dict[torch.dtype, Pair]:
+    """The defaults with what the user gave: a pair for all floats, or pairs by dtype."""
+    if given is None:
+        return dict(DEFAULTS)
+    rows = given if isinstance(given, Mapping) else dict.fromkeys(DEFAULTS, given)
+    for dtype, pair in rows.items():
+        if not isinstance(dtype, torch.dtype):
+            raise BadOptionType(
+                "tolerances are by dtype", got=repr(dtype), next="{torch.float32: (1e-4, 1e-5)}"
+            )
+        if not _is_pair(pair):
+            raise BadOption(
+                f"the tolerance of {dtype} is no pair of numbers that are not negative",
+                got=repr(pair),
+                next="(relative, absolute), such as (1e-4, 1e-5)",
+            )
+    return {**DEFAULTS, **{dtype: (float(pair[0]), float(pair[1])) for dtype, pair in rows.items()}}
+
+
+def _is_pair(pair: Any) -> bool:
+    is_two = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
+    return is_two and all(isinstance(n, int | float) and n >= 0 and math.isfinite(n) for n in pair)
+
+
+@torch.no_grad()
+def measure(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair], *, wider: bool = False) -> Errors:
+    """The errors of one value. `wider`: what it should be was computed in double, and may have other dtypes.
+
+    An element may be off by absolute + relative x (its size + the root mean square of all): where large terms
+    cancel, the error of the sum is that of the terms.
+    """
+    if isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(got) == len(want):
+        pairs = zip(got, want, strict=True)
+        return worst([measure(a, b, tolerances, wider=wider) for a, b in pairs])
+    if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
+        return _plain(got, want, tolerances)
+    same_dtype = got.dtype == want.dtype or (wider and got.is_floating_point() == want.is_floating_point())
+    if got.shape != want.shape or not same_dtype:
+        return Errors(
+            math.inf, math.inf, text=f"{_spec(got)}, should be {_spec(want)}", elements=want.numel()
+        )
+    relative, absolute = tolerances.get(got.dtype, (0.0, 0.0))
+    a, b = _as_double(got), _as_double(want)
+    if not a.numel() or _is_equal(a, b):
+        return Errors(elements=want.numel())
+    return _distance(a, b, relative, absolute, _epsilon(got.dtype))
+
+
+def worst(errors: Sequence[Errors]) -> Errors:
+    """The one that is furthest beyond what is allowed."""
+    return max(errors, key=lambda one: (bool(one.text), one.excess, one.max_absolute), default=EXACT)
+
+
+def _plain(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair]) -> Errors:
+    """Numbers and whatever else is no tensor."""
+    if isinstance(got, float) and isinstance(want, float):
+        return measure(torch.tensor(got).double(), torch.tensor(want).double(), tolerances)
+    is_same = type(got) is type(want) and (got is want or got == want)
+    return EXACT if is_same else Errors(math.inf, math.inf, text=f"{_spec(got)}, should be {_spec(want)}")
+
+
+def _spec(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:60]
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _as_double(tensor: torch.Tensor) -> torch.Tensor:
+    """All values as doubles in the memory of the host."""
+    plain = tensor.detach()
+    plain = plain.dequantize() if plain.is_quantized else plain
+    plain = plain.to_dense() if plain.layout is not torch.strided else plain
+    plain = plain.resolve_conj().resolve_neg().cpu()
+    return torch.view_as_real(plain.to(torch.complex128)) if plain.is_complex() else plain.double()
+
+
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor, relative: float, absolute: float, epsilon: float) -> Errors:
+    same = (a == b) | (a.isnan() & b.isnan())
+    # A NaN or an infinity that is only on one side is as wrong as can be.
+    off = torch.where(same, 0.0, (a - b).abs()).nan_to_num(math.inf, math.inf, math.inf)
+    size = b.abs().nan_to_num(0.0, 0.0, 0.0)
+    allowed = absolute + relative * (size + size.square().mean().sqrt())
+    excess = torch.where(off == 0, 0.0, off / allowed)
+    place = int(excess.argmax())
+    # The mantissa of frexp is in [0.5, 1): the distance to the next number is half as large as epsilon says.
+    step = torch.ldexp(torch.full_like(size, epsilon), torch.frexp(size).exponent - 1)
+    return Errors(
+        float(off.max()),
+        float(torch.where(off == 0, 0.0, off / size).max()),
+        float((off / step.clamp_min(5e-324)).max()) if epsilon else 0.0,
+        _cosine(a, b),
+        float(excess.flatten()[place]),
+        int((excess > 1).sum()),
+        b.numel(),
+        tuple(int(n) for n in torch.unravel_index(torch.tensor(place), b.shape)),
+    )
+
+
+def _cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    a, b = a.flatten(), b.flatten()
+    length = float(a.norm() * b.norm())
+    return float(a @ b) / length if length and math.isfinite(length) else math.nan
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0

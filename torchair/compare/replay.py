@@ -1,0 +1,173 @@
+"""Calls of one runner, one after the other, as a user makes them: what a recording keeps from an earlier call
+shows here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from torchair.capture import Inputs, Role, Runner
+from torchair.compare.blame import Culprit, Judge
+from torchair.compare.numbers import EXACT, Errors, worst
+from torchair.compare.scene import Scene, copies, frozen, set_random_state
+from torchair.core.errors import first_line
+
+RECORDING = "recording"
+KEPT = (Role.PARAMETER, Role.MUTATED, Role.PASSED)
+"""Inputs that a recording uses where they are: they stay where they are, and get other values."""
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+CALLS = 3  # beyond those that a runner waits before it records
+
+
+def play(runner: Runner, right: Call, scenes: Sequence[Scene], judge: Judge) -> tuple[Errors, Culprit | None]:
+    """Call the runner until it replays, with the arguments of these scenes in turn, in other memory each
+    time. `right` is what a call should give.
+    """
+    player = Player(runner, right, scenes[0], judge)
+    found: list[Errors] = []
+    for number in range(runner.strategy.policy.patience + CALLS):
+        errors, culprit = player.call(scenes[number % len(scenes)].args)
+        if culprit is not None:
+            return errors, culprit
+        found.append(errors)
+    return worst(found), None
+
+
+def other_inputs(runner: Runner, eager: Call, scene: Scene) -> list[Any]:
+    """Other arguments of the same kind: the elements of each input in reverse. Integers are indices and
+    lengths, so they are turned only where eager, which checks them on the CPU, accepts it.
+    """
+    plain = runner.strategy.inputs.having(Role.PLAIN, Role.ALIAS, Role.MUTATED)
+
+    def turned(takes: Callable[[torch.Tensor], bool]) -> list[Any]:
+        pairs = enumerate(scene.args)
+        return [
+            _turned(a) if i in plain and isinstance(a, torch.Tensor) and takes(a) else a for i, a in pairs
+        ]
+
+    everything = turned(lambda arg: arg.device.type == "cpu" or arg.is_floating_point())
+    if not scene.run(eager, everything).error:
+        return everything
+    floats = turned(torch.Tensor.is_floating_point)
+    return scene.args if scene.run(eager, floats).error else floats
+
+
+@dataclass
+class Player:
+    """Calls one after the other: for each the arguments, what is held of it, and what that should be."""
+
+    runner: Runner
+    eager: Call
+    scene: Scene
+    judge: Judge
+    args: list[list[Any]] = field(default_factory=list[list[Any]])
+    held: list[list[Any]] = field(default_factory=list[list[Any]])
+    wanted: list[list[Any]] = field(default_factory=list[list[Any]])
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the runner knows of its inputs."""
+        return self.runner.strategy.inputs
+
+    @cached_property
+    def kept(self) -> dict[int, Any]:
+        """The arguments that stay where they are; all, where arguments share memory."""
+        mine = copies(self.scene.args)
+        tensors = [arg for arg in mine if isinstance(arg, torch.Tensor) and arg.numel()]
+        is_shared = len({arg.untyped_storage().data_ptr() for arg in tensors}) < len(tensors)
+        places = range(len(mine)) if is_shared else self.inputs.having(*KEPT)
+        return {place: mine[place] for place in places if place < len(mine)}
+
+    def call(self, values: Sequence[Any]) -> tuple[Errors, Culprit | None]:
+        """One more call; who is to blame if it is wrong, or spoils the outputs of an earlier one."""
+        wanted, args = self.scene.run(self.eager, values), self._arguments(values)
+        set_random_state(self.scene.random)
+        number = len(self.args) + 1
+        try:
+            with torch.no_grad():
+                outputs = list(self.runner(list(args)))
+        except Exception as error:
+            what = f"{type(error).__name__}: {first_line(error)}"
+            return Errors(text=what), Culprit(RECORDING, f"call {number}", what)
+        written = [place for place in range(len(args)) if self.inputs.roles[place] is not Role.PARAMETER]
+        self.args.append(copies(values))
+        self.wanted.append([*wanted.outputs, *(wanted.args[place] for place in written)])
+        self.held.append([*outputs, *(args[place] for place in written)])
+        errors = self.judge(self.held[-1], self.wanted[-1])
+        if not errors.ok:
+            return errors, self._hypothesis(len(outputs))
+        spoilt, culprit = self._overwritten(len(outputs))
+        return (errors, None) if culprit is None else (spoilt, culprit)
+
+    def _arguments(self, values: Sequence[Any]) -> list[Any]:
+        """New memory for all but what stays where it is, which gets new values."""
+        args = copies(values)
+        for place, tensor in self.kept.items():
+            if isinstance(tensor, torch.Tensor) and tensor.numel() and 0 not in tensor.stride():
+                tensor.copy_(args[place])
+            args[place] = tensor
+        return args
+
+    def _overwritten(self, count: int) -> tuple[Errors, Culprit | None]:
+        """Outputs of earlier calls, which the caller still holds, are as they were."""
+        now = len(self.args)
+        for number, (held, wanted) in enumerate(zip(self.held[:-1], self.wanted[:-1], strict=True)):
+            for place in range(count):
+                errors = self.judge(held[place], wanted[place])
+                if not errors.ok:
+                    why = f"the caller still holds it from call {number + 1}, and it changed in call {now}"
+                    return errors, Culprit(RECORDING, f"output {place}", why)
+        return EXACT, None
+
+    def _hypothesis(self, count: int) -> Culprit:
+        """What would explain the outputs of the last call: an input that is still an earlier call's, or its
+        random numbers.
+        """
+        number, got = len(self.args), self.held[-1][:count]
+        if number == 1:
+            return Culprit(RECORDING, "call 1", "the program is right by itself, and wrong behind the runner")
+        for place, earlier, args in self._stale():
+            outcome = self.scene.run(self.eager, args)
+            if not outcome.error and self.judge(got, outcome.outputs).ok:
+                why = f"the outputs of call {number} are right for the value that it had in call {earlier}"
+                role = self.inputs.roles[place].value
+                return Culprit(RECORDING, f"input {self.inputs.title(place)}", f"{why} (role: {role})")
+        if self.inputs.random and self._continues(got):
+            return Culprit(
+                RECORDING, "random state", f"call {number} does not begin with the generator's state"
+            )
+        return Culprit(RECORDING, f"call {number}", "the program is right, and wrong when it is called again")
+
+    def _stale(self) -> Iterator[tuple[int, int, list[Any]]]:
+        """Arguments of the last call, each with one input that is an earlier call's."""
+        last = self.args[-1]
+        for earlier, args in enumerate(self.args[:-1]):
+            for place, (new, old) in enumerate(zip(last, args, strict=True)):
+                if isinstance(new, torch.Tensor) and not torch.equal(new, old):
+                    yield place, earlier + 1, [*last[:place], old, *last[place + 1 :]]
+
+    def _continues(self, got: Sequence[Any]) -> bool:
+        """Are the outputs right for random numbers that were drawn, or come, in another call?"""
+        set_random_state(self.scene.random)
+        for _ in range(len(self.args) + 1):
+            with torch.no_grad():
+                outputs = frozen(list(self.eager(copies(self.args[-1]))))
+            if self.judge(got, outputs).ok:
+                return True
+        return False
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements in reverse, with the same strides."""
+    made = copies([tensor])[0]
+    if tensor.layout is torch.strided and tensor.numel() and 0 not in tensor.stride():
+        made.copy_(tensor.flatten().flip(0).reshape(tensor.shape))
+    return made
