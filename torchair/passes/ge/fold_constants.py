@@ -77,12 +77,16 @@ def _fits(op: Op) -> bool:
 
 def _bytes(op: Op) -> float:
     """How large its results are; of what is no plain tensor of known size, beyond all bounds."""
-    made = [tensor.meta for tensor in op.outputs if not isinstance(tensor.meta, Host)]
-    if not all(isinstance(value, torch.Tensor) and value.layout is torch.strided for value in made):
-        return float("inf")
-    if any(is_symbol(size) for value in made for size in value.shape):
-        return float("inf")
-    return sum(value.numel() * value.element_size() for value in made)
+    total = 0
+    for value in (tensor.meta for tensor in op.outputs):
+        if isinstance(value, Host):
+            continue
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return float("inf")
+        if any(is_symbol(size) for size in value.shape):
+            return float("inf")
+        total += value.numel() * value.element_size()
+    return total
 
 
 def _cone(wanted: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
@@ -97,8 +101,10 @@ def _cone(wanted: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
 
 
 def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
-    """Let who reads the op read constants instead, which stand where it stands."""
-    if not all(isinstance(values[tensor], torch.Tensor) for tensor in op.outputs):
+    """Let who reads the op read constants instead, which stand where it stands. Constants are on the device
+    of the graph: what FX has elsewhere stays.
+    """
+    if not all(_is_as_promised(tensor, values[tensor]) for tensor in op.outputs):
         return 0
     place = graph.ops.index(op)
     for tensor in op.outputs:
@@ -111,3 +117,10 @@ def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
         graph.ops.insert(place, graph.ops.pop())
         graph.replace(tensor, made)
     return 1
+
+
+def _is_as_promised(tensor: Tensor, value: Any) -> bool:
+    """Is it a tensor on the device where FX has it?"""
+    promised = tensor.meta
+    is_tensor = isinstance(value, torch.Tensor) and isinstance(promised, torch.Tensor)
+    return is_tensor and value.device.type == promised.device.type
