@@ -23,7 +23,8 @@ from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
-from torchair.core.errors import BadCall, BadOptionType, DegradedWarning
+from torchair.core.degraded import STRICT
+from torchair.core.errors import BadCall, BadOptionType, Degraded, DegradedWarning
 
 MODES = ("max-autotune", "npugraph_ex")
 
@@ -355,6 +356,72 @@ def test_a_mode_mismatch_is_said_once_with_path_and_value() -> None:
         torchair.get_npu_backend()
 
 
+def through_options(strict: bool) -> None:
+    options = {"clone_input": False, "codegen": "eager", "strict": strict}
+    torch.compile(torch.sin, backend="npu", options=options)(torch.ones(2))
+
+
+def through_the_mode(strict: bool) -> None:
+    cfg = config()
+    cfg.ge_config.oo_level = "O1"
+    cfg.engine_config.strict = strict
+    made = torchair.get_npu_backend(compiler_config=cfg)
+    torch.compile(torch.sin, backend=made, mode="npugraph_ex")(torch.ones(2))
+
+
+def through_the_backend(strict: bool) -> None:
+    cfg = config("npugraph_ex")
+    cfg.experimental_config.enable_ref_data = True
+    cfg.engine_config.strict = strict
+    torch.compile(torch.sin, backend=torchair.get_npu_backend(compiler_config=cfg))(torch.ones(2))
+
+
+def through_the_compiler(strict: bool) -> None:
+    cfg = config()
+    cfg.capture.force_recapture = True
+    cfg.engine_config.strict = strict
+    torchair.get_compiler(cfg)(make_fx(torch.sin)(torch.ones(2)), [torch.ones(2)])
+
+
+def through_explain(strict: bool) -> None:
+    cfg = config()
+    cfg.debug.aclgraph.static_capture_size_limit = 8
+    cfg.engine_config.strict = strict
+    torchair.explain(torch.sin, torch.ones(2), compiler_config=cfg)
+
+
+@pytest.mark.parametrize(
+    "door", [through_options, through_the_mode, through_the_backend, through_the_compiler, through_explain]
+)
+def test_an_option_of_the_other_mode_is_told_at_every_door(
+    door: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(STRICT, raising=False)
+    with pytest.warns(DegradedWarning, match="option .* has no effect: .* mode does not read it") as said:
+        door(False)
+    assert len(said) == 1, [str(one.message) for one in said]
+    torch.compiler.reset()
+    door(False)  # once in a process
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="mode does not read it") as caught:
+        door(True)
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), Degraded)
+
+
+def test_what_the_backend_said_the_compilation_does_not_say_again() -> None:
+    cfg = config()
+    cfg.debug.aclgraph.clone_input = False
+    with pytest.warns(UserWarning, match="config.debug.aclgraph.clone_input:False") as said:
+        torch.compile(torch.sin, backend=torchair.get_npu_backend(compiler_config=cfg))(torch.ones(2))
+    assert len(said) == 1
+    torch.compiler.reset()
+    cfg.engine_config.strict = True
+    with pytest.warns(UserWarning, match="clone_input:False"):
+        made = torchair.get_npu_backend(compiler_config=cfg)
+    with pytest.raises(Exception, match="clone_input=False has no effect"):
+        torch.compile(torch.sin, backend=made)(torch.ones(2))
+
+
 def test_run_eagerly_gives_the_same_numbers() -> None:
     cfg = config()
     cfg.debug.run_eagerly = True
@@ -468,7 +535,7 @@ def test_parameters_may_be_constants_of_the_graph(mode: str, codegen: str) -> No
     first, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(2, 3)
     nn.init.zeros_(first[0].bias), nn.init.zeros_(first[1].bias)
     for net in (copy.deepcopy(first), first):  # the second could come from a cache
-        gm = make_fx(lambda x, net=net: [net(x)])(x)
+        gm = make_fx(functools.partial(_listed, net))(x)
         with warnings.catch_warnings():
             warnings.simplefilter("error", DegradedWarning)
             run = torchair.get_compiler(config(mode, codegen=codegen))(gm, [x])
@@ -477,3 +544,7 @@ def test_parameters_may_be_constants_of_the_graph(mode: str, codegen: str) -> No
             with torch.no_grad():
                 net[0].weight.mul_(2)
                 net[0].bias.add_(1)
+
+
+def _listed(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    return [net(x)]

@@ -117,7 +117,7 @@ class Settings:
         """By either name: the flat one, or the older one under `debug`."""
         return self.deadlock_check or self.graph_deadlock_check
 
-    @property
+    @cached_property
     def named_passes(self) -> PassSwitches:
         """What was asked for passes by name; level O1 leaves out the fusions that are not."""
         return pass_switches(self.switch_text, self.switch_file, fusions=self.level != "O1")
@@ -223,7 +223,7 @@ def no_effect(path: str, value: Any, why: str) -> str:
 
 def names_without_pass(switches: PassSwitches) -> Iterator[str]:
     """What is said of names that switch nothing. Those of the engine's passes are handed on to it."""
-    known = pass_names()
+    known = pass_names() if switches.named else {}
     for name, is_on in switches.named.items():
         if name in ENGINE_PASSES:
             logger.info("%s", no_effect(name, is_on, HARDWARE))

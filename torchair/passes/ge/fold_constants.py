@@ -98,8 +98,10 @@ def _cone(wanted: list[Op], constant: Mapping[Op, bool]) -> list[Op]:
 
 
 def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
-    """Let who reads the op read constants instead, which stand where it stands."""
-    if not all(isinstance(values[tensor], torch.Tensor) for tensor in op.outputs):
+    """Let who reads the op read constants instead, which stand where it stands. Constants are on the device
+    of the graph: what FX has elsewhere stays.
+    """
+    if not all(_is_as_promised(tensor, values[tensor]) for tensor in op.outputs):
         return 0
     place = graph.ops.index(op)
     for tensor in op.outputs:
@@ -112,3 +114,10 @@ def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
         graph.ops.insert(place, graph.ops.pop())
         graph.replace(tensor, made)
     return 1
+
+
+def _is_as_promised(tensor: Tensor, value: Any) -> bool:
+    """Is it a tensor on the device where FX has it?"""
+    promised = tensor.meta
+    is_tensor = isinstance(value, torch.Tensor) and isinstance(promised, torch.Tensor)
+    return is_tensor and value.device.type == promised.device.type
