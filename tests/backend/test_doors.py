@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 import sys
@@ -531,14 +532,19 @@ def test_parameters_may_be_constants_of_the_graph(mode: str, codegen: str) -> No
     """`make_fx` of a module makes attributes of them; a weight that is updated in place is seen, and one that
     was equal to it is not.
     """
-    net, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(2, 3)
-    nn.init.zeros_(net[0].bias), nn.init.zeros_(net[1].bias)
-    gm = make_fx(lambda x: [net(x)])(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DegradedWarning)
-        run = torchair.get_compiler(config(mode, codegen=codegen))(gm, [x])
-    for _ in range(2):
-        torch.testing.assert_close(run(x)[0], net(x))
-        with torch.no_grad():
-            net[0].weight.mul_(2)
-            net[0].bias.add_(1)
+    first, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(2, 3)
+    nn.init.zeros_(first[0].bias), nn.init.zeros_(first[1].bias)
+    for net in (copy.deepcopy(first), first):  # the second could come from a cache
+        gm = make_fx(functools.partial(_listed, net))(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DegradedWarning)
+            run = torchair.get_compiler(config(mode, codegen=codegen))(gm, [x])
+        for _ in range(2):
+            torch.testing.assert_close(run(x)[0], net(x))
+            with torch.no_grad():
+                net[0].weight.mul_(2)
+                net[0].bias.add_(1)
+
+
+def _listed(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    return [net(x)]

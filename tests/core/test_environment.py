@@ -84,6 +84,11 @@ def test_a_variable_without_a_row_cannot_be_read(monkeypatch: pytest.MonkeyPatch
         text_of("ASCEND_DEVICE_ID")
 
 
+def test_what_nothing_reads_is_told(tmp_path: Path) -> None:
+    done = run(PREFIX, tmp_path, TNG_LOG_LEVEL="1", TORCHAIR_CACHE_HOME="/nowhere")
+    assert "TORCHAIR_CACHE_HOME is set, and nothing here reads it" in done.stdout
+
+
 def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, wanted in (("", False), ("1", True), ("ON", True), ("no", False)):
         monkeypatch.setenv("TORCH_NPUGRAPH_GC", value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
@@ -30,24 +30,23 @@ from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
-P = ParamSpec("P")
-R = TypeVar("R")
+Door = TypeVar("Door", bound=Callable[..., Any])
 
 
-def by_name(door: Callable[P, R]) -> Callable[P, R]:
+def by_name(door: Door) -> Door:
     """A function that takes its arguments by name alone, and says so where one comes without."""
 
     @functools.wraps(door)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if args:
             raise BadOptionType(
                 f"{door.__name__} takes its arguments by name",
                 got=shown(args[0]),
                 next=f"{door.__name__}(compiler_config=config)",
             )
-        return door(*args, **kwargs)
+        return door(**kwargs)
 
-    return call
+    return cast(Door, call)
 
 
 @by_name

@@ -34,7 +34,8 @@ from torchair.fxgraph.values import device_of
 
 OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
-KEEP = {"always_keep_tensor_constants": True}  # small ones are not written into the code
+# Constants that others hold: small ones are not written into the code, and a cache would give copies of them.
+KEEP = {"always_keep_tensor_constants": True, **NO_CACHE}
 SEARCH = {"coordinate_descent_tuning": True}
 SEARCHED = 1 << 20  # elements of a matrix from which on a search for block sizes pays
 # Per-call checks in the generated wrapper. Dynamo's guards have already checked the same facts.

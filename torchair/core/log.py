@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from torchair.core.environment import is_set, text_of
+from torchair.core.environment import is_set, not_read, text_of
 
 EVENT_LEVEL = 35
 logging.addLevelName(EVENT_LEVEL, "EVENT")
@@ -34,8 +34,8 @@ class AirLogger(logging.Logger):
     def event(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Log at EVENT: milestones with their times."""
         if self.isEnabledFor(EVENT_LEVEL):
-            options: dict[str, Any] = {"stacklevel": 2} | kwargs
-            self._log(EVENT_LEVEL, msg, args, **options)
+            kwargs.setdefault("stacklevel", 2)
+            self._log(EVENT_LEVEL, msg, args, **kwargs)
 
     def is_new(self, text: str) -> bool:
         """Was this text never said in this process? Now it was."""
@@ -124,3 +124,6 @@ LEVEL = level_by_environment()
 logger = make_logger("torchair")
 capture_logger = make_logger("npugraph_ex")
 """What recording and replaying has to say, whichever name capture mode was asked for by."""
+
+for _name in not_read():
+    logger.info("%s is set, and nothing here reads it", _name)

@@ -103,7 +103,7 @@ def create_event(tag: str, created_inside: bool = False) -> Event:
 
 def tag_of(event: Any) -> str:
     """The name of an event that a user made."""
-    tag: Any = getattr(event, "tag", None)
+    tag = getattr(event, "tag", "")
     if tag not in _events[False]:
         raise ValueError(f"this is no event of npu_create_tagged_event: {event!r}")
     return tag

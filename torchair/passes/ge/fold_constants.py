@@ -119,5 +119,6 @@ def _replace(graph: Graph, op: Op, values: Mapping[Tensor, Any]) -> int:
 def _is_as_promised(tensor: Tensor, value: Any) -> bool:
     """Is it a tensor on the device where FX has it?"""
     promised = tensor.meta
-    is_tensor = isinstance(value, torch.Tensor) and isinstance(promised, torch.Tensor)
-    return is_tensor and value.device.type == promised.device.type
+    if not isinstance(value, torch.Tensor) or not isinstance(promised, torch.Tensor):
+        return False
+    return value.device.type == promised.device.type
