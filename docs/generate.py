@@ -33,6 +33,7 @@ PUBLIC_MODULES: dict[str, tuple[str, ...] | None] = {
     "torchair": None,
     "torchair.npugraph_ex": None,
     "torchair.configs.compiler_config": ("CompilerConfig",),
+    "torchair.debug": ("compare",),
     "torchair.ge": None,
     "torchair.ge.attr": None,
     "torchair.ge.prototype": ("register_prototype",),
