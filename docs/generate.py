@@ -46,6 +46,7 @@ PUBLIC_MODULES: dict[str, tuple[str, ...] | None] = {
     "torchair.npugraph_ex.scope": None,
     "torchair.npugraph_ex.ops": None,
     "torchair.configs.compiler_config": ("CompilerConfig",),
+    "torchair.debug": ("compare",),
     "torchair.ge": None,
     "torchair.ge.attr": None,
     "torchair.ge.prototype": ("register_prototype",),

@@ -232,11 +232,12 @@ def wrong_activation(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def is_gated(node: fx.Node) -> bool:
-    """The exponential of a sigmoid that is multiplied later: only where both are compiled together."""
-    return node.target is aten.sigmoid.default and any(user.target is aten.mul.Tensor for user in node.users)
+    """An exponential to which something is added: only where both are compiled together."""
+    return node.target is aten.exp.default and any(user.target is aten.add.Tensor for user in node.users)
 
 
 def is_normed(node: fx.Node) -> bool:
+    """A root that is multiplied: only where both are compiled together."""
     return node.target is aten.rsqrt.default and any(user.target is aten.mul.Tensor for user in node.users)
 
 

@@ -10,6 +10,14 @@ from tests.structure.tree import modules, parse
 # Module and function -> who learns of the error.
 KEPT = {
     "torchair.backend.selftest.why_fails": "it is the answer of the case",
+    "torchair.__main__.main": "it is printed, and the exit status is 2",
+    "torchair.compare.compare._write_script": "a note of the comparison says so",
+    "torchair.compare.conversion.wrong_calls": "it is the culprit's `why`",
+    "torchair.compare.evidence._emits": "a case that cannot be run is no witness; the self-test tells it",
+    "torchair.compare.replay.Player.call": "it is the culprit's `why`",
+    "torchair.compare.scene.Scene.run": "it is the outcome, which is shown",
+    "torchair.compare.stages.searched": "it is the culprit's `why`",
+    "torchair.compare.script._shows": "a part that does not compile is no reproduction; a larger one is tried",
     "torchair.backend.static_kernels.Job.run": "`take` tells it",
     "torchair.capture.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -64,9 +65,18 @@ def compare(
         found = session.run(call, dynamic)
     found.against = against
     if found.first is not None and session.wrong is not None:
-        with _untouched():
-            found.script = script_of(session.wrong, dynamic=dynamic)
+        _write_script(found, session.wrong, dynamic)
     return found
+
+
+def _write_script(found: Comparison, exam: Exam, dynamic: bool | None) -> None:
+    try:
+        with _untouched():
+            found.script = script_of(exam, dynamic=dynamic)
+    except Exception as error:
+        found.notes.append(f"no script: {type(error).__name__}: {first_line(error)}")
+    if not found.script and not found.notes:
+        found.notes.append("no script: the graph has control flow, or calls that are no ops")
 
 
 @contextlib.contextmanager
@@ -74,7 +84,7 @@ def _untouched() -> Iterator[None]:
     """Random states are afterwards as they were."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
     finally:
         random.setstate(python)
@@ -127,6 +137,15 @@ class Call:
     def _seen(self, results: Any, gradients: Sequence[Any]) -> list[Any]:
         values = [*tree_leaves(results), *gradients, *self.tensors()]
         return frozen([value for value in values if isinstance(value, NUMBERS)])
+
+    def names(self) -> dict[str, str]:
+        """What the user calls the arguments, by what they are called here."""
+        function = self.model.forward if isinstance(self.model, torch.nn.Module) else self.model
+        with contextlib.suppress(ValueError, TypeError):
+            known = list(inspect.signature(function).parameters)
+            named = {f"args[{place}]": name for place, name in enumerate(known[: len(self.args)])}
+            return named | {f"kwargs['{name}']": name for name in self.kwargs}
+        return {}
 
     def tensors(self) -> list[torch.Tensor]:
         """The tensors of arguments and model."""
@@ -204,7 +223,7 @@ class Session:
         eager = self._run(call, _call)
         row = self._whole("traced by Dynamo", TRACE, traced, eager)
         found.stages.insert(0, row)
-        found.first = self._first(found, row)
+        found.first = self._first(call, row)
         self._note_eager(found)
         if found.first is None and not self.yardstick.in_double:
             self.is_served = True
@@ -232,12 +251,12 @@ class Session:
             errors = self.yardstick.judge(list(got), list(want))
         return StageRow("model", title, kind, errors)
 
-    def _first(self, found: Comparison, traced: StageRow) -> Finding | None:
+    def _first(self, call: Call, traced: StageRow) -> Finding | None:
         """The first wrong stage of the first graph that has one; else what tracing did."""
         for exam in self.exams:
             if exam.wrong is not None:
                 self.wrong = exam
-                return _finding(*exam.wrong)
+                return _finding(*exam.wrong, call.names())
         if traced.ok:
             return None
         why = "the traced graphs, run op by op, give something else than the model does"
@@ -255,13 +274,15 @@ class Session:
                 )
 
 
-def _finding(row: StageRow, blame: Blame) -> Finding:
-    node = blame.node
+def _finding(row: StageRow, blame: Blame, names: Mapping[str, str]) -> Finding:
+    node, name = blame.node, blame.culprit.name
+    for ours, theirs in names.items():
+        name = name.replace(ours, theirs)
     return Finding(
         row.graph,
         row.stage,
         row.kind,
-        blame.culprit,
+        replace(blame.culprit, name=name),
         blame.errors if not blame.errors.ok else row.errors,
         "" if node is None else node.name,
         blame.op,

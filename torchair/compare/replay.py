@@ -24,7 +24,13 @@ KEPT = (Role.PARAMETER, Role.MUTATED, Role.PASSED)
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
-CALLS = 3  # beyond those that a runner waits before it records
+CALLS, HOLDING = 4, 2
+"""Calls beyond those that a runner waits before it records; in the last ones the caller holds the outputs."""
+
+
+def calls_of(runner: Runner) -> int:
+    """How often a runner is called to see it replay."""
+    return runner.strategy.policy.patience + CALLS + HOLDING
 
 
 def play(runner: Runner, right: Call, scenes: Sequence[Scene], judge: Judge) -> tuple[Errors, Culprit | None]:
@@ -33,8 +39,10 @@ def play(runner: Runner, right: Call, scenes: Sequence[Scene], judge: Judge) -> 
     """
     player = Player(runner, right, scenes[0], judge)
     found: list[Errors] = []
-    for number in range(runner.strategy.policy.patience + CALLS):
-        errors, culprit = player.call(scenes[number % len(scenes)].args)
+    count = calls_of(runner)
+    for number in range(count):
+        values = scenes[number % len(scenes)].args
+        errors, culprit = player.call(values, holds=number >= count - HOLDING)
         if culprit is not None:
             return errors, culprit
         found.append(errors)
@@ -69,8 +77,8 @@ class Player:
     scene: Scene
     judge: Judge
     args: list[list[Any]] = field(default_factory=list[list[Any]])
-    held: list[list[Any]] = field(default_factory=list[list[Any]])
     wanted: list[list[Any]] = field(default_factory=list[list[Any]])
+    held: dict[int, list[Any]] = field(default_factory=dict[int, list[Any]])  # outputs, by the call
 
     @property
     def inputs(self) -> Inputs:
@@ -86,25 +94,27 @@ class Player:
         places = range(len(mine)) if is_shared else self.inputs.having(*KEPT)
         return {place: mine[place] for place in places if place < len(mine)}
 
-    def call(self, values: Sequence[Any]) -> tuple[Errors, Culprit | None]:
-        """One more call; who is to blame if it is wrong, or spoils the outputs of an earlier one."""
+    def call(self, values: Sequence[Any], *, holds: bool) -> tuple[Errors, Culprit | None]:
+        """One more call; who is to blame if it is wrong, or spoils outputs that are held from before."""
         wanted, args = self.scene.run(self.eager, values), self._arguments(values)
         set_random_state(self.scene.random)
-        number = len(self.args) + 1
+        number = len(self.args)
         try:
             with torch.no_grad():
                 outputs = list(self.runner(list(args)))
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"
-            return Errors(text=what), Culprit(RECORDING, f"call {number}", what)
+            return Errors(text=what), Culprit(RECORDING, f"call {number + 1}", what)
         written = [place for place in range(len(args)) if self.inputs.roles[place] is not Role.PARAMETER]
         self.args.append(copies(values))
         self.wanted.append([*wanted.outputs, *(wanted.args[place] for place in written)])
-        self.held.append([*outputs, *(args[place] for place in written)])
-        errors = self.judge(self.held[-1], self.wanted[-1])
+        errors = self.judge([*outputs, *(args[place] for place in written)], self.wanted[-1])
         if not errors.ok:
-            return errors, self._hypothesis(len(outputs))
-        spoilt, culprit = self._overwritten(len(outputs))
+            return errors, self._hypothesis(frozen(outputs))
+        spoilt, culprit = self._overwritten()
+        if holds:
+            owned = {_memory(arg) for arg in args}
+            self.held[number] = [None if _memory(output) in owned else output for output in outputs]
         return (errors, None) if culprit is None else (spoilt, culprit)
 
     def _arguments(self, values: Sequence[Any]) -> list[Any]:
@@ -116,22 +126,22 @@ class Player:
             args[place] = tensor
         return args
 
-    def _overwritten(self, count: int) -> tuple[Errors, Culprit | None]:
-        """Outputs of earlier calls, which the caller still holds, are as they were."""
+    def _overwritten(self) -> tuple[Errors, Culprit | None]:
+        """Outputs of earlier calls that the caller still holds are as they were, if they are no arguments."""
         now = len(self.args)
-        for number, (held, wanted) in enumerate(zip(self.held[:-1], self.wanted[:-1], strict=True)):
-            for place in range(count):
-                errors = self.judge(held[place], wanted[place])
+        for number, outputs in self.held.items():
+            for place, output in enumerate(outputs):
+                errors = EXACT if output is None else self.judge(output, self.wanted[number][place])
                 if not errors.ok:
                     why = f"the caller still holds it from call {number + 1}, and it changed in call {now}"
                     return errors, Culprit(RECORDING, f"output {place}", why)
         return EXACT, None
 
-    def _hypothesis(self, count: int) -> Culprit:
+    def _hypothesis(self, got: Sequence[Any]) -> Culprit:
         """What would explain the outputs of the last call: an input that is still an earlier call's, or its
         random numbers.
         """
-        number, got = len(self.args), self.held[-1][:count]
+        number = len(self.args)
         if number == 1:
             return Culprit(RECORDING, "call 1", "the program is right by itself, and wrong behind the runner")
         for place, earlier, args in self._stale():
@@ -163,6 +173,13 @@ class Player:
             if self.judge(got, outputs).ok:
                 return True
         return False
+
+
+def _memory(value: Any) -> int | None:
+    """Where the storage of a tensor is; None for what has no elements in memory."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
+        return None
+    return value.untyped_storage().data_ptr()
 
 
 def _turned(tensor: torch.Tensor) -> torch.Tensor:

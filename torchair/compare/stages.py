@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torchair.compare.conversion import blame_conversion
 from torchair.compare.double import Double, truth
 from torchair.compare.lowering import Lowered, blame_lowering
 from torchair.compare.numbers import Errors, Pair, measure
-from torchair.compare.replay import CALLS, other_inputs, play
+from torchair.compare.replay import calls_of, other_inputs, play
 from torchair.compare.scene import (
     Outcome,
     Scene,
@@ -44,7 +44,7 @@ from torchair.compare.trail import (
     Step,
     Trail,
 )
-from torchair.core.errors import NotPossible
+from torchair.core.errors import NotPossible, first_line
 from torchair.core.torch_private.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
@@ -103,6 +103,15 @@ def first_wrong(trail: Trail, scene: Scene, judge: Judge) -> Step | None:
         if got.error or not judge([got.outputs, got.args], [want.outputs, want.args]).ok:
             return step
     return None
+
+
+def searched(search: Callable[[], Blame], culprit: Culprit) -> Blame:
+    """What a search finds; where it fails, the stage is to blame as a whole."""
+    try:
+        return search()
+    except Exception as error:
+        why = f"the search for the node ended in {type(error).__name__}: {first_line(error)}"
+        return Blame(replace(culprit, why=why))
 
 
 def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Trail:
@@ -184,7 +193,7 @@ class Exam:
 
     def _open(self, step: Step, row: StageRow, scene: Scene) -> None:
         """Find the first wrong node of a step; there need not be one where its outputs are right."""
-        blame = self._blame(step, scene)
+        blame = searched(lambda: self._blame(step, scene), Culprit(step.kind, step.title))
         if row.ok and blame.errors.ok:
             return
         if row.ok:
@@ -226,13 +235,13 @@ class Exam:
         for title, where in (("", scene), (", other inputs", others)):
             row = self._program_row(f"compiled by {program.kind}{title}", where, directly)
             if not row.ok:
-                self.wrong = row, self._blame_code(where)
+                culprit = Culprit(COMPILED, program.kind)
+                self.wrong = row, searched(partial(self._blame_code, where), culprit)
                 return
         # In double nobody else is as right as the program, which has just been found right.
         right = directly if self.yardstick.in_double else run_fx(self.gm)
         errors, culprit = play(self.runner, right, (scene, others), self.yardstick.judge)
-        count = self.runner.strategy.policy.patience + CALLS
-        row = StageRow(self.name, f"called {count} times", REPLAYED, errors)
+        row = StageRow(self.name, f"called {calls_of(self.runner)} times", REPLAYED, errors)
         self.rows.append(row)
         if culprit is not None:
             self.wrong = row, Blame(culprit, errors=errors, graph=self.trail.given)
