@@ -104,12 +104,12 @@ def _smallest(exam: Exam, blame: Blame, gm: fx.GraphModule, values: Values) -> P
         return part_of(gm, blame.nodes)
     if row.kind in (COMPILED, REPLAYED) or (not blame.nodes and blame.node not in set(gm.graph.nodes)):
         return everything
-    node = blame.nodes[0] if blame.nodes else blame.node
+    node = blame.node if blame.node in set(gm.graph.nodes) else blame.nodes[0]
     assert node is not None, "a part is around a node"
+    wider = ((0, False), (1, False), (0, True), (1, True), (2, True), (4, True), (8, True))
     seen = set[int]()
-    for levels, users in ((0, False), (1, False), (0, True), (1, True), (2, True), (4, True), (8, True)):
-        nodes = around(gm, node, levels, users=users)
-        if len(nodes) in seen:
+    for nodes in (set(blame.nodes), *(around(gm, node, levels, users=users) for levels, users in wider)):
+        if not nodes or len(nodes) in seen:
             continue
         seen.add(len(nodes))
         part = part_of(gm, nodes)

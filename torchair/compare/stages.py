@@ -165,7 +165,9 @@ class Exam:
             random = random_state(self.stage.device)
             self.examine(mine)
             set_random_state(random)
-        return run_fx(self.gm)(mine)
+        outputs = run_fx(self.gm)(mine)
+        # AOTAutograd wants plain tensors, also of what the graph hands through.
+        return [out.detach() if isinstance(out, torch.nn.Parameter) else out for out in outputs]
 
     def examine(self, args: Sequence[Any]) -> None:
         """Run all stages on copies of these arguments; open the first that is wrong."""
