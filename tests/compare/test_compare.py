@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torchair
 from tests.capture.simulated import SimulatedDevice, SimulatedGraph
 from tests.compare import faults
 from tests.compare.faults import cnn, converter, llama, more_op
+from tests.compare.test_faults import loaded
 from tests.slow import slow
 from torchair.capture.outputs import Outputs
 from torchair.compare.compare import compare
@@ -255,6 +257,25 @@ def test_a_converter_that_looks_at_its_inputs(monkeypatch: pytest.MonkeyPatch) -
     assert "behind exp" in found.first.culprit.why
     assert found.first.nodes == ("exp", "mul")
     assert "sigmoid" not in found.script
+
+
+def spoil(gm: Any, example_inputs: Any, config: Any) -> None:
+    """A user's pass with a mistake in it."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten.cos.default):
+        node.target = aten.sin.default
+
+
+def test_a_pass_of_the_users(tmp_path: Path) -> None:
+    config = torchair.npugraph_ex.CompilerConfig()
+    config.post_grad_custom_post_pass = spoil
+    found = compare(lambda x: (x + 1).cos(), torch.randn(2, 1).expand(2, 20), config=config)
+    assert found.first is not None
+    assert (found.first.culprit.name, found.first.node) == ("post_grad_custom_post_pass", "cos")
+    script = loaded(found.save(tmp_path / "of_the_users.py"))
+    assert isinstance(script.CONFIG, torchair.npugraph_ex.CompilerConfig)
+    assert list(script.FUNCTIONS) == [f"{spoil.__module__}.spoil"]
+    script.CONFIG.post_grad_custom_post_pass = spoil
+    assert not compare(script.graph, *script.INPUTS, config=script.CONFIG).ok
 
 
 class TestDouble:
