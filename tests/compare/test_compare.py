@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torchair
 from tests.capture.simulated import SimulatedDevice, SimulatedGraph
 from tests.compare import faults
 from tests.compare.faults import cnn, converter, llama, more_op
+from tests.compare.test_faults import loaded
 from tests.slow import slow
 from torchair.capture.outputs import Outputs
 from torchair.compare.compare import compare
@@ -163,6 +165,22 @@ def test_training_with_dropout_and_batch_norm() -> None:
     assert found.ok, str(found)
 
 
+def test_parameters_that_are_saved_and_views_of_one_another() -> None:
+    """Backward graphs get parameters, and tensors that share memory with each other."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = (x @ self.weight).tanh()
+            return (y * y.t().reshape(4, 4) * self.weight).exp()
+
+    found = compare(Model(), torch.randn(4, 4), backward=True, config=config_of(codegen="eager"))
+    assert found.ok, str(found)
+
+
 def test_symbolic_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return (x.reshape(x.shape[1], -1).softmax(-1) * x.shape[0]).flatten()[: x.shape[0]]
@@ -217,6 +235,47 @@ def test_a_part_of_what_was_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
         "aten.log.default",
     )
     assert "taken apart" in found.culprit.why
+
+
+def test_a_converter_that_looks_at_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself the call is right: only behind `exp` its converter does something else."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x.neg().neg().exp() * 2).sigmoid()
+
+    def look(right: Callable[..., Any], x: Any, *rest: Any) -> Any:
+        return more_op(right(x, *rest)) if x.op.type == "Exp" else right(x, *rest)
+
+    converter(aten.mul.Tensor, look)(monkeypatch)
+    found = compare(model, torch.randn(5), config=config_of(codegen="eager"))
+    assert found.first is not None
+    assert (found.first.node, found.first.culprit.kind, found.first.culprit.name) == (
+        "mul",
+        "converter",
+        "aten.mul.Tensor",
+    )
+    assert "behind exp" in found.first.culprit.why
+    assert found.first.nodes == ("exp", "mul")
+    assert "sigmoid" not in found.script
+
+
+def spoil(gm: Any, example_inputs: Any, config: Any) -> None:
+    """A user's pass with a mistake in it."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten.cos.default):
+        node.target = aten.sin.default
+
+
+def test_a_pass_of_the_users(tmp_path: Path) -> None:
+    config = torchair.npugraph_ex.CompilerConfig()
+    config.post_grad_custom_post_pass = spoil
+    found = compare(lambda x: (x + 1).cos(), torch.randn(2, 1).expand(2, 20), config=config)
+    assert found.first is not None
+    assert (found.first.culprit.name, found.first.node) == ("post_grad_custom_post_pass", "cos")
+    script = loaded(found.save(tmp_path / "of_the_users.py"))
+    assert isinstance(script.CONFIG, torchair.npugraph_ex.CompilerConfig)
+    assert list(script.FUNCTIONS) == [f"{spoil.__module__}.spoil"]
+    script.CONFIG.post_grad_custom_post_pass = spoil
+    assert not compare(script.graph, *script.INPUTS, config=script.CONFIG).ok
 
 
 class TestDouble:
@@ -281,7 +340,7 @@ class TestRecordings:
         assert found.first is not None, str(found)
         assert (found.first.kind, found.first.culprit.kind) == ("replayed", "recording")
         assert found.first.culprit.name == "input x"
-        assert "call 1" in found.first.culprit.why
+        assert "right for the value that it had in call" in found.first.culprit.why
 
     def test_an_output_that_is_overwritten(
         self, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ KEPT = {
     "torchair.compare.replay.Player.call": "it is the culprit's `why`",
     "torchair.compare.scene.Scene.run": "it is the outcome, which is shown",
     "torchair.compare.stages.searched": "it is the culprit's `why`",
-    "torchair.compare.script._shows": "what does not compile is no reproduction; a larger part is tried",
+    "torchair.compare.script._shows": "a part that does not compile shows nothing; a larger one is tried",
     "torchair.backend.static_kernels.Job.run": "`take` tells it",
     "torchair.capture.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",

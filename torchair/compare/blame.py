@@ -62,9 +62,11 @@ def _fx_pass(before: fx.GraphModule, step: Step, scene: Scene, judge: Judge) -> 
     for node, old in fx_matches(before, after).items():
         errors = judge(now[node.name], was[old.name])
         if not errors.ok:
-            old, why = _lost_input(node, old, was, now, judge)
-            op = str(old.target if why.endswith("reads") else node.target)
-            return Blame(Culprit(FX_PASS, step.title, why), old, op, errors, before, (old,))
+            lost, why = _lost_input(node, old, was, now, judge)
+            culprit = Culprit(FX_PASS, step.title, why)
+            return Blame(
+                culprit, lost, str((lost if lost is not old else node).target), errors, before, (lost,)
+            )
     # All values are right: something is not done any more, or something else is returned.
     kept = {node.name for node in after.graph.nodes}
     lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in kept), None)

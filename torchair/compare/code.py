@@ -26,7 +26,8 @@ from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.layout import root_of
 
 CODE = "generated code"
-LEVELS = (0, 1, 2, 4, 8, 16)
+AROUND = ((0, False), (0, True), (1, False), (1, True), (2, False), (4, False), (8, False), (16, False))
+"""Parts around a wrong node: steps back from it, and whether those who read it are in it, too."""
 DEFINED = re.compile(r"^(\w*fused\w*) = async_compile\.", re.MULTILINE)
 ATEN_OPS = re.compile(r"Original ATen: \[([^\]]*)\]")
 
@@ -119,17 +120,16 @@ Found = tuple[Part, fx.Node, Errors]
 
 
 def _smallest(generator: Generator, node: fx.Node) -> Found | None:
-    """The node with as few of the calls before it as show the fault."""
-    sizes = set[int]()
-    for level in LEVELS:
-        nodes = around(generator.gm, node, level)
-        if len(nodes) in sizes:
+    """The node with as few of the calls around it as show the fault."""
+    seen: list[set[fx.Node]] = []
+    for levels, users in AROUND:
+        nodes = around(generator.gm, node, levels, users=users)
+        if nodes in seen:
             continue
-        sizes.add(len(nodes))
-        part = part_of(generator.gm, nodes, [node])
-        wrong = generator.errors(part)
-        if node in wrong:
-            return part, node, wrong[node]
+        seen.append(nodes)
+        part = part_of(generator.gm, nodes, None if users else [node])
+        if wrong := generator.errors(part):
+            return part, *next(iter(wrong.items()))
     return None
 
 

@@ -75,8 +75,10 @@ def _write_script(found: Comparison, exam: Exam, dynamic: bool | None) -> None:
             found.script = script_of(exam, dynamic=dynamic)
     except Exception as error:
         found.notes.append(f"no script: {type(error).__name__}: {first_line(error)}")
-    if not found.script and not found.notes:
-        found.notes.append("no script: the graph has control flow, or calls that are no ops")
+    else:
+        found.notes += (
+            [] if found.script else ["no script: the graph has control flow, or calls that are no ops"]
+        )
 
 
 @contextlib.contextmanager
@@ -220,11 +222,11 @@ class Session:
                 "Dynamo found nothing to compile in this model", next="torchair.explain says why"
             )
         found = Comparison(stages=[row for exam in self.exams for row in exam.rows])
+        found.notes += [note for exam in self.exams for note in exam.notes]
         eager = self._run(call, _call)
         row = self._whole("traced by Dynamo", TRACE, traced, eager)
         found.stages.insert(0, row)
         found.first = self._first(call, row)
-        self._note_eager(found)
         if found.first is None and not self.yardstick.in_double:
             self.is_served = True
             for exam in self.exams:
@@ -263,15 +265,6 @@ class Session:
         return Finding(
             "model", traced.stage, TRACE, Culprit(TRACE, "Dynamo or AOTAutograd", why), traced.errors
         )
-
-    def _note_eager(self, found: Comparison) -> None:
-        for exam in self.exams:
-            blame = exam.eager_blame
-            if blame is not None and blame.node is not None:
-                where = source_of(blame.node)
-                found.notes.append(
-                    f"eager itself leaves tolerance at {blame.node.name} ({blame.op}) {where}: {blame.errors}"
-                )
 
 
 def _finding(row: StageRow, blame: Blame, names: Mapping[str, str]) -> Finding:

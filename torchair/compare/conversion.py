@@ -14,10 +14,18 @@ from torch import fx
 
 from torchair.backend.settings import Settings
 from torchair.compare.blame import Blame, Culprit, Judge, node_of
-from torchair.compare.evidence import Suspect, converted, emitted, weigh
+from torchair.compare.evidence import CONVERTER, Suspect, converted, emitted, weigh, whose
 from torchair.compare.numbers import Errors
-from torchair.compare.scene import Recorder, Scene, copies, frozen, is_unset, set_random_state
-from torchair.compare.subgraph import Part, calls_of, part_of
+from torchair.compare.scene import (
+    Recorder,
+    Scene,
+    copies,
+    edge_value,
+    frozen,
+    is_unset,
+    set_random_state,
+)
+from torchair.compare.subgraph import Part, around, calls_of, part_of
 from torchair.core.errors import first_line
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.engine.interpret import interpret
@@ -26,6 +34,7 @@ from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op
 
 FX_NAME = "_fx_tensor_name"
+LEVELS = (1, 2, 4, 8)  # of calls before a node, to see it in its context
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,14 @@ class Nodes:
             return not made.error and _is_right(judge, made.outputs[0], wanted[0])
 
         return Alone(part, graph, bool(report.decomposed), errors, right[-1] if right else "", is_right)
+
+    def errors(self, part: Part, judge: Judge) -> Errors:
+        """How far some calls, converted together, are from what they should give."""
+        graph, _ = converted(part.gm, [source.meta["val"] for source in part.inputs], self.settings)
+        made = self.scene.run(
+            lambda args: interpret(graph, args, self.scene.device), part.args(self.run.values)
+        )
+        return Errors(text=made.error) if made.error else judge(made.outputs, part.wanted(self.run.values))
 
 
 def _is_right(judge: Judge, value: Any, wanted: Any) -> bool:
@@ -155,22 +172,34 @@ def _varies(value: Any) -> bool:
 
 
 def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> Blame:
-    """Every call is right by itself: views that were folded, or an error that grows from op to op."""
+    """Every call is right by itself: a converter that looks at where its inputs come from, views that were
+    folded, or an error that grows from op to op.
+    """
+    found = next(_wrong_values(graph, nodes, judge), None)
+    if found is None:
+        return Blame(Culprit("conversion", "of the whole graph", "no single value is wrong"), graph=nodes.gm)
+    node, errors = found
+    for levels in LEVELS:
+        part = part_of(nodes.gm, around(nodes.gm, node, levels))
+        if not nodes.errors(part, judge).ok:
+            others = ", ".join(call.name for call in part.nodes if call is not node)
+            why = f"it is right by itself, and wrong behind {others}: it looks at where its inputs come from"
+            culprit = Culprit(CONVERTER, whose(node.target), why)
+            return Blame(culprit, node, str(node.target), errors, nodes.gm, part.nodes)
+    why = "each call is right by itself, and with those before it: errors grow from op to op"
+    return Blame(Culprit("rounding", "", why), node, str(node.target), errors, nodes.gm)
+
+
+def _wrong_values(graph: Graph, nodes: Nodes, judge: Judge) -> Iterator[tuple[fx.Node, Errors]]:
+    """Nodes whose values in the whole GE graph are wrong, in its order."""
     edges = nodes.scene.edges(graph)
     for op in graph.ops:
-        for tensor in op.outputs:
+        node = node_of(op, nodes.gm)
+        for tensor in op.outputs if node is not None else ():
             name = str(tensor.desc.attrs[FX_NAME].value) if FX_NAME in tensor.desc.attrs else ""
-            node = node_of(op, nodes.gm)
-            if (
-                node is None
-                or not name.startswith(f"{node.name}-")
-                or not isinstance(node.meta.get("val"), torch.Tensor)
-            ):
+            if node is None or not name.startswith(f"{node.name}-"):
                 continue
-            errors = judge(edges.get(tensor.tensor), nodes.run.values[node.name])
-            if not errors.ok:
-                why = "each call is right by itself: errors grow from op to op, or views are folded wrongly"
-                return Blame(
-                    Culprit("conversion", "of the whole graph", why), node, str(node.target), errors, nodes.gm
-                )
-    return Blame(Culprit("conversion", "of the whole graph", "no single value is wrong"), graph=nodes.gm)
+            value = edge_value(edges[tensor.tensor], nodes.scene.device)
+            wanted = list(flat(nodes.run.values[node.name]))[int(name.rpartition(".")[2])]
+            if not (errors := judge(value, wanted)).ok:
+                yield node, errors

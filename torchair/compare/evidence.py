@@ -8,7 +8,6 @@ that is wrong shows in the cases of others who emit the op, and one with which t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +72,7 @@ def weigh(suspect: Suspect) -> Culprit:
     heard = hear(kinds, without=suspect.target)
     worst = max(kinds, key=lambda kind: heard[kind].guilt, default="")
     if worst and heard[worst].wrong:
-        others = ", ".join(list(Counter(heard[worst].wrong))[:4])
+        others = ", ".join(list(dict.fromkeys(heard[worst].wrong))[:4])
         return Culprit(KERNEL, worst, f"other converters that emit {worst} are wrong with it, too: {others}")
     unheard = [kind for kind in kinds if not heard[kind].right]
     after = kinds[kinds.index(suspect.right_inside) + 1 :] if suspect.right_inside else kinds
@@ -137,9 +136,9 @@ def hear(kinds: Collection[str], without: Any) -> dict[str, Witness]:
     heard = {kind: Witness() for kind in kinds}
     for target in _witnesses(kinds, without):
         for case in _cases(target):
-            found = _emits(target, case, heard)
-            for kind in () if found is None else heard.keys() & found[0]:
-                if found[1]:  # type: ignore[index]
+            deciding, why = _emits(target, case, heard) or (set[str](), "")
+            for kind in heard.keys() & deciding:
+                if why:
                     heard[kind].wrong.append(target_name(target))
                 else:
                     heard[kind].right += 1

@@ -54,18 +54,25 @@ def other_inputs(runner: Runner, eager: Call, scene: Scene) -> list[Any]:
     lengths, so they are turned only where eager, which checks them on the CPU, accepts it.
     """
     plain = runner.strategy.inputs.having(Role.PLAIN, Role.ALIAS, Role.MUTATED)
-
-    def turned(takes: Callable[[torch.Tensor], bool]) -> list[Any]:
-        pairs = enumerate(scene.args)
-        return [
-            _turned(a) if i in plain and isinstance(a, torch.Tensor) and takes(a) else a for i, a in pairs
-        ]
-
-    everything = turned(lambda arg: arg.device.type == "cpu" or arg.is_floating_point())
+    everything = _turned(scene, plain, lambda arg: arg.device.type == "cpu" or arg.is_floating_point())
     if not scene.run(eager, everything).error:
         return everything
-    floats = turned(torch.Tensor.is_floating_point)
+    floats = _turned(scene, plain, torch.Tensor.is_floating_point)
     return scene.args if scene.run(eager, floats).error else floats
+
+
+def _turned(scene: Scene, places: Sequence[int], takes: Callable[[torch.Tensor], bool]) -> list[Any]:
+    """Copies of the arguments, with the memory of some in reverse, whoever looks at it; memory that another
+    argument looks at, too, stays as it is.
+    """
+    args = copies(scene.args)
+    tensors = {n: arg for n, arg in enumerate(args) if _memory(arg) is not None}
+    chosen = {n: arg for n, arg in tensors.items() if n in places and takes(arg)}
+    others = {_memory(arg) for n, arg in tensors.items() if n not in chosen}
+    for arg in {_memory(arg): arg for arg in chosen.values() if _memory(arg) not in others}.values():
+        whole = torch.empty(0, dtype=arg.dtype, device=arg.device).set_(arg.untyped_storage())
+        whole.copy_(whole.flip(0))
+    return args
 
 
 @dataclass
@@ -121,8 +128,8 @@ class Player:
         """New memory for all but what stays where it is, which gets new values."""
         args = copies(values)
         for place, tensor in self.kept.items():
-            if isinstance(tensor, torch.Tensor) and tensor.numel() and 0 not in tensor.stride():
-                tensor.copy_(args[place])
+            if _memory(tensor) is not None:
+                tensor.untyped_storage().copy_(args[place].untyped_storage())
             args[place] = tensor
         return args
 
@@ -180,11 +187,3 @@ def _memory(value: Any) -> int | None:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
         return None
     return value.untyped_storage().data_ptr()
-
-
-def _turned(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in reverse, with the same strides."""
-    made = copies([tensor])[0]
-    if tensor.layout is torch.strided and tensor.numel() and 0 not in tensor.stride():
-        made.copy_(tensor.flatten().flip(0).reshape(tensor.shape))
-    return made

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 import operator
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,9 @@ from torchair.compare.scene import Scene, Values
 from torchair.compare.stages import Exam, first_wrong, walk
 from torchair.compare.subgraph import Part, around, calls_of, part_of
 from torchair.compare.trail import COMPILED, CONVERSION, FX_PASS, GE_PASS, LOWERING, REPLAYED
+from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import JsonForm
+from torchair.core.overlaps import is_dense
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.ends import placeholders, returned
 
@@ -60,7 +62,7 @@ generator = torch.Generator().manual_seed(0)
 INPUTS = [
 {inputs}
 ]
-CONFIG = {config}
+{config}
 
 if __name__ == "__main__":
     comparison = torchair.debug.compare(graph, *INPUTS, config=CONFIG{dynamic})
@@ -104,12 +106,12 @@ def _smallest(exam: Exam, blame: Blame, gm: fx.GraphModule, values: Values) -> P
         return part_of(gm, blame.nodes)
     if row.kind in (COMPILED, REPLAYED) or (not blame.nodes and blame.node not in set(gm.graph.nodes)):
         return everything
-    node = blame.nodes[0] if blame.nodes else blame.node
+    node = blame.node if blame.node in set(gm.graph.nodes) else blame.nodes[0]
     assert node is not None, "a part is around a node"
+    wider = ((0, False), (1, False), (0, True), (1, True), (2, True), (4, True), (8, True))
     seen = set[int]()
-    for levels, users in ((0, False), (1, False), (0, True), (1, True), (2, True), (4, True), (8, True)):
-        nodes = around(gm, node, levels, users=users)
-        if len(nodes) in seen:
+    for nodes in (set(blame.nodes), *(around(gm, node, levels, users=users) for levels, users in wider)):
+        if not nodes or len(nodes) in seen:
             continue
         seen.add(len(nodes))
         part = part_of(gm, nodes)
@@ -197,15 +199,20 @@ def _noise(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """As the function `noise` of a script makes it."""
     low, high = float(value.min()), float(value.max())
     made = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (high - low) + low
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(
-        made
-    )
+    kind = {"dtype": value.dtype, "device": value.device}
+    return torch.empty_strided(value.shape, _stride(value), **kind).copy_(made)
+
+
+def _stride(value: torch.Tensor) -> list[int]:
+    """That of the value, unless elements of it share memory: such a tensor cannot be written."""
+    has_own = is_dense(value) or 0 not in value.stride()
+    return list((value if has_own else torch.empty(value.shape, device="meta")).stride())
 
 
 def _input(value: Any, as_noise: bool) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    spec = f"{value.dtype}, {list(value.shape)}, {list(value.stride())}"
+    spec = f"{value.dtype}, {list(value.shape)}, {_stride(value)}"
     where = "" if value.device.type == "cpu" else f".to({str(value.device)!r})"
     if as_noise:
         return f"noise({spec}, {float(value.min())!r}, {float(value.max())!r}){where}"
@@ -222,8 +229,13 @@ def _notes(part: Part) -> list[str]:
 
 
 def _config(config: Any) -> str:
-    """The configuration that was asked for, as an expression."""
+    """The configuration that was asked for, as a statement. Functions in it are for the reader to import."""
     if not isinstance(config, JsonForm):
-        return "None"
+        return "CONFIG = None"
     text = config.to_json()
-    return f"torchair.CompilerConfig.from_json({text!r})" if json.loads(text)["options"] else "None"
+    owner = "CompilerConfig" if isinstance(config, CompilerConfig) else "npugraph_ex.CompilerConfig"
+    names = re.findall(r'"\$callable": "([^"]+)"', text)
+    lines = [f"    {name!r}: None,  # put the function here" for name in names]
+    functions = "\n".join(["FUNCTIONS = {", *lines, "}"]) + "\n" if names else ""
+    rest = ", callables=FUNCTIONS" if names else ""
+    return f"{functions}CONFIG = torchair.{owner}.from_json({text!r}{rest})"

@@ -5,7 +5,7 @@ and the first wrong one opened up.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,7 +26,6 @@ from torchair.compare.replay import calls_of, other_inputs, play
 from torchair.compare.scene import (
     Outcome,
     Scene,
-    frozen,
     is_unset,
     random_state,
     run_fx,
@@ -40,11 +39,11 @@ from torchair.compare.trail import (
     GE_PASS,
     LOWERING,
     REPLAYED,
-    TRACE,
     Step,
     Trail,
 )
 from torchair.core.errors import NotPossible, first_line
+from torchair.core.source import source_of
 from torchair.core.torch_private.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
@@ -139,7 +138,7 @@ class Exam:
     name: str = ""
     rows: list[StageRow] = field(default_factory=list[StageRow])
     wrong: tuple[StageRow, Blame] | None = None
-    eager_blame: Blame | None = None  # where eager leaves the truth
+    notes: list[str] = field(default_factory=list[str])  # about eager, and about the truth
     scene: Scene | None = None
     is_served: bool = False  # by the runner: all stages have been compared
     before: Callable[[Sequence[Any]], None] = lambda args: None  # is told of every call
@@ -165,7 +164,9 @@ class Exam:
             random = random_state(self.stage.device)
             self.examine(mine)
             set_random_state(random)
-        return run_fx(self.gm)(mine)
+        outputs = run_fx(self.gm)(mine)
+        # AOTAutograd wants plain tensors, also of what the graph hands through.
+        return [out.detach() if isinstance(out, torch.nn.Parameter) else out for out in outputs]
 
     def examine(self, args: Sequence[Any]) -> None:
         """Run all stages on copies of these arguments; open the first that is wrong."""
@@ -183,11 +184,13 @@ class Exam:
                 f"the graph that AOTAutograd traced raises {eager.error}", next="run the model eagerly"
             )
         true, double = truth(scene, self.trail.given) if self.yardstick.in_double else (eager, None)
+        if double is not None and double.narrow:
+            self.notes.append(f"not computed in double, for want of a kernel: {', '.join(double.narrow)}")
         for step in self.trail.steps:
             outcome = eager if step is given else step.run(scene)
             row = self._row(step.name, step.kind, outcome, true, eager if double else None)
             if step is given and double is not None and not row.errors.ok:
-                self.eager_blame = self._eager_leaves(scene, double)
+                self.notes += self._eager_leaves(scene, double)
             if step is not given and self.wrong is None and (not row.ok or self.yardstick.every_node):
                 self._open(step, row, scene)
 
@@ -293,16 +296,17 @@ class Exam:
             return node
         return node_of(graph.by_name[name], self.made_from) or node
 
-    def _eager_leaves(self, scene: Scene, double: Double) -> Blame | None:
+    def _eager_leaves(self, scene: Scene, double: Double) -> Iterator[str]:
         """The first node at which eager itself is not right."""
         values = scene.values(self.trail.given).values
         for node in self.trail.given.graph.nodes:
             if node.op != "call_function" or is_unset(node):
                 continue
-            errors = self.yardstick.against_truth(values[node.name], frozen(double.values[node.name]))
+            errors = self.yardstick.against_truth(values[node.name], double.values[node.name])
             if not errors.ok:
-                return Blame(Culprit(TRACE, "eager"), node, str(node.target), errors, self.trail.given)
-        return None
+                where = f"{node.name} ({node.target}) {source_of(node)}".strip()
+                yield f"eager itself leaves tolerance at {where}: {errors}"
+                return
 
 
 def exam_of(
