@@ -231,7 +231,8 @@ FX_STEPS = (
     "apply_pattern_passes",
     "view_to_reshape",
 )
-IR_STEPS = tuple(step.title for step in GE_PASSES)
+# Passes that nobody asked for do not run.
+IR_STEPS = tuple(step.title for step in GE_PASSES if step.title not in ("mark_reference_inputs", "order_ops"))
 
 
 def graph_mode(function: Callable[..., Any], kind: str | None = None, **dynamo: Any) -> Any:

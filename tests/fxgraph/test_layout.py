@@ -413,8 +413,10 @@ def test_conjugated_results_look_at_the_memory_of_others(codegen: str) -> None:
     for mode in ("max-autotune", "npugraph_ex"):
         torch.compiler.reset()
         run = torch.compile(fn, backend=backend(mode, "eager" if mode == "npugraph_ex" else codegen))
-        for _ in range(2):
-            with no_warning():
+        without_ir = mode == "max-autotune" and codegen == "reference"
+        for first in (True, False):
+            # Marks have no IR: that the reference engine does not run is told once, and nothing else.
+            with pytest.warns(DegradedWarning, match="no IR") if first and without_ir else no_warning():
                 got = run(x)
             want = fn(x)
             assert [t.tolist() for t in got] == [t.tolist() for t in want]

@@ -1,7 +1,7 @@
 """Defines the ops of the tables in torch: schema, eager and fake kernels.
 
-Nothing is defined where the vendor's plug-in `torch_npu` is installed, nor an op that somebody has already
-defined: the real ones win.
+Nothing of the vendor's is defined where the plug-in `torch_npu` is installed, nor an op that somebody has
+already defined: the real ones win.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from torchair.ops.npu.row import InPlace, Row, bind, choose
 
 Fn = Callable[..., Any]
 PLUGIN = "torch_npu"
+# Namespaces of this package: the plug-in does not bring their ops.
+OUR_NAMESPACES = ("air", "torchair")
 # Direct kernels of in-place ops: on real data they write their rows only.
 DEVICES = ("CPU", "CUDA")
 _libraries: dict[str, torch.library.Library] = {}
@@ -160,7 +162,7 @@ def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) 
 def _declare(op: str) -> torch.library.Library | None:
     """The library to fill, with the op's schema in it; None when the op is not ours to define."""
     namespace, name, variant = full_name(op).split(".")
-    if importlib.util.find_spec(PLUGIN) is not None and namespace != "torchair":
+    if importlib.util.find_spec(PLUGIN) is not None and namespace not in OUR_NAMESPACES:
         return None
     if variant in getattr(getattr(torch.ops, namespace), name, _Nothing).overloads():
         return None
