@@ -25,10 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = dict(walk(CompilerConfig))
 # Options whose features are being made: path, or the beginning of several -> why they need not say yet.
 PENDING = {
-    "debug.graph_dump.": "files of graphs",
-    "debug.data_dump.": "files of tensors",
-    "debug.fx_summary.": "the report of operators",
-    "dump_config.": "files of tensors",
     "aoe_config.": "tuning",
     "experimental_config.memory_efficiency": "memory of each run",
     "experimental_config.npu_fx_pass": "fusions of the joint graph",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from tests.structure.tree import ROOT
+from torchair.ge.proto import schema
+from torchair.ge.proto.read import from_graph_def
+from torchair.ge.script import from_python
 
-BACKENDS = """
+MODEL = """
 import torch
 import torchair
 
@@ -25,8 +32,13 @@ class Model(torch.nn.Module):
         return torch.relu(self.linear(x)) + y
 
 
-model = Model()
+model = Model().requires_grad_(False)
 x, y = torch.randn(2, 4), torch.randn(2, 4)
+"""
+OPS = {"aten.t.default": 1, "aten.addmm.default": 1, "aten.relu.default": 1, "aten.add.Tensor": 1}
+BACKENDS = (
+    MODEL
+    + """
 npu_backend = torchair.get_npu_backend(compiler_config=None)
 results = [torch.compile(model, backend=npu_backend)(x, y)]
 for backend in ("npu", "npugraph_ex", "aot_eager"):
@@ -36,6 +48,7 @@ for result in results:
     torch.testing.assert_close(result, model(x, y))
 print("done")
 """
+)
 ADD = """
 import torch
 import torchair
@@ -163,6 +176,28 @@ for _ in range(3):
 assert torch.equal(cache, again) and cache[0] == 8
 print("done")
 """
+SUMMARY = (
+    MODEL
+    + """
+config = torchair.CompilerConfig()
+config.debug.fx_summary.type = "csv"
+compiled = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+torch.testing.assert_close(compiled(x, y), model(x, y))
+print("done")
+"""
+)
+DUMPS = (
+    MODEL
+    + """
+for kind in ("txt", "pbtxt", "py"):
+    torch.compiler.reset()
+    config = torchair.CompilerConfig()
+    config.debug.graph_dump.type = kind
+    compiled = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+    torch.testing.assert_close(compiled(x, y), model(x, y))
+print("done")
+"""
+)
 TYPED = {
     "backends": BACKENDS,
     "add": ADD,
@@ -197,6 +232,32 @@ def test_it_runs_as_typed(name: str, tmp_path: Path) -> None:
         assert "becomes Sin" in out
     if name == "weights":
         assert out.count("[ERROR]") == 1
+
+
+def test_the_summary_has_a_row_per_op(tmp_path: Path) -> None:
+    python("typed_summary", SUMMARY, tmp_path)
+    (path,) = tmp_path.glob("*.csv")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        counted = {row["目标函数"]: int(row["调用次数"]) for row in csv.DictReader(file)}
+    assert counted == OPS
+
+
+def test_the_dumps_are_the_graph(tmp_path: Path) -> None:
+    """All three kinds, before and after the passes, hold the same ops; the scripts run by themselves."""
+    python("typed_dumps", DUMPS, tmp_path)
+    for stage in ("original", "optimized"):
+        (text,) = tmp_path.glob(f"dynamo_{stage}_*.txt")
+        graph = from_graph_def(text_format.Parse(text.read_text(), schema.message("GraphDef")))
+        of_text = Counter(op.type for op in graph.ops)
+        assert of_text["Data"] == 4, "two weights and two arguments"
+        assert of_text["NetOutput"] == of_text["Relu"] == of_text["Add"] == 1
+        assert of_text["MatMul"] + of_text["MatMulV2"] + of_text["Addmm"] >= 1
+        (script,) = tmp_path.glob(f"dynamo_{stage}_*.py")
+        assert Counter(op.type for op in from_python(script.read_text()).ops) == of_text
+        (viewed,) = tmp_path.glob(f"dynamo_{stage}_*.pbtxt")
+        assert Counter(re.findall(r'^    op: "(\w+)"$', viewed.read_text(), re.MULTILINE)) == of_text
+        done = run([sys.executable, script.name], tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_declared_cases_run_by_the_script(tmp_path: Path) -> None:

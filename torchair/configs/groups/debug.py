@@ -19,6 +19,7 @@ class GraphDump(Group):
         "another name for it.",
         Choice("txt", "pbtxt", "py"),
         cached=False,
+        effect="tests/debug/test_graph_dump.py::test_two_files_per_graph",
     )
     dtype = Alias("debug.graph_dump.type")
     path = Option(
@@ -27,6 +28,7 @@ class GraphDump(Group):
         PathText(),
         plain=True,
         cached=False,
+        effect="tests/debug/test_graph_dump.py::test_two_files_per_graph",
     )
     _path = CellOf("path")
 
@@ -38,9 +40,15 @@ class DataDump(Group):
         None,
         "Run the FX graph eagerly and dump the inputs and outputs of its nodes; nothing is compiled.",
         Choice("npy"),
+        effect="tests/debug/test_dump.py::test_inputs_and_outputs_of_every_op",
     )
     path = Option(
-        None, "Root of the dump; the working directory when unset.", PathText(), plain=True, cached=False
+        None,
+        "Root of the dump; the working directory when unset.",
+        PathText(),
+        plain=True,
+        cached=False,
+        effect="tests/debug/test_dump.py::test_inputs_and_outputs_of_every_op",
     )
     _path = CellOf("path")
     filter = Option(
@@ -49,14 +57,25 @@ class DataDump(Group):
         Raw(),
         plain=True,
         cached=False,
+        effect="tests/debug/test_dump.py::test_the_filter_chooses",
     )
 
 
 class FxSummary(Group):
     """The report of which operators a model uses and which have converters."""
 
-    type = graph(None, "Write such a report of each graph, in this format.", Choice("csv"), idle=REDUCE)
-    skip_compile = graph(True, "After the report run the FX graph eagerly instead of compiling it.")
+    type = graph(
+        None,
+        "Write such a report of each graph, in this format.",
+        Choice("csv"),
+        idle=REDUCE,
+        effect="tests/debug/test_summary.py::test_a_row_per_target",
+    )
+    skip_compile = graph(
+        True,
+        "After the report run the FX graph eagerly instead of compiling it.",
+        effect="tests/debug/test_summary.py::test_what_runs_behind_it",
+    )
     path = graph(
         None,
         "Directory of the report; the working directory when unset.",
@@ -64,6 +83,7 @@ class FxSummary(Group):
         plain=True,
         cached=False,
         own=True,
+        effect="tests/debug/test_summary.py::test_a_row_per_target",
     )
     _path = CellOf("path")
 
