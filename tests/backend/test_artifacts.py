@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.backend.compiled import CompiledGraph
 
@@ -62,8 +63,15 @@ def call(run: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> tuple[list[
     return list(run(*given)), given
 
 
-@pytest.mark.parametrize("codegen", CODEGENS)
-@pytest.mark.parametrize("name", PROGRAMS)
+# A native library is built anew for each.
+CASES = [
+    (slow if codegen == "native" and name != "symbols" else pytest.param)(name, codegen)
+    for name in PROGRAMS
+    for codegen in CODEGENS
+]
+
+
+@pytest.mark.parametrize(("name", "codegen"), CASES)
 def test_loaded_again_it_does_the_same(name: str, codegen: str) -> None:
     made, args = compiled(name, codegen)
     artifacts = made.dump_artifacts()
@@ -85,7 +93,7 @@ print("equal")
 """
 
 
-@pytest.mark.parametrize("codegen", CODEGENS)
+@pytest.mark.parametrize("codegen", ["inductor", *(slow(c) for c in CODEGENS if c != "inductor")])
 def test_another_process_needs_nothing_but_the_source(codegen: str, tmp_path: Path) -> None:
     made, args = compiled("update", codegen)
     expected = call(made, args)

@@ -14,6 +14,7 @@ import torch
 
 import torchair
 from tests.backend.watch import compiled, seen_with
+from tests.slow import slow
 from torchair.core.errors import DegradedWarning
 from torchair.debug import fusion_result
 from torchair.debug.fusion_result import FILE
@@ -38,7 +39,7 @@ print(os.path.exists("fusion_result.json"))
 
 @pytest.mark.parametrize(
     ("when", "after_compile", "at_exit"),
-    [("unset", False, False), ("0", False, False), ("1", False, True), ("2", True, True)],
+    [slow("unset", False, False), slow("0", False, False), ("1", False, True), slow("2", True, True)],
 )
 def test_when_it_is_written(when: str, after_compile: bool, at_exit: bool, tmp_path: Path) -> None:
     path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]

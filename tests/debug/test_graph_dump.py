@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from tests.debug.seen import Call, Seen, copied
 from tests.models.zoo import ROWS
+from tests.slow import STATIC_FIRST, slow
 from torchair.core.errors import DegradedWarning, NotInThisMode, NotPossible
 from torchair.debug.graph_file import constants_of
 from torchair.ge.equality import same_graph
@@ -304,7 +305,7 @@ PROGRAMS: dict[Callable[..., Any], Callable[[], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("function", PROGRAMS)
+@pytest.mark.parametrize("function", [slow(f) if f is large_constant else f for f in PROGRAMS])
 def test_a_script_computes_what_the_graph_does(
     tmp_path: Path, function: Callable[..., Any], dynamic: bool, mode: str
 ) -> None:
@@ -338,7 +339,7 @@ def test_training(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@STATIC_FIRST
 def test_llama(tmp_path: Path, dynamic: bool, mode: str) -> None:
     row = next(row for row in ROWS if row.name == "llama")
     backend = Seen(config(tmp_path, "py", mode))
@@ -351,6 +352,7 @@ def test_sub_graphs_run(tmp_path: Path) -> None:
     check(tmp_path, seen(branches, tmp_path, torch.randn(3, 3), torch.randn(3, 3)))
 
 
+@pytest.mark.full
 def test_a_script_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     (call,) = seen(large_constant, tmp_path, torch.ones(2))
     path = script(tmp_path, "optimized", call.graph)

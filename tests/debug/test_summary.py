@@ -88,6 +88,7 @@ def test_a_row_per_target(tmp_path: Path) -> None:
     assert found["aten.split.Tensor"]["输出统计"] == "1次：[torch.float32(2, 3), torch.float32(2, 3)]"
 
 
+@pytest.mark.full
 def test_a_model_of_somebody_else_with_symbols(tmp_path: Path) -> None:
     """One row per op of what AOTAutograd handed over, counts included."""
     seen: list[str] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.ge.proto import schema
 from torchair.ge.proto.read import from_graph_def
@@ -267,13 +268,23 @@ def test_declared_cases_run_by_the_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[PASS] aten.add.Tensor Support(F32(2, 2), 2, alpha=2.0)" in done.stdout
     assert done.stdout.splitlines()[-1].endswith(" 0 failed")
+
+
+@pytest.mark.full
+def test_an_op_that_is_not_there_fails_the_script(tmp_path: Path) -> None:
+    script = str(ROOT / "smoke/converter_test.py")
     assert run([sys.executable, script, "aten.no_such_op"], tmp_path).returncode == 1
 
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    # One of them is imported by another.
+    [slow(path) if path.stem == "new_custom_op" else path for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_examples_run(path: Path) -> None:
     done = run([sys.executable, "-W", "error::UserWarning:__main__", path.name], path.parent)
     assert done.returncode == 0, done.stderr[-3000:]
