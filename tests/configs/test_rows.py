@@ -29,11 +29,9 @@ PENDING = {
     "debug.data_dump.": "files of tensors",
     "debug.fx_summary.": "the report of operators",
     "dump_config.": "files of tensors",
-    "aoe_config.": "tuning",
     "experimental_config.memory_efficiency": "memory of each run",
     "experimental_config.npu_fx_pass": "fusions of the joint graph",
     "experimental_config.aot_config_": "training as one graph",
-    "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": "where kernels are kept",
 }
 # Features that come later: these rows say that nothing acts on them.
 LATER = ("export.", "inference_config.")
@@ -64,6 +62,7 @@ def other_value(row: Option, folder: Path) -> Any:
         kinds.Function: len,
         kinds.IntList: [7],
         kinds.PathText: str(folder),
+        kinds.NewDir: str(folder),
         SwitchText: "AddNFusionPass:off",
     }
     return by_kind[type(kind)]

@@ -11,6 +11,8 @@ from tests.structure.tree import modules, parse
 KEPT = {
     "torchair.backend.selftest.why_fails": "it is the answer of the case",
     "torchair.backend.static_kernels.Job.run": "`take` tells it",
+    "torchair.backend.tuning._built": "it is in the result, and told if there is no other way",
+    "torchair.backend.tuning.Tuned._try": "it is in the result, and told if there is no other way",
     "torchair.capture.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
     "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",
