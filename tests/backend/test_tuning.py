@@ -15,6 +15,7 @@ import torch
 import torchair
 from tests.backend.watch import Seen, watching
 from tests.capture.simulated import SimulatedDevice
+from torchair.backend import compile as backend
 from torchair.backend import tuning
 from torchair.backend.tuning import Trials
 from torchair.core.errors import BadOption, DegradedWarning
@@ -44,8 +45,8 @@ def called(fn: Callable[..., Any], config: torchair.CompilerConfig, *args: Any, 
     """What is made of a function that is compiled anew and called twice, with the results of eager."""
     torch.compiler.reset()
     with watching() as seen, torch.no_grad():
-        backend = torchair.get_npu_backend(compiler_config=config)
-        run = torch.compile(fn, backend=backend, **{"dynamic": False} | rest)
+        made = torchair.get_npu_backend(compiler_config=config)
+        run = torch.compile(fn, backend=made, **{"dynamic": False} | rest)
         for _ in range(2):
             torch.testing.assert_close(run(*args), fn(*args))
     return seen
@@ -286,6 +287,24 @@ def test_a_way_that_fails_is_left_out(
     FASTEST.append("eager")
     assert called(net, config_in(tmp_path), X).runner.program.kind == "inductor"
     assert result_in(tmp_path)["tried"][1]["failed"] == "MemoryError: too large"
+
+
+def test_a_way_that_was_the_fastest_and_fails_now_is_told(
+    tried: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FASTEST.append("eager")
+    called(net, config_in(tmp_path), X)
+    real = backend.build
+
+    def broken(kind: str, *rest: Any) -> Program:
+        if kind == "eager":
+            raise RuntimeError("no longer")
+        return real(kind, *rest)
+
+    monkeypatch.setattr(backend, "build", broken)
+    with pytest.warns(DegradedWarning, match="eager was the fastest, and now it fails .*no longer"):
+        assert called(net, config_in(tmp_path), X).runner.program.kind == "inductor"
+    assert result_in(tmp_path)["best"]["codegen"] == "inductor"
 
 
 def test_where_calls_are_replayed_recordings_are_timed(

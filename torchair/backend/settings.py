@@ -260,8 +260,8 @@ HARDWARE = "it addresses Ascend hardware"
 NEVER = "0"
 FROZEN = (
     "frozen_parameter: where parameters lie is read once and not compared. Keep them there, and update them "
-    "in place; one that is moved (p.data = other, module.to(...)) is not noticed, and its old memory is read. A "
-    "recorded graph that several modules share reads the parameters of the first for all of them"
+    "in place; one that is moved (p.data = other, module.to(...)) is not noticed, and its old memory is "
+    "read. A recorded graph that several modules share reads the parameters of the first for all of them"
 )
 
 
