@@ -197,6 +197,16 @@ def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @EACH_MODE
+def test_that_parameters_must_stay_is_a_warning(mode: str) -> None:
+    """Whenever options are computed."""
+    run = compiled(lambda x: x + 1, {"experimental_config.frozen_parameter": True}, mode, dynamic=False)
+    for rows in (2, 3):
+        with pytest.warns(UserWarning, match="frozen_parameter: .* and update them in place"):
+            run(torch.randn(rows, 4))
+
+
+@EACH_MODE
+@pytest.mark.filterwarnings("ignore:frozen_parameter")
 def test_parameters_are_not_compared(mode: str, row: SimulatedDevice) -> None:
     captures = []
     for frozen in (False, True):

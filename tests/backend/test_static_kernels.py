@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.backend import static_kernels
 from torchair.backend.static_kernels import (
+    KERNELS,
+    OUTPUTS,
     WORKER,
     Job,
     Like,
@@ -22,6 +27,7 @@ from torchair.backend.static_kernels import (
     StaticKernels,
     is_wanted,
     likes_of,
+    outputs_below,
     specialised,
 )
 from torchair.core.degraded import Degradations
@@ -46,6 +52,74 @@ def test_symbols_become_numbers() -> None:
     targets = [str(node.target) for node in gm.graph.nodes if node.op == "call_function"]
     assert not [target for target in targets if "sym_size" in target or "mul" in target]
     torch.testing.assert_close(gm(*args), net(*args))
+
+
+@pytest.fixture
+def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Inductor's own directory, which is empty."""
+    own = tmp_path / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(own))
+    return own
+
+
+def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels land there and nowhere else, and the next compilation finds them."""
+    build = tmp_path / "new" / "build"
+    cache = build / OUTPUTS / KERNELS
+    model = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.Tanh()).eval()
+
+    def taken() -> int:
+        """How often a program that was made came from disk."""
+        torch.compiler.reset()
+        programs: list[Any] = []
+        take = Job.take
+        monkeypatch.setattr(Job, "take", lambda job: programs.append(take(job)) or programs[-1])
+        config = torchair.CompilerConfig()
+        config.mode, config.engine_config.codegen = "npugraph_ex", "eager"
+        config.experimental_config.aclgraph._aclnn_static_shape_kernel = True
+        config.experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir = str(build)
+        run = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config))
+        before = counters["inductor"].copy()
+        with torch.no_grad():
+            x = torch.randn(3, 16)
+            run(x)
+            assert WORKER.wait(600), "the compiler process came back"
+            torch.testing.assert_close(run(x), model(x))
+        monkeypatch.setattr(Job, "take", take)
+        (program,) = programs
+        assert program.kind == "inductor"
+        return (counters["inductor"] - before)["fxgraph_cache_hit"]
+
+    found, entries = taken(), sorted(cache.glob("fxgraph/*/*/*"))
+    assert (found, len(entries)) == (1, 1), "made by the compiler process, taken from disk"
+    assert list(cache.rglob("*.so")), "the code itself"
+    assert not untouched.exists() or not list(untouched.rglob("*.so"))
+    assert not (untouched / "fxgraph").exists()
+    (order,) = build.glob(f"{OUTPUTS}/ts*_pid{os.getpid()}_outputs/order.pickle")
+    assert order.with_name("compiler.log").is_file()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(untouched), "for this process all is as before"
+
+    assert taken() == 1
+    assert sorted(cache.glob("fxgraph/*/*/*")) == entries, "the second order made nothing new"
+
+
+def test_a_build_dir_that_cannot_be_made_is_refused_or_told(tmp_path: Path) -> None:
+    group = torchair.CompilerConfig().experimental_config.aclgraph
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a link"):
+        group._aclnn_static_shape_kernel_build_dir = str(tmp_path / "link" / "below")
+    (tmp_path / OUTPUTS).write_text("in the way")  # since it was assigned
+    late = Job(
+        "graph_t (3,)",
+        Order(b"", [], (), cached=True, threads=1, root=outputs_below(str(tmp_path))),
+        Contract((), ()),
+        Degradations(),
+    )
+    late.run()
+    with pytest.warns(
+        DegradedWarning, match=r"graph_t \(3,\) are not compiled: (NotADirectory|FileExists)Error"
+    ):
+        assert late.take() is None
 
 
 def test_likes_keep_strides_and_numbers() -> None:

@@ -78,6 +78,7 @@ def test_04_a_moved_plain_input_is_copied(device: torch.device, clone_input: boo
     assert [x.unique().tolist() for x in kept] == [[float(value)] for value in range(5)]
 
 
+@pytest.mark.filterwarnings("ignore:frozen_parameter")
 @pytest.mark.parametrize("frozen", [True, False])
 def test_05_a_moved_parameter_is_bound_again(device: torch.device, frozen: bool) -> None:
     model = torch.nn.Linear(4, 4, device=device)

@@ -27,6 +27,10 @@ REFUSED: dict[type[Kind], list[tuple[Any, type[Exception]]]] = {
     kinds.Function: [(3, TypeError), ("f", TypeError)],
     kinds.IntList: [(3, TypeError), (["1"], TypeError), ("12", TypeError)],
     kinds.PathText: [(None, TypeError), (3, TypeError)],
+    kinds.NewDir: [
+        (3, TypeError),
+        *((text, ValueError) for text in ("", "a/../b", "a\0b", THIS_FILE, f"{THIS_FILE}/below")),
+    ],
     SwitchText: [(3, TypeError), ("A", ValueError), ("A:on;:off", ValueError), ("A:On", ValueError)],
 }
 
@@ -60,6 +64,7 @@ def accepted(row: Option, folder: str) -> st.SearchStrategy[Any]:
         kinds.Function: st.sampled_from([None, os.path.join, len]),
         kinds.IntList: st.none() | st.lists(st.integers()) | st.lists(st.integers()).map(tuple),
         kinds.PathText: st.sampled_from(["./", "some/where", HERE]),
+        kinds.NewDir: st.sampled_from([None, "some/where", folder]),
         SwitchText: st.sampled_from([None, "", "A:on", "A:on;B-1:off;"]),
     }
     return by_kind[type(kind)]

@@ -25,11 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = dict(walk(CompilerConfig))
 # Options whose features are being made: path, or the beginning of several -> why they need not say yet.
 PENDING = {
-    "aoe_config.": "tuning",
     "experimental_config.memory_efficiency": "memory of each run",
     "experimental_config.npu_fx_pass": "fusions of the joint graph",
     "experimental_config.aot_config_": "training as one graph",
-    "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": "where kernels are kept",
 }
 # Features that come later: these rows say that nothing acts on them.
 LATER = ("export.", "inference_config.")
@@ -60,6 +58,7 @@ def other_value(row: Option, folder: Path) -> Any:
         kinds.Function: len,
         kinds.IntList: [7],
         kinds.PathText: str(folder),
+        kinds.NewDir: str(folder),
         SwitchText: "AddNFusionPass:off",
     }
     return by_kind[type(kind)]

@@ -19,6 +19,8 @@ KEPT = {
     "torchair.compare.stages.searched": "it is the culprit's `why`",
     "torchair.compare.script._shows": "a part that does not compile shows nothing; a larger one is tried",
     "torchair.backend.static_kernels.Job.run": "`take` tells it",
+    "torchair.backend.tuning._built": "it is in the result, and told if there is no other way",
+    "torchair.backend.tuning.Tuned._try": "it is in the result, and told if there is no other way",
     "torchair.capture.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
     "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",

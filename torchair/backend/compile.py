@@ -23,7 +23,9 @@ from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
-from torchair.backend.static_kernels import StaticKernels, is_wanted
+from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_below
+from torchair.backend.tuning import can_be_tuned, tuned_program
+from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import How, build
@@ -162,6 +164,7 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
 
 def run_untouched(gm: fx.GraphModule, stage: Stage) -> Runner:
     """The graph as AOTAutograd left it, op by op."""
+    can_be_tuned(gm, stage)
     program = dumps.of_the_original(gm, stage) or build("eager", gm, stage.inputs)
     if stage.settings.captures:
         stage.watch.recorded_graph(gm)
@@ -427,6 +430,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
         contract,
         stage.degradations,
         cached=not settings.static_kernels_uncached,
+        root=outputs_below(settings.static_kernel_folder),
         wanted=partial(is_wanted, settings.static_kernel_symbol, settings.static_kernel_values),
     )
 
@@ -473,6 +477,7 @@ def codegen_kind(stage: Stage) -> str:
 def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage) -> Program:
     """FX' -> Program, by the code generator that was asked for."""
     settings = stage.settings
+    is_tunable = can_be_tuned(gm if lowered is None else lowered, stage)
     if settings.run_eagerly:
         logger.warning("%s runs eagerly, op by op: debug.run_eagerly is set", stage.name)
         return build("eager", gm, stage.inputs)
@@ -482,7 +487,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
 
     asked_for = codegen_kind(stage)
 
-    def make(kind: str) -> Program:
+    def make(kind: str, way: Way | None = None, folder: str = "") -> Program:
         graph = lowered
         if kind == "eager" and not (settings.captures and asked_for == "eager"):
             graph = run(LOWERED_PASSES, copy_graph(lowered), pass_context(stage, kind))
@@ -494,7 +499,9 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             backward=stage.backward,
             inference=stage.is_inference,
             tuned=not settings.captures,
-            kept_only=settings.codegen != kind,
+            folder=folder,
+            options={} if way is None else way.options,
+            kept_only=way is None and settings.codegen != kind,
         )
         program = build(kind, graph, stage.inputs, how)
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]
@@ -502,7 +509,8 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             return program
         return Doubted(program, partial(make, "eager"), stage.degradations, source_of(custom[0]))
 
-    return _with_fall_back(make, asked_for, stage)
+    tuned = tuned_program(make, lowered, stage) if is_tunable else None
+    return tuned or _with_fall_back(make, asked_for, stage)
 
 
 def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> Program:

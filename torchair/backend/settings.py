@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from torchair.backend.tuning_plan import TuningPlan, read_plan
 from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.freeze import Config, freeze, tree_of
@@ -46,7 +47,13 @@ class Settings:
     static_kernel_values: list[int] | None = from_row(
         "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range"
     )
+    static_kernel_folder: str | None = from_row(
+        "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir"
+    )
     static_kernels_uncached: bool = from_row("capture.disable_static_kernel_compile_cache")
+    tuning_mode: str | None = from_row("aoe_config.aoe_mode")
+    tuning_folder: str = from_row("aoe_config.work_path")
+    tuning_file: str | None = from_row("aoe_config.aoe_config_file")
     codegen: str = from_row("engine_config.codegen")
     level: str = from_row("ge_config.oo_level")
     constant_folding: bool | None = from_row("ge_config.oo_constant_folding")
@@ -121,6 +128,11 @@ class Settings:
     def named_passes(self) -> PassSwitches:
         """What was asked for passes by name; level O1 leaves out the fusions that are not."""
         return pass_switches(self.switch_text, self.switch_file, fusions=self.level != "O1")
+
+    @cached_property
+    def tuning(self) -> TuningPlan | None:
+        """What is tried out with graphs of fixed sizes, if anything."""
+        return None if self.tuning_mode is None else read_plan(self.tuning_folder, self.tuning_file)
 
     @property
     def order(self) -> str:
@@ -197,7 +209,9 @@ def settle(config: Config) -> Settings:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=3)
     settings = Settings.of(settled, config)
-    for text in names_without_pass(settings.named_passes):
+    if settings.frozen_parameter:
+        warnings.warn(FROZEN, UserWarning, stacklevel=3)
+    for text in (*names_without_pass(settings.named_passes), *idle_tuning(settings)):
         degradations.add(text)
     return settings
 
@@ -233,9 +247,22 @@ def names_without_pass(switches: PassSwitches) -> Iterator[str]:
             yield f"the pass {name} stays on: others count on it"
 
 
+def idle_tuning(settings: Settings) -> Iterator[str]:
+    """What is said of options for a tuning that nobody asked for; a plan that is none is an error."""
+    if settings.tuning is None:
+        for path in ("aoe_config.work_path", "aoe_config.aoe_config_file"):
+            if (value := settings.options[path]) != default_of(path):
+                yield no_effect(path, value, "aoe_config.aoe_mode is not set")
+
+
 NOBODY = "nothing in this version acts on it"
 HARDWARE = "it addresses Ascend hardware"
 NEVER = "0"
+FROZEN = (
+    "frozen_parameter: where parameters lie is read once and not compared. Keep them there, and update them "
+    "in place; one that is moved (p.data = other, module.to(...)) is not noticed, and its old memory is "
+    "read. A recorded graph that several modules share reads the parameters of the first for all of them"
+)
 
 
 def checked(config: Any) -> Config:

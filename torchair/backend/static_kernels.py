@@ -3,10 +3,14 @@
 Tracing and compiling patch torch's globals, so another thread cannot do it beside a serving one. A process of
 its own compiles with Inductor, which leaves what it made in its cache on disk; when it is done, the next call
 of that key takes the program from there. A thread waits for the processes, one after the other.
+
+With a build directory, the cache is there, in `static_kernel_compile_outputs/static_kernel_cache`, and beside
+it each order leaves a folder with what was ordered and what the compiler said.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -15,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +45,14 @@ from torchair.core.torch_private.fake import (
     faking,
     load_graph,
 )
+from torchair.core.torch_private.inductor import code_folder
+from torchair.debug.files import make_folder, now
 from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 
 LOCAL = "LOCAL_WORLD_SIZE"
+OUTPUTS, KERNELS = "static_kernel_compile_outputs", "static_kernel_cache"
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,12 @@ class Order:
     static: tuple[int, ...]
     cached: bool
     threads: int  # Inductor's code for the CPU depends on it
+    root: str = ""  # of what is built; nothing but Inductor's own cache if there is none
+
+    @property
+    def folder(self) -> str:
+        """Where kernels are kept; empty: in Inductor's own cache."""
+        return os.path.join(self.root, KERNELS) if self.root else ""
 
     def fill(self) -> Program:
         """Compile, or load what was compiled for the same order before."""
@@ -91,7 +104,7 @@ class Order:
             with faking(mode):
                 inputs = [like.make() if isinstance(like, Like) else like for like in self.likes]
             fake_tensor_prop(gm, mode, inputs)
-            how = How(static=self.static, decomposed=False, tuned=True, cached=self.cached)
+            how = How(self.static, decomposed=False, tuned=True, cached=self.cached, folder=self.folder)
             return build("inductor", gm, inputs, how)
 
     def is_tuned(self) -> bool:
@@ -132,8 +145,8 @@ class Job(Pending):
 
     def _compile(self) -> None:
         if self._order.cached:
-            with tempfile.TemporaryDirectory(prefix="torchair-static-") as folder:
-                self._failed = _compile_elsewhere(self._order, Path(folder))
+            with _workplace(self._order.root) as folder:
+                self._failed = _compile_elsewhere(self._order, folder)
 
     def take(self) -> Program | None:
         """The program, from the cache; None when it could not be made."""
@@ -149,11 +162,27 @@ class Job(Pending):
         return Promised(program, self._contract, key_function(()), self._degradations)
 
 
+def outputs_below(build_dir: str | None) -> str:
+    """Where things are built if a directory was named."""
+    return "" if build_dir is None else os.path.abspath(os.path.join(build_dir, OUTPUTS))
+
+
+@contextlib.contextmanager
+def _workplace(root: str) -> Iterator[Path]:
+    """Where one order is compiled: a folder of its own that stays, or a temporary one without a root."""
+    if root:
+        yield make_folder(Path(root), f"ts{now()}_pid{os.getpid()}_outputs")
+        return
+    with tempfile.TemporaryDirectory(prefix="torchair-static-") as folder:
+        yield Path(folder)
+
+
 def _compile_elsewhere(order: Order, folder: Path) -> str:
     """Run the compiler; empty when it ended well, else what it said last."""
     path = folder / "order.pickle"
     path.write_bytes(pickle.dumps(order))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment |= code_folder(order.folder) if order.folder else {}
     done = subprocess.run(
         [sys.executable, "-m", "torchair.backend.static_worker", str(path)],
         env=environment,
@@ -163,6 +192,7 @@ def _compile_elsewhere(order: Order, folder: Path) -> str:
         errors="replace",
         check=False,
     )
+    (folder / "compiler.log").write_text(done.stderr)
     return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit status {done.returncode}"
 
 
@@ -225,6 +255,8 @@ class StaticKernels:
     contract: Contract
     degradations: Degradations
     cached: bool = True
+    root: str = ""
+    """Of what is built, see `Order`."""
     wanted: Callable[[Sequence[Any]], bool] = lambda args: True
     """Are these arguments worth it?"""
 
@@ -241,7 +273,7 @@ class StaticKernels:
         except Exception as error:
             self.degradations.add(f"static kernels for {title} are not compiled: {_last_line(str(error))}")
             return None
-        order = Order(graph, likes, self.static, self.cached, torch.get_num_threads())
+        order = Order(graph, likes, self.static, self.cached, torch.get_num_threads(), self.root)
         job = Job(title, order, self.contract, self.degradations)
         WORKER.give(job)
         return job

@@ -46,12 +46,15 @@ class Promised:
         degradations: Degradations | None = None,
     ) -> None:
         self.program = program
-        self.kind = program.kind
         self._contract = contract
         self._key_of = key_of
         self._degradations = degradations or Degradations()
         self._adds = bool(contract.left_out or contract.marked)  # to what the program makes
         self._known: dict[Hashable, Mends] = {}
+
+    @property
+    def kind(self) -> str:
+        return self.program.kind
 
     @property
     def source(self) -> str:

@@ -93,7 +93,7 @@ def inputs_of(
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
     aliases = _aliases(layouts_of(gm) if layouts is None else layouts)
-    mutated = _mutated(gm, values)
+    mutated = mutated_inputs(gm, values)
     on_device = any(_device(node.meta.get("val")) not in (None, "cpu") for node in gm.graph.nodes)
     roles = tuple(
         Role.UNUSED
@@ -155,7 +155,7 @@ def _aliases(layouts: Sequence[Layout | None]) -> dict[int, list[int]]:
     return found
 
 
-def _mutated(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
+def mutated_inputs(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
     """Indices of the inputs that some node writes, directly or through a view."""
     position = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
     on = _on_memory(values), _on_memory([node.meta.get("val") for node in position])

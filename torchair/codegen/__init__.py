@@ -8,16 +8,23 @@ from typing import Any
 
 from torch import fx
 
-from torchair.codegen import eager, inductor, native
+from torchair.codegen import eager, inductor, library, native
 from torchair.codegen.how import How
 from torchair.codegen.program import Boxed
 from torchair.core.errors import BadOption
 from torchair.core.program import Program
+from torchair.core.torch_private.inductor import code_kept_in
 
-__all__ = ["How", "build"]
+__all__ = ["BUILDING", "RESERVED", "How", "build"]
 
 BUILDING = threading.RLock()
 DEFAULT = How()
+RESERVED = frozenset(
+    name
+    for options in (inductor.OPTIONS, inductor.KEEP, inductor.GUARDED, library.OPTIONS)
+    for name in options
+)
+"""Options of Inductor that builds set themselves."""
 
 
 def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAULT) -> Program:
@@ -29,10 +36,10 @@ def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAU
             return as_it_is(gm)
         case "inductor":
             # Inductor's options are the process's: one build at a time.
-            with BUILDING:
+            with BUILDING, code_kept_in(how.folder):
                 return inductor.build(gm, inputs, how)
         case "native":
-            with BUILDING:
+            with BUILDING, code_kept_in(how.folder):
                 return native.build(gm, inputs, how)
     raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,5 +25,9 @@ class How:
     """Choose kernels for speed, and try out those that are worth it."""
     cached: bool = True
     """What Inductor made before is taken from disk."""
+    folder: str = ""
+    """Where compiled code is kept, and looked for; Inductor's own directory if none is named."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of Inductor, beside those that every build sets."""
     kept_only: bool = False
     """A native library is taken from disk, and none is made."""

@@ -13,6 +13,7 @@ from torchair.codegen.eager import KERNEL, literal
 from torchair.codegen.how import How
 from torchair.codegen.program import Boxed
 from torchair.codegen.vectors import sum_products
+from torchair.codegen.views import Views, WithViews, take_views_out
 from torchair.codegen.whole import improve
 from torchair.core.overlaps import careful_overlaps
 from torchair.core.torch_private.inductor import (
@@ -52,6 +53,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
         | (GUARDED if how.guarded and not has_custom_ops else {})
         | (NO_CACHE if not how.cached else {})
         | (KEEP if has_held(gm) else {})
+        | dict(how.options)
     )
     with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
         gm = graph.prepare(gm, inputs, decomposed=how.decomposed)
@@ -61,6 +63,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
         wanted |= row.tuned
     if largest >= SEARCHED:
         wanted |= SEARCH
+    wanted |= how.options
     with (
         inductor_config.patch(known_options(wanted)),
         careful_overlaps(),
@@ -69,16 +72,27 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
     ):
         gm = improve(gm, mode)
         keep_output_strides(gm)
+        views = take_views_out(gm, how.static) if how.frozen else None
+        given, static = with_views(inputs, how.static, views)
         compiled = compile_fx_inner(
             gm,
-            list(inputs),
-            static_input_idxs=list(how.static),
+            given,
+            static_input_idxs=static,
             cudagraphs=BoxedBool(False),
             is_backward=how.backward,
             is_inference=how.inference,
             boxed_forward_device_index=BoxedDeviceIndex(None),
         )
-    return FirstCall(generated_source(compiled), compiled, gm)
+    program = FirstCall(generated_source(compiled), compiled, gm)
+    return program if views is None else WithViews(program, views)
+
+
+def with_views(
+    inputs: Sequence[Any], static: Sequence[int], views: Views | None
+) -> tuple[list[Any], list[int]]:
+    """The example inputs, and which of them stay where they are; views of such inputs do so too."""
+    made = [] if views is None else list(views.fakes)
+    return [*inputs, *made], [*static, *range(len(inputs), len(inputs) + len(made))]
 
 
 def keep_output_strides(gm: fx.GraphModule) -> None:

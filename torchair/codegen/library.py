@@ -72,7 +72,7 @@ def obtain(parts: Split, mode: Any, how: How) -> Library:
     """The library for this graph: from disk, else compiled now, unless only kept ones are wanted."""
     keep_output_strides(parts.library)
     # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
-    options = known_options({**OPTIONS, "aot_inductor.metadata": {}})
+    options = known_options({**how.options, **OPTIONS, "aot_inductor.metadata": {}})
     with inductor_config.patch(options):
         key = digest(parts, mode, f"{how.backward} {how.inference}")
         entry = cache_folder() / key
@@ -187,12 +187,13 @@ def digest(parts: Split, mode: Any, extra: str) -> str:
         CAREFUL,
         *build_facts(),
         *symbol_facts(mode),
-        *_graph_text(parts.library),
+        *graph_text(parts.library),
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def _graph_text(gm: fx.GraphModule) -> Iterator[str]:
+def graph_text(gm: fx.GraphModule) -> Iterator[str]:
+    """A graph in lines: the same for the same graph, in every process."""
     for node in gm.graph.nodes:
         value = _value(node.meta.get("val"))
         yield f"{node.op} {node.name} {_target(node)} {node.args} {node.kwargs} {value}"
@@ -200,7 +201,7 @@ def _graph_text(gm: fx.GraphModule) -> Iterator[str]:
             continue
         attribute = graph.attribute(gm, str(node.target))
         if isinstance(attribute, fx.GraphModule):
-            yield from _graph_text(attribute)
+            yield from graph_text(attribute)
 
 
 def _target(node: fx.Node) -> str:

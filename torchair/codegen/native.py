@@ -13,8 +13,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
-from typing import Any
+from operator import is_, itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -87,6 +87,17 @@ def restore(content: str, wiring: Wiring, host: Call | None) -> Native:
     return Native(wiring, library.keep(base64.b64decode(content)), host, frozen=False)
 
 
+class Bound(NamedTuple):
+    """The container that serves, and what it is for."""
+
+    addresses: tuple[int, ...]
+    run: Run
+    tensors: Sequence[torch.Tensor]
+    """Frozen: the inputs that it was bound to,"""
+    kept: list[torch.Tensor]
+    """and their memory."""
+
+
 class Native:
     """A Program over one library."""
 
@@ -108,26 +119,26 @@ class Native:
         self._places = parts.places
         self._plain = host is None and list(parts.places) == [(True, i) for i in range(len(parts.places))]
         self._frozen = frozen
-        self._kept: tuple[torch.Tensor, ...] = ()
         self._lock = threading.Lock()
         self._bindings: dict[tuple[int, ...], Run] = {}
-        self._current: tuple[tuple[int, ...] | None, Run | None] = (None, None)
+        self._current: Bound | None = None
         self._check(native_runner(made.path, 1, device))
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        addresses, run = self._current
-        if run is None or not self._frozen:
-            bound = self._pick_bound(args)
-            now = tuple(map(torch.Tensor.data_ptr, bound))
-            if now != addresses:
-                run = self._bind(now, bound)
+        now = self._current
+        bound = self._pick_bound(args)
+        # Frozen: while they are the same tensors, nobody looks where they lie. Another module has others.
+        if now is None or not (self._frozen and all(map(is_, bound, now.tensors))):
+            addresses = tuple(map(torch.Tensor.data_ptr, bound))
+            if now is None or self._frozen or addresses != now.addresses:
+                now = self._bind(addresses, bound)
         passed = self._pick_passed(args)
         if self._carrier is not None:
             passed += [self._carrier.expand(args[index]) for index in self._carriers]
         if self._plain:
             args.clear()
-            return run(passed)  # type: ignore[misc]
-        return self._merge(run(passed), args)  # type: ignore[misc]
+            return now.run(passed)
+        return self._merge(now.run(passed), args)
 
     def _merge(self, results: list[torch.Tensor], args: list[Any]) -> list[Any]:
         """The library's results and the host's, in the order of the graph's outputs."""
@@ -152,18 +163,17 @@ class Native:
         lines += [f"native = restore(LIBRARY, {wiring}, program)", KERNEL.format("native")]
         return "\n".join(["import torch", host, "", *lines])
 
-    def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Run:
-        """The container for these addresses; made when there is none."""
+    def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Bound:
+        """The container for these addresses, from now on; made when there is none."""
         with self._lock:
             run = self._bindings.pop(addresses, None) or self._load(tensors)
             self._bindings[addresses] = run
             while len(self._bindings) > KEPT_BINDINGS:
                 del self._bindings[next(iter(self._bindings))]
-            if self._frozen:
-                # Nobody compares addresses from now on, so nobody else would notice that the memory is gone.
-                self._kept = tuple(tensor.detach() for tensor in tensors)
-            self._current = (addresses, run)
-            return run
+            # Where nobody compares addresses, nobody else would notice that the memory is gone.
+            kept = [tensor.detach() for tensor in tensors] if self._frozen else []
+            self._current = now = Bound(addresses, run, tensors if self._frozen else (), kept)
+            return now
 
     def _load(self, tensors: Sequence[torch.Tensor]) -> Run:
         with disable_modes(), torch.no_grad():

@@ -58,11 +58,14 @@ class Anchored:
         degradations: Degradations,
     ) -> None:
         self.program = program
-        self.kind = program.kind
         self._offsets = tuple(offsets.items())
         self._make = other
         self._other: Call | None = None
         self._degradations = degradations
+
+    @property
+    def kind(self) -> str:
+        return self.program.kind
 
     @property
     def source(self) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torchair.core.errors import BadOption, BadOptionType, BadPath
@@ -211,6 +212,37 @@ class PathText(Kind):
         if not isinstance(value, str | bytes | os.PathLike):
             raise BadOptionType(f"{path} must be a path", got=_typed(value))
         return os.path.realpath(os.fsdecode(value))
+
+
+class NewDir(Kind):
+    """None or the path of a directory that is there or can be made: no `..`, and no link on the way."""
+
+    def text(self) -> str:
+        return "`None` or path of a directory that is there or can be made"
+
+    def check(self, path: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str | os.PathLike):
+            raise BadOptionType(f"{path} must be a path or None", got=_typed(value))
+        text = os.fsdecode(value)
+        if why := _why_no_dir(text):
+            raise BadOption(f"{path} cannot be a directory: {why}", got=repr(text), next="name another one")
+        return text
+
+
+def _why_no_dir(text: str) -> str:
+    """The reason why there is no directory at this path, and none can be made; empty where one can."""
+    place = Path(text)
+    if not text or "\0" in text or ".." in place.parts:
+        return "it is empty, or has '..' or a NUL in it"
+    whole = place.absolute()
+    if link := next((parent for parent in (whole, *whole.parents) if parent.is_symlink()), None):
+        return f"{link} is a link"
+    there = next(parent for parent in (whole, *whole.parents) if parent.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing can be written in {there}"
 
 
 BOOL = Choice(True, False)

@@ -50,6 +50,14 @@ class Device:
     tuned: Mapping[str, Any] = {}
     """Options of Inductor for graphs that multiply a matrix and a vector; none: products stay products."""
 
+    ways: Sequence[tuple[str, Mapping[str, Any]]] = (
+        ("inductor", {}),
+        ("inductor", {"max_autotune": True}),
+        ("native", {}),
+        ("eager", {}),
+    )
+    """Code generators, with options of Inductor, that offline tuning tries out."""
+
     def __init__(self, type: str) -> None:
         self.type = type
         self.shared_pools: dict[tuple[int, PoolToken], Any] = {}  # of users' tokens, see capture/pool.py

@@ -30,6 +30,13 @@ class Cuda(GraphDevice):
         "combo_kernel_per_subkernel_blocks": True,
     }
 
+    # A recording saves the host's time in any case, so nothing is gained by a library.
+    ways = (
+        ("inductor", {}),
+        ("inductor", {"max_autotune": True, "coordinate_descent_tuning": True}),
+        ("eager", {}),
+    )
+
     def codegen(self, *, captures: bool) -> str:
         return "eager" if captures else "inductor"
 

@@ -8,26 +8,27 @@ from torchair.configs.rows import graph, local
 
 
 class AoeConfig(Group):
-    """Offline tuning of operators by the engine."""
+    """Offline tuning."""
 
     aoe_mode = graph(
         None,
-        "`2` tunes operators on the first call of a static graph.",
+        "`2` tries out several ways to compile a graph of fixed sizes in its first call, and keeps the "
+        "fastest, for later processes too. Graphs with symbolic sizes are not tuned.",
         Choice("2"),
-        hint=True,
         engine=local("aoe_mode"),
+        effect="tests/backend/test_tuning.py::test_the_fastest_way_serves_and_is_found_again",
     )
     work_path = graph(
         "./",
-        "Working directory of the tuning.",
+        "Where results (`aoe_result_….json`) and the code of tuned graphs (`aoe_code`) are kept and found.",
         ExistingDir(),
-        hint=True,
         engine=local("work_path", gate="aoe_mode"),
+        effect="tests/backend/test_tuning.py::test_another_process_finds_what_was_tuned",
     )
     aoe_config_file = graph(
         None,
-        "Configuration file of the tuning.",
+        "JSON file that says what is tried out, and how often: `candidates`, `repeats`, `again`.",
         ExistingFile(),
-        hint=True,
         engine=local("aoe_config_file", gate="aoe_mode"),
+        effect="tests/backend/test_tuning.py::test_the_file_says_what_is_tried",
     )

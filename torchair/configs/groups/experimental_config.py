@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind
+from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind, NewDir
 from torchair.configs.option import AUTO, GRAPH_MODES, REDUCE, Alias, Group, Nested, Option
 from torchair.configs.rows import capture, graph, hint, local, session
 
@@ -21,7 +21,12 @@ class AclGraphExperimental(Group):
         effect="tests/backend/test_static_kernels.py::test_taken_over_when_ready",
     )
     _aclnn_static_shape_kernel_build_dir = capture(
-        None, "Directory of these kernels.", Instance(str), idle=AUTO, acts=False
+        None,
+        "Where these kernels are built, kept and found again: in `static_kernel_compile_outputs` below it. "
+        "Unset, they are in Inductor's cache.",
+        NewDir(),
+        idle=AUTO,
+        effect="tests/backend/test_static_kernels.py::test_kept_in_the_build_dir",
     )
     _aclnn_static_shape_kernel_sym_value_range = capture(
         None,
@@ -71,7 +76,8 @@ class ExperimentalConfig(Group):
     )
     frozen_parameter = Option(
         False,
-        "Parameters never move: their addresses are not compared before a call. Not with export.",
+        "Parameters never move: their addresses are not compared before a call, and views of them are made "
+        "once. Values may change in place. Not with export.",
         flat="frozen_parameter",
         engine=local("frozen_parameter"),
         effect="tests/backend/test_effects.py::test_parameters_are_not_compared",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ __all__ = [
     "V",
     "aot_compilation",
     "build_facts",
+    "code_folder",
+    "code_kept_in",
     "compile_fx_inner",
     "compiled_callable",
     "constants_of",
@@ -127,6 +130,27 @@ def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.Gr
 def is_reinplaceable(target: Any) -> bool:
     """May Inductor make this op write into an argument?"""
     return target in inplaceable_ops or target in inplaceable_foreach_ops
+
+
+def code_folder(folder: str) -> dict[str, str]:
+    """The environment in which Inductor and Triton keep what they make in this directory."""
+    return {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": os.path.join(folder, "triton")}
+
+
+@contextlib.contextmanager
+def code_kept_in(folder: str) -> Iterator[None]:
+    """Inside, compiled code is kept in, and taken from, this directory; where it always is if that is empty.
+    The environment is the process's: one at a time.
+    """
+    wanted = code_folder(folder) if folder else {}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+        for name in [name for name, value in before.items() if value is None]:
+            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager
