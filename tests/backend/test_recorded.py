@@ -79,7 +79,7 @@ class Block(nn.Module):
         ("max-autotune", "eager"),
         slow("max-autotune", "inductor"),
         ("npugraph_ex", "eager"),
-        ("npugraph_ex", "inductor"),
+        slow("npugraph_ex", "inductor"),
     ],
 )
 def test_a_training_step_is_three_launches(row: SimulatedDevice, mode: str, codegen: str) -> None:

@@ -149,6 +149,7 @@ def test_only_kernels_that_can_be_tuned_are_tried_out() -> None:
         assert order.is_tuned()
 
 
+@pytest.mark.full
 def test_a_trial_that_fails_or_never_ends_is_left_to_others() -> None:
     """In a process of its own, which the alarm ends."""
     code = (
