@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 
 import pytest
 
+from tests.process import python
 from tests.slow import slow
-from tests.structure.tree import ROOT
 
 SCRIPT = """
 import sys
@@ -58,9 +56,7 @@ EXPECTED = {
 
 
 def run(value: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BREAK_GRAPH_OP_LIST": value}
-    command = [sys.executable, "-c", SCRIPT]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return python(["-c", SCRIPT], BREAK_GRAPH_OP_LIST=value)
 
 
 QUICK = "setitem, nn.conv3d"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -16,6 +13,7 @@ import torch
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
+from tests.process import python
 from torchair.backend import compile as backend
 from torchair.backend.settings import Settings, settle
 from torchair.capture import Policy
@@ -274,9 +272,7 @@ clean(torch.ones(3))
 def test_a_script_with_default_logging_shows_each_once(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
-    root = str(Path(__file__).parents[2])
-    command, env = [sys.executable, str(path)], {**os.environ, "PYTHONPATH": root}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)
+    done = python([str(path)])
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "DegradedWarning" in line]
     assert len(lines) == 2, done.stderr

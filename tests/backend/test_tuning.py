@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch
 import torchair
 from tests.backend.watch import Seen, watching
 from tests.capture.simulated import SimulatedDevice
+from tests.process import python
 from torchair.backend import compile as backend
 from torchair.backend import tuning
 from torchair.backend.tuning import Trials
@@ -119,8 +118,7 @@ def test_another_process_finds_what_was_tuned(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"candidates": BOTH, "repeats": 1}))
 
     def process() -> list[str]:
-        command = [sys.executable, "-c", SCRIPT, str(work), str(tmp_path / "plan.json")]
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+        done = python(["-c", SCRIPT, str(work), str(tmp_path / "plan.json")], here)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.structure.tree import ROOT
+from tests.process import python
 from torchair.__main__ import main
 
 SCRIPT = """
@@ -52,11 +50,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def command(script: Path, *rest: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "torchair", "compare", f"{script}:{rest[0]}", *rest[1:]]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        line, env=environment, cwd=script.parent, capture_output=True, text=True, check=False
-    )
+    return python(["-m", "torchair", "compare", f"{script}:{rest[0]}", *rest[1:]], script.parent)
 
 
 def test_wrong_and_saved(script: Path) -> None:
@@ -65,10 +59,7 @@ def test_wrong_and_saved(script: Path) -> None:
     assert "converter aten.sinc.default (the user's)" in done.stdout
     saved = script.parent / "again.py"
     assert saved.stat().st_mode & 0o777 == 0o600
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    again = subprocess.run(
-        [sys.executable, str(saved)], env=environment, capture_output=True, text=True, check=False
-    )
+    again = python([str(saved)])
     # The converter is not in the script: without it there is no fault.
     assert again.returncode == 0, again.stderr
     assert "equal" in again.stdout

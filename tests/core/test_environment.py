@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torchair
+from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT, modules, parse
 from torchair.core.environment import NOT_READ, VARIABLES, is_on, not_read, text_of
@@ -24,12 +25,6 @@ TABLE = "torchair.core.environment"
 READERS = {"text_of", "is_on", "is_set"}
 BY_TORCH = {"TORCH_LOGS"}
 PREFIX = "import torchair, logging\n"
-
-
-def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def direct_reads() -> Iterator[str]:
@@ -120,10 +115,10 @@ def test_a_given_level_wins_over_the_debug_folder(monkeypatch: pytest.MonkeyPatc
 
 def test_the_level_is_read_once_at_the_import(tmp_path: Path) -> None:
     script = PREFIX + "print(torchair.logger.level, torchair.npugraph_ex.logger.level)"
-    info = run(script, tmp_path, TNG_LOG_LEVEL="1", TORCHAIR_CACHE_HOME="/nowhere").stdout
+    info = python(["-c", script], tmp_path, TNG_LOG_LEVEL="1", TORCHAIR_CACHE_HOME="/nowhere").stdout
     assert info.split()[-2:] == ["20", "20"]
     assert "TORCHAIR_CACHE_HOME is set, and nothing here reads it" in info
-    warned = run(script, tmp_path, TNG_LOG_LEVEL="7")
+    warned = python(["-c", script], tmp_path, TNG_LOG_LEVEL="7")
     assert warned.stdout.split()[-2:] == ["40", "40"]
     assert warned.stderr.count("UserWarning: TNG_LOG_LEVEL is '7'") == 1
 
@@ -133,7 +128,9 @@ def test_the_level_is_read_once_at_the_import(tmp_path: Path) -> None:
 )
 def test_the_logs_of_torch_know_ours(value: str, levels: list[str], tmp_path: Path) -> None:
     script = "import torch\n" + PREFIX + "print(torchair.logger.level, torchair.npugraph_ex.logger.level)"
-    done = run(script, tmp_path, TORCH_LOGS=value)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TORCH_LOGS": value}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.split()[-2:] == levels, done.stderr
 
 

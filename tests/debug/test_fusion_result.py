@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import torch
 
 import torchair
 from tests.backend.watch import compiled, seen_with
+from tests.process import python
 from tests.slow import slow
 from torchair.core.errors import DegradedWarning
 from torchair.debug import fusion_result
@@ -42,10 +40,7 @@ print(os.path.exists("fusion_result.json"))
     [slow("unset", False, False), slow("0", False, False), ("1", False, True), slow("2", True, True)],
 )
 def test_when_it_is_written(when: str, after_compile: bool, at_exit: bool, tmp_path: Path) -> None:
-    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    command = [sys.executable, "-c", SCRIPT, when]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    done = python(["-c", SCRIPT, when], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(after_compile)
     assert [file.name for file in tmp_path.iterdir()] == [FILE] * at_exit

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import torch
 
 import torchair
 from tests.convert.harness import converted
+from tests.process import python
 from torchair import ge
 from torchair._ge_concrete_graph import fx2ge_converter, supported_declaration, utils
 from torchair._ge_concrete_graph.utils import dtype_promote
@@ -38,7 +37,7 @@ def test_the_old_path_is_told_once() -> None:
         "from torchair.ge_concrete_graph.utils import dtype_promote\n"
         "import torchair.ge_concrete_graph.fx2ge_converter\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = python(["-c", script])
     assert done.stdout.count("torchair.ge_concrete_graph is deprecated") == 1
 
 

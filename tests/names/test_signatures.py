@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ import torch
 
 import npugraph_ex
 import torchair
+from tests.process import python
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import NotYet
 
@@ -190,7 +189,7 @@ def test_star_import_gives_the_documented_names(module: str) -> None:
 
 def test_importing_torchair_loads_its_packages() -> None:
     script = f"import sys, torchair; missing = set({LOADED}) - set(sys.modules); assert not missing, missing"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = python(["-c", script])
     assert done.returncode == 0, done.stderr
 
 

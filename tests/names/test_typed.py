@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 
+from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.ge.proto import schema
@@ -209,14 +207,9 @@ TYPED = {
 }
 
 
-def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
-def python(name: str, text: str, folder: Path, **environment: str) -> str:
+def typed(name: str, text: str, folder: Path) -> str:
     (folder / f"{name}.py").write_text(text)
-    done = run([sys.executable, f"{name}.py"], folder, **environment)
+    done = python([f"{name}.py"], folder)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     assert "DegradedWarning" not in done.stderr
     assert done.stdout.splitlines()[-1] == "done"
@@ -225,7 +218,7 @@ def python(name: str, text: str, folder: Path, **environment: str) -> str:
 
 @pytest.mark.parametrize("name", TYPED)
 def test_it_runs_as_typed(name: str, tmp_path: Path) -> None:
-    out = python(f"typed_{name.replace(' ', '_')}", TYPED[name], tmp_path)
+    out = typed(f"typed_{name.replace(' ', '_')}", TYPED[name], tmp_path)
     if name == "logging":
         assert out.count("heard once") == 1
         assert "[WARNING]" in out
@@ -236,7 +229,7 @@ def test_it_runs_as_typed(name: str, tmp_path: Path) -> None:
 
 
 def test_the_summary_has_a_row_per_op(tmp_path: Path) -> None:
-    python("typed_summary", SUMMARY, tmp_path)
+    typed("typed_summary", SUMMARY, tmp_path)
     (path,) = tmp_path.glob("*.csv")
     with path.open(encoding="utf-8-sig", newline="") as file:
         counted = {row["目标函数"]: int(row["调用次数"]) for row in csv.DictReader(file)}
@@ -245,7 +238,7 @@ def test_the_summary_has_a_row_per_op(tmp_path: Path) -> None:
 
 def test_the_dumps_are_the_graph(tmp_path: Path) -> None:
     """All three kinds, before and after the passes, hold the same ops; the scripts run by themselves."""
-    python("typed_dumps", DUMPS, tmp_path)
+    typed("typed_dumps", DUMPS, tmp_path)
     for stage in ("original", "optimized"):
         (text,) = tmp_path.glob(f"dynamo_{stage}_*.txt")
         graph = from_graph_def(text_format.Parse(text.read_text(), schema.message("GraphDef")))
@@ -257,14 +250,14 @@ def test_the_dumps_are_the_graph(tmp_path: Path) -> None:
         assert Counter(op.type for op in from_python(script.read_text()).ops) == of_text
         (viewed,) = tmp_path.glob(f"dynamo_{stage}_*.pbtxt")
         assert Counter(re.findall(r'^    op: "(\w+)"$', viewed.read_text(), re.MULTILINE)) == of_text
-        done = run([sys.executable, script.name], tmp_path)
+        done = python([script.name], tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_declared_cases_run_by_the_script(tmp_path: Path) -> None:
     (tmp_path / "my_add.py").write_text(ADD)
     script = str(ROOT / "smoke/converter_test.py")
-    done = run([sys.executable, script, "aten.add.Tensor", "--load", "my_add"], tmp_path, PYTHONPATH="")
+    done = python([script, "aten.add.Tensor", "--load", "my_add"], tmp_path, PYTHONPATH="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[PASS] aten.add.Tensor Support(F32(2, 2), 2, alpha=2.0)" in done.stdout
     assert done.stdout.splitlines()[-1].endswith(" 0 failed")
@@ -273,7 +266,7 @@ def test_declared_cases_run_by_the_script(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_an_op_that_is_not_there_fails_the_script(tmp_path: Path) -> None:
     script = str(ROOT / "smoke/converter_test.py")
-    assert run([sys.executable, script, "aten.no_such_op"], tmp_path).returncode == 1
+    assert python([script, "aten.no_such_op"], tmp_path).returncode == 1
 
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py"))
@@ -286,7 +279,7 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.py"))
     ids=lambda path: path.stem,
 )
 def test_examples_run(path: Path) -> None:
-    done = run([sys.executable, "-W", "error::UserWarning:__main__", path.name], path.parent)
+    done = python(["-W", "error::UserWarning:__main__", path.name], path.parent)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "DegradedWarning" not in done.stderr
 

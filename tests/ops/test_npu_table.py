@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import torchair
+from tests.process import python
 from tests.structure.tree import ROOT
 from torchair.convert import registry
 from torchair.ge.prototype import prototype
@@ -69,9 +68,7 @@ def test_reachable_under_both_names():
 
 
 def run(code: str, *path: Path) -> str:
-    command = [sys.executable, "-c", code]
-    environment = {"PYTHONPATH": ":".join(map(str, (*path, ROOT)))}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = python(["-c", code], PYTHONPATH=":".join(map(str, (*path, ROOT))))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 from docs import generate
+from tests.process import python
 from tests.structure.tree import ROOT
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import walk
@@ -126,11 +125,7 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     assert lines, f"{label(page)} shows no Python"
     script = tmp_path / f"{page.stem}.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-W", "error:::__main__", str(script)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), STRICT: "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = python(["-W", "error:::__main__", str(script)], tmp_path, **{STRICT: "1"})
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     assert "DegradedWarning" not in done.stderr
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.process import python
 from tests.slow import slow
 from torchair.tools.gegraph_check.align_trace import align_trace_json
 from torchair.tools.gegraph_check.align_trace import main as align_main
@@ -160,8 +159,8 @@ def test_they_are_commands(package: str, tmp_path: Path) -> None:
     path = written(tmp_path, [talk(1, 1), talk(2, 2)])
     output = tmp_path / "out.json"
     quiet = ["-W", "error::RuntimeWarning"]  # of a module that is run and imported
-    command = [sys.executable, *quiet, "-m", f"{package}.deadlock_check", str(path), "-o", str(output)]
-    run = subprocess.run([*command, "--merge-gap", "1"], capture_output=True, text=True, check=False)
+    command = [*quiet, "-m", f"{package}.deadlock_check", str(path), "-o", str(output)]
+    run = python([*command, "--merge-gap", "1"])
     assert run.returncode == 0, run.stderr
     assert "pairs of tasks that may starve each other: 1" in run.stdout
     assert output.exists()
