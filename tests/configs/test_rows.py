@@ -32,7 +32,6 @@ PENDING = {
     "aoe_config.": "tuning",
     "experimental_config.memory_efficiency": "memory of each run",
     "experimental_config.npu_fx_pass": "fusions of the joint graph",
-    "experimental_config.aot_config_": "training as one graph",
     "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": "where kernels are kept",
 }
 # Features that come later: these rows say that nothing acts on them.

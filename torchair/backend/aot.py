@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from torchair.backend.compile import compile_fx
+from torchair.backend.joint import Joint
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
 from torchair.capture import Runner
@@ -17,6 +18,7 @@ from torchair.core.torch_private.aot import (
     aot_autograd,
     argument_names,
     default_partition,
+    is_autocasting,
     regenerated_outputs,
     static_input_indices,
     written_by_plain_call,
@@ -36,19 +38,25 @@ def compile_dynamo(
     decompositions: Decompositions,
     compile: Compile = compile_fx,
 ) -> Callable[..., Any]:
-    """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it."""
+    """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it, or
+    forward and backward as one graph where that is asked for.
+    """
     plain: list[Callable[..., Any]] = []
     files = open_model(gm, captures=settings.captures)
     example, names = list(inputs), argument_names(gm)
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = set()
+    # Ops of the program would be cast once more: AOTAutograd switches autocast off around it.
+    is_plain = not is_autocasting()
+    joint = Joint.of(gm, example, settings.loss_index) if settings.joint_graph else None
 
     def stage(backward: bool, is_inference: bool) -> Compile:
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            phase = "joint" if joint is not None else "backward" if backward else "forward"
             static = _named(gm, stays) if backward else static_input_indices(len(inputs))
             stays.update(() if backward else _views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
-            tell_graph(gm, inputs, settings, "backward" if backward else "forward")
+            tell_graph(gm, inputs, settings, phase)
             with torch.profiler.record_function("npu_fx_compiler inference"):
                 runner = compile(
                     gm,
@@ -60,9 +68,9 @@ def compile_dynamo(
                     guarded=True,
                     regenerated=regenerated,
                     names=names,
-                    files=files and files.phase("backward" if backward else "forward"),
+                    files=files and files.phase(phase),
                 )
-            if is_inference and (written := written_by_plain_call(len(example))) is not None:
+            if is_plain and is_inference and (written := written_by_plain_call(len(example))) is not None:
                 plain.append(_plain_call(runner, written))
             return _as_function(runner.boxed) if backward else runner.boxed
 
@@ -76,8 +84,12 @@ def compile_dynamo(
         decompositions=dict(decompositions),
         keep_inference_input_mutations=settings.keep_mutations,
     )
-    compiled = backend(gm, example)
-    return plain[0] if plain else compiled
+    if joint is None:
+        compiled = backend(gm, example)
+        return plain[0] if plain else compiled
+    with torch.no_grad():
+        compiled = backend(joint.gm, example)
+    return joint.step(plain[0] if plain else compiled)
 
 
 def _named(gm: fx.GraphModule, names: Collection[str]) -> tuple[int, ...]:

@@ -39,6 +39,8 @@ class Settings:
     fold_views: bool = from_row("experimental_config.enable_view_optimize")
     keep_mutations: bool = from_row("experimental_config.keep_inference_input_mutations")
     frozen_parameter: bool = from_row("experimental_config.frozen_parameter")
+    joint_graph: bool = from_row("experimental_config.aot_config_enable_joint_graph")
+    loss_index: int | None = from_row("experimental_config.aot_config_output_loss_index")
     deadlock_check: bool = from_row("capture.deadlock_check")
     graph_deadlock_check: bool = from_row("debug.deadlock_check")
     static_kernels: bool = from_row("experimental_config.aclgraph._aclnn_static_shape_kernel")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind
+from torchair.configs.kinds import Choice, Instance, IntList, IntRange
 from torchair.configs.option import AUTO, GRAPH_MODES, REDUCE, Alias, Group, Nested, Option
 from torchair.configs.rows import capture, graph, hint, local, session
 
@@ -97,11 +97,15 @@ class ExperimentalConfig(Group):
     )
     aot_config_enable_joint_graph = Option(
         False,
-        "Compile forward and backward as one graph; gradients go to `.grad`, mutated buffers to `.data`.",
-        acts=False,
+        "Compile forward and backward as one graph; gradients go to `.grad`, mutated buffers to `.data`. The "
+        "loss that a call returns has no history.",
+        effect="tests/backend/test_joint.py::test_a_step_is_one_graph",
     )
     aot_config_output_loss_index = Option(
-        0, "Which output is the loss in the joint graph.", Kind(), acts=False
+        0,
+        "Which output is the loss in the joint graph; `None` is the only scalar that requires gradients.",
+        IntRange(0, none=True),
+        effect="tests/backend/test_joint.py::test_the_index_of_the_loss",
     )
     topology_sorting_strategy = graph(
         "DFS",
