@@ -30,8 +30,6 @@ PENDING = {
     "debug.fx_summary.": "the report of operators",
     "dump_config.": "files of tensors",
     "aoe_config.": "tuning",
-    "experimental_config.memory_efficiency": "memory of each run",
-    "experimental_config.npu_fx_pass": "fusions of the joint graph",
     "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": "where kernels are kept",
 }
 # Features that come later: these rows say that nothing acts on them.

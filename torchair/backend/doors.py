@@ -33,7 +33,7 @@ from torchair.debug.run_folder import open_compile
 Decompositions = Mapping[Any, Callable[..., Any]]
 Door = TypeVar("Door", bound=Callable[..., Any])
 # Switches that act before AOTAutograd has made a functional graph.
-OF_DYNAMO = ("experimental_config.aot_config_enable_joint_graph",)
+OF_DYNAMO = ("experimental_config.aot_config_enable_joint_graph", "experimental_config.npu_fx_pass")
 
 
 def by_name(door: Door) -> Door:

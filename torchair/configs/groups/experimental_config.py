@@ -65,9 +65,10 @@ class ExperimentalConfig(Group):
     keep_inference_input_mutation = Alias("experimental_config.keep_inference_input_mutations")
     memory_efficiency = graph(
         False,
-        "Allocate working memory for each run and release it afterwards.",
+        "Allocate working memory for each run and release it afterwards: nothing is recorded, as recordings "
+        "keep theirs.",
         engine=local("ge.featureBaseRefreshable"),
-        acts=False,
+        effect="tests/backend/test_memory_efficiency.py::test_nothing_stays_between_calls",
     )
     frozen_parameter = Option(
         False,
@@ -93,7 +94,10 @@ class ExperimentalConfig(Group):
         engine=local("ge.jit_compile", encode={"auto": "2"}.__getitem__),
     )
     npu_fx_pass = Option(
-        False, "Fuse patterns of the joint graph: RMSNorm, rotary multiplication, attention.", acts=False
+        False,
+        "Before forward and backward are told apart, fuse what models write out: RMSNorm, rotary "
+        "multiplication, attention. The fused ops bring their backward.",
+        effect="tests/passes/test_before_autograd.py::test_a_llama_has_fused_ops",
     )
     aot_config_enable_joint_graph = Option(
         False,
