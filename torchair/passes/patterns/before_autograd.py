@@ -29,6 +29,7 @@ from torch import fx
 
 from torchair.core.torch_private.fake import float_seen, statically_known_true, trace_before_autograd
 from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.fxgraph.effects import mutates
 from torchair.fxgraph.ends import output
 from torchair.passes.run import PassContext
 
@@ -426,7 +427,7 @@ def _between(node: fx.Node, operands: set[fx.Node]) -> set[fx.Node]:
 def _is_pure(node: fx.Node) -> bool:
     """Neither writes nor switches anything; scopes, hooks and regions are not looked into."""
     if isinstance(node.target, OpOverload):
-        return not node.target._schema.is_mutable
+        return not mutates(node.target)
     return node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math")
 
 
