@@ -29,7 +29,8 @@ from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 from torchair.core.environment import VARIABLES
 from torchair.core.tables import markdown_lines
-from torchair.passes import FX_PASSES, GE_PASSES, LOWERED_PASSES, Step
+from torchair.passes import DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, Step
+from torchair.passes.patterns.before_autograd import FUSIONS
 from torchair.passes.patterns.builtin import rules
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -295,18 +296,26 @@ user's replacement (`torchair.register_replacement`) has the name of the functio
 def passes_page() -> str:
     """The names by which the passes and fusions of graph mode can be switched."""
     lines = [PASSES_INTRO]
-    lists = {"The FX graph": FX_PASSES, "The IR": GE_PASSES, "FX', before `eager` is made": LOWERED_PASSES}
+    lists = {
+        "The graph of Dynamo (`experimental_config.npu_fx_pass`)": DYNAMO_PASSES,
+        "The FX graph": FX_PASSES,
+        "The IR": GE_PASSES,
+        "FX', before `eager` is made": LOWERED_PASSES,
+    }
     columns = ("name", "kind", "what it does")
     for title, listed in lists.items():
         lines += [f"## {title}", "", *markdown_lines(columns, map(_pass_cells, listed)), ""]
     found = [(f"`{rule.name}`", ", ".join(f"`{op}`" for op in rule.ops)) for rule in rules()]
     lines += [FUSIONS_INTRO, *markdown_lines(("name", "ops of the `npu` library"), found)]
+    early = [(f"`{fusion.name}`", f"`{fusion.op}`") for fusion in FUSIONS]
+    lines += ["", "## Fusions of `fuse_before_autograd`", ""]
+    lines += markdown_lines(("name", "op of the `npu` library"), early)
     return "\n".join(lines) + "\n"
 
 
 def _pass_cells(step: Step) -> tuple[str, str, str]:
     """A pass says what it does at the head of its file; where that has several, each says so itself."""
-    passes = {item.fn for item in (*FX_PASSES, *GE_PASSES, *LOWERED_PASSES)}
+    passes = {item.fn for item in (*DYNAMO_PASSES, *FX_PASSES, *GE_PASSES, *LOWERED_PASSES)}
     alone = sum(other.__module__ == step.fn.__module__ for other in passes) == 1
     about = _text(sys.modules[step.fn.__module__] if alone else step.fn).partition("\n\n")[0]
     mark = "mandatory" if step.mandatory else "fusion" if step.fusion else ""

@@ -90,3 +90,16 @@ def test_under_autocast(backend: str) -> None:
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(run(a, b), a @ b)
+
+
+def test_without_autocast_inside_of_it(backend: str) -> None:
+    """What the function has switched off stays off while its program runs."""
+
+    def fn(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return a @ b
+
+    run = torch.compile(fn, backend=backend, options=PLAIN)
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(run(a, b), fn(a, b))

@@ -24,7 +24,7 @@ from torchair.core.degraded import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.debug.options import DebugOptions
 from torchair.devices import device_row
-from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
+from torchair.passes import CAPTURE_PASSES, DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
 
 @torch.library.custom_op("airtest::loud", mutates_args=())
@@ -185,7 +185,7 @@ def test_explain_names_the_users_arguments_and_host_ops() -> None:
 
 def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
     flat = flat_names(OptionTree, ex=True)
-    steps = (*FX_PASSES, *LOWERED_PASSES, *CAPTURE_PASSES, *GE_PASSES)
+    steps = (*DYNAMO_PASSES, *FX_PASSES, *LOWERED_PASSES, *CAPTURE_PASSES, *GE_PASSES)
     switches = {flat.get(step.on, step.on).removeprefix("!") for step in steps if step.on}
     acting = switches | paths_read(Settings) | paths_read(Policy) | paths_read(DebugOptions)
     for path, row in walk(OptionTree):

@@ -23,20 +23,10 @@ from torchair.core.log import logger
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = dict(walk(CompilerConfig))
-# Options whose features are being made: path, or the beginning of several -> why they need not say yet.
-PENDING = {
-    "experimental_config.memory_efficiency": "memory of each run",
-    "experimental_config.npu_fx_pass": "fusions of the joint graph",
-    "experimental_config.aot_config_": "training as one graph",
-}
 # Features that come later: these rows say that nothing acts on them.
 LATER = ("export.", "inference_config.")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
-
-
-def is_pending(path: str) -> bool:
-    return path.startswith(tuple(PENDING))
 
 
 def other_value(row: Option, folder: Path) -> Any:
@@ -84,7 +74,7 @@ def why_silent(row: Option) -> str | None:
     return None if name.startswith("test_") and name in names else f"there is no test {row.effect}"
 
 
-@pytest.mark.parametrize("path", [path for path in ROWS if not is_pending(path)])
+@pytest.mark.parametrize("path", ROWS)
 def test_a_row_names_its_effect_or_is_a_hint_or_says_that_nothing_acts(path: str) -> None:
     assert why_silent(ROWS[path]) is None
     later = path.startswith(LATER)
@@ -96,7 +86,7 @@ def test_a_row_names_its_effect_or_is_a_hint_or_says_that_nothing_acts(path: str
     [
         ({}, "there are 0"),
         (
-            {"hint": True, "effect": "tests/configs/test_rows.py::test_what_is_pending_is_there"},
+            {"hint": True, "effect": "tests/configs/test_rows.py::test_rows_of_both_modes_and_of_one"},
             "there are 2",
         ),
         (
@@ -111,13 +101,6 @@ def test_a_row_that_says_less_is_found(facts: dict[str, Any], why: str) -> None:
     assert why in str(why_silent(Option(False, "Does nothing.", **facts)))
 
 
-@pytest.mark.parametrize("name", PENDING)
-def test_what_is_pending_is_there(name: str) -> None:
-    found = [path for path in ROWS if path.startswith(name)]
-    assert found
-    assert not all(ROWS[path].effect for path in found), "no longer pending"
-
-
 def engine_sees(tree: type[CompilerConfig], path: str, value: Any) -> Any:
     """The engine's options with this value; of both kinds of config, and with the switch of super kernels."""
     config, flat = tree(), npugraph_ex.CompilerConfig()
@@ -129,7 +112,7 @@ def engine_sees(tree: type[CompilerConfig], path: str, value: Any) -> Any:
     return config.as_dict(), flat.as_dict()
 
 
-@pytest.mark.parametrize("path", [path for path, row in ROWS.items() if row.hint and not is_pending(path)])
+@pytest.mark.parametrize("path", [path for path, row in ROWS.items() if row.hint])
 def test_a_hint_reaches_the_engine_and_the_log(
     path: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

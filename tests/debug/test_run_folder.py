@@ -122,6 +122,17 @@ def test_training_has_two_phases(root: Path) -> None:
     assert names(model / "backward") == expected("backward")
 
 
+def test_a_joint_graph_has_one_phase(root: Path) -> None:
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.experimental_config.aot_config_enable_joint_graph = True
+    backend = torchair.get_npu_backend(compiler_config=config)
+    torch.compile(lambda x: work(x).sum(), backend=backend)(torch.randn(4, 8, requires_grad=True))
+    model = product(root) / "model__0"
+    assert names(model) == ["dynamo_out_graph.txt", "joint"]
+    assert "000_aot_joint_graph.txt" in names(model / "joint")
+
+
 def test_users_passes_have_files_when_they_are_given(root: Path) -> None:
     options = {"post_grad_custom_pre_pass": lambda gm, inputs, config: None}
     compiled(work, **options)(torch.randn(4, 8))

@@ -171,6 +171,18 @@ def test_autograd_reaches_queries_keys_values_and_shift():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_gradients_of_rows_that_are_as_low_as_numbers_go():
+    """Models hide by adding the lowest number; a row that sees nothing then sees everything alike."""
+    lowest = torch.zeros(2, 4, 5, 7)
+    lowest[0, :, 1] = lowest[1, 0, 2, 3:] = torch.finfo(torch.float32).min
+    leaves = [x.clone().requires_grad_() for x in (Q, *(x.repeat_interleave(2, 1) for x in (K, V)))]
+    got = torch.autograd.grad(
+        npu.npu_fusion_attention(*leaves, 4, "BNSD", scale=0.3, pse=lowest)[0], leaves, DY
+    )
+    shares = (leaves[0] @ leaves[1].mT * 0.3 + lowest).softmax(-1)
+    torch.testing.assert_close(got, torch.autograd.grad(shares @ leaves[2], leaves, DY), rtol=1e-5, atol=1e-5)
+
+
 def test_dropout_by_a_mask_of_bits():
     keeps = rand(2, 4, 5, 7) > 0
     bytes_ = (keeps.flatten().unflatten(0, (-1, 8)) * 2 ** torch.arange(8)).sum(1).to(torch.uint8)

@@ -14,7 +14,7 @@ from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import Nested, flat_names, walk
 from torchair.debug.options import DebugOptions
-from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
+from torchair.passes import CAPTURE_PASSES, DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
 GROUPS = "torchair.configs.groups"
 # Fields that are no options: they follow from several, or from the graph.
@@ -92,7 +92,7 @@ def test_no_rows_outside_the_tree() -> None:
 
 def test_passes_ask_for_switches_that_exist() -> None:
     known = set(Settings.of({}).switches("eager"))
-    for step in (*FX_PASSES, *CAPTURE_PASSES, *GE_PASSES, *LOWERED_PASSES):
+    for step in (*DYNAMO_PASSES, *FX_PASSES, *CAPTURE_PASSES, *GE_PASSES, *LOWERED_PASSES):
         assert {step.on, step.unless} - {""} <= known, step.title
 
 

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
 from torchair.backend.compile import compile_fx
+from torchair.backend.joint import Joint
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
 from torchair.capture import Runner
+from torchair.core.degraded import Degradations
 from torchair.core.quick import Written
+from torchair.core.source import first_source
 from torchair.core.torch_private.aot import (
     aot_autograd,
     argument_names,
     default_partition,
+    is_autocasting,
     regenerated_outputs,
     static_input_indices,
+    take_over_sources,
     written_by_plain_call,
 )
-from torchair.debug.run_folder import open_model
+from torchair.debug.run_folder import ModelFiles, open_model
+from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
+from torchair.passes import DYNAMO_PASSES, PassContext, run
+from torchair.passes.run import PassFailed
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Compile = Callable[..., Any]
@@ -36,48 +45,93 @@ def compile_dynamo(
     decompositions: Decompositions,
     compile: Compile = compile_fx,
 ) -> Callable[..., Any]:
-    """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it."""
-    plain: list[Callable[..., Any]] = []
+    """Compile a Dynamo graph, or any module with real inputs: every part that AOTAutograd makes of it, or
+    forward and backward as one graph where that is asked for.
+    """
     files = open_model(gm, captures=settings.captures)
-    example, names = list(inputs), argument_names(gm)
-    # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
-    stays: set[str] = set()
+    gm = before_autograd(gm, settings)
+    joint = Joint.of(gm, inputs, settings.loss_index) if settings.joint_graph else None
+    if joint is None:
+        parts = Parts(settings, compile, files, argument_names(gm), len(inputs))
+        return parts.made_of(gm, inputs, decompositions)
+    parts = Parts(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
+    with torch.no_grad():
+        return joint.step(parts.made_of(joint.gm, inputs, decompositions))
 
-    def stage(backward: bool, is_inference: bool) -> Compile:
+
+def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
+    """What passes make of the graph while it is Dynamo's; the graph as it is where one of them fails."""
+    if not settings.fuses_before_autograd:
+        return gm
+    made = copy_graph(gm)
+    take_over_sources(made, gm)
+    degradations = Degradations(settings.strict, first_source(gm))
+    context = PassContext(named=settings.named_passes, degradations=degradations)
+    try:
+        return run(DYNAMO_PASSES, made, context)
+    except PassFailed as error:
+        degradations.add(f"{error.what}; the graph is compiled without it", here=True)
+        return gm
+
+
+@dataclass
+class Parts:
+    """What AOTAutograd makes of one graph, each part compiled when it is there."""
+
+    settings: Settings
+    compile: Compile
+    files: ModelFiles | None
+    names: tuple[str, ...]  # of the user's arguments
+    count: int  # of inputs
+    forward: str = "forward"  # what the first part is called
+    # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
+    stays: set[str] = field(default_factory=set[str])
+    plain: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
+
+    def made_of(
+        self, gm: fx.GraphModule, inputs: Sequence[Any], decompositions: Decompositions
+    ) -> Callable[..., Any]:
+        """What Dynamo calls: AOTAutograd's layers around the parts, or one part alone where they do nothing.
+        Under autocast they switch it off, as ops of a program would be cast once more.
+        """
+        is_plain = not is_autocasting()
+        backend = aot_autograd(
+            fw_compiler=self._stage(backward=False, is_inference=False),
+            bw_compiler=self._stage(backward=True, is_inference=False),
+            inference_compiler=self._stage(backward=False, is_inference=True),
+            partition_fn=default_partition,
+            decompositions=dict(decompositions),
+            keep_inference_input_mutations=self.settings.keep_mutations,
+        )
+        compiled = backend(gm, list(inputs))
+        return self.plain[0] if self.plain and is_plain else compiled
+
+    def _stage(self, backward: bool, is_inference: bool) -> Compile:
+        phase = "backward" if backward else self.forward
+
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            static = _named(gm, stays) if backward else static_input_indices(len(inputs))
-            stays.update(() if backward else _views_of(gm, static))
+            static = _named(gm, self.stays) if backward else static_input_indices(len(inputs))
+            self.stays.update(() if backward else _views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
-            tell_graph(gm, inputs, settings, "backward" if backward else "forward")
+            tell_graph(gm, inputs, self.settings, phase)
             with torch.profiler.record_function("npu_fx_compiler inference"):
-                runner = compile(
+                runner = self.compile(
                     gm,
                     inputs,
-                    settings,
+                    self.settings,
                     static=static,
                     backward=backward,
                     is_inference=is_inference,
                     guarded=True,
                     regenerated=regenerated,
-                    names=names,
-                    files=files and files.phase("backward" if backward else "forward"),
+                    names=self.names,
+                    files=self.files and self.files.phase(phase),
                 )
-            if is_inference and (written := written_by_plain_call(len(example))) is not None:
-                plain.append(_plain_call(runner, written))
+            if is_inference and (written := written_by_plain_call(self.count)) is not None:
+                self.plain.append(_plain_call(runner, written))
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage
-
-    backend = aot_autograd(
-        fw_compiler=stage(backward=False, is_inference=False),
-        bw_compiler=stage(backward=True, is_inference=False),
-        inference_compiler=stage(backward=False, is_inference=True),
-        partition_fn=default_partition,
-        decompositions=dict(decompositions),
-        keep_inference_input_mutations=settings.keep_mutations,
-    )
-    compiled = backend(gm, example)
-    return plain[0] if plain else compiled
 
 
 def _named(gm: fx.GraphModule, names: Collection[str]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
 from torchair.configs.option import cell
+from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOptionType
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import backend_names, register_backend
@@ -31,6 +32,8 @@ from torchair.debug.run_folder import open_compile
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Door = TypeVar("Door", bound=Callable[..., Any])
+# Switches that act before AOTAutograd has made a functional graph.
+OF_DYNAMO = ("experimental_config.aot_config_enable_joint_graph", "experimental_config.npu_fx_pass")
 
 
 def by_name(door: Door) -> Door:
@@ -136,6 +139,10 @@ class Compiler:
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         settings = settle(self.config)
+        for path in OF_DYNAMO:
+            if settings.options[path]:
+                why = "a graph that is given is compiled as it is; torch.compile reads it"
+                Degradations(settings.strict).add(no_effect(path, True, why))
         tell_graph(gm, example_inputs, settings, "functional")
         files = open_compile(captures=settings.captures)
         with torch.profiler.record_function("npu_fx_compiler inference"):

@@ -40,6 +40,10 @@ class Settings:
     fold_views: bool = from_row("experimental_config.enable_view_optimize")
     keep_mutations: bool = from_row("experimental_config.keep_inference_input_mutations")
     frozen_parameter: bool = from_row("experimental_config.frozen_parameter")
+    fuses_before_autograd: bool = from_row("experimental_config.npu_fx_pass")
+    memory_efficiency: bool = from_row("experimental_config.memory_efficiency")
+    joint_graph: bool = from_row("experimental_config.aot_config_enable_joint_graph")
+    loss_index: int | None = from_row("experimental_config.aot_config_output_loss_index")
     deadlock_check: bool = from_row("capture.deadlock_check")
     graph_deadlock_check: bool = from_row("debug.deadlock_check")
     static_kernels: bool = from_row("experimental_config.aclgraph._aclnn_static_shape_kernel")
@@ -159,6 +163,8 @@ class Settings:
         if sized_ops is not None and limit is not None and not 0 <= limit <= sized_ops and not is_direct:
             why = f"its sizes are symbols: {sized_ops} ops, static_model_ops_lower_limit is {limit}"
             is_direct, asked = True, replace(asked, why_direct=why)
+        if self.memory_efficiency and not is_direct:
+            is_direct, asked = True, replace(asked, why_direct=KEEPS_MEMORY)
         return replace(
             asked,
             capture=not is_direct,
@@ -255,6 +261,7 @@ def idle_tuning(settings: Settings) -> Iterator[str]:
                 yield no_effect(path, value, "aoe_config.aoe_mode is not set")
 
 
+KEEPS_MEMORY = "memory_efficiency is set, and a recording keeps its memory between calls"
 NOBODY = "nothing in this version acts on it"
 HARDWARE = "it addresses Ascend hardware"
 NEVER = "0"

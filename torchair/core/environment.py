@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchair.core.errors import BadOption
@@ -129,3 +131,18 @@ def is_on(name: str) -> bool:
 def not_read() -> list[str]:
     """Variables that are set, and that nothing here reads."""
     return [name for name, row in VARIABLES.items() if row.read == NOT_READ and is_set(name)]
+
+
+@contextlib.contextmanager
+def changed(variables: Mapping[str, str]) -> Iterator[None]:
+    """Inside, others read these values. The environment is the process's: one at a time."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -4,7 +4,7 @@ torch_compile_debug/run_<time>-pid_<pid>[-rank_<r>]/torchair/ or npugraph_ex/   
     debug.log
     model__<n>/ or compile__<n>/        the second for `compile_fx` and `get_compiler`
         dynamo_out_graph.txt
-        forward/ or backward/ or compile_fx/
+        forward/ or backward/ or joint/ or compile_fx/
             000_aot_<phase>_graph.txt, 001_aot_<phase>_graph_after_<pass>.txt, …
             NNN_aot_<phase>_original_ge_graph.pbtxt, NNN_aot_<phase>_graph_after_<pass>.pbtxt, …,
             NNN_aot_<phase>_optimized_ge_graph.pbtxt                                in graph mode
@@ -89,7 +89,7 @@ class ModelFiles:
         self.folder = folder
 
     def phase(self, name: str) -> PhaseFiles:
-        """The files of its forward or backward graph."""
+        """The files of its forward, backward or joint graph."""
         return PhaseFiles(self.folder, name)
 
 

@@ -28,11 +28,13 @@ from torchair.passes.ge.order_ops import order_ops
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
 from torchair.passes.ge.reference_inputs import mark_reference_inputs
 from torchair.passes.ge.sym_pack import optimize_sym_pack
+from torchair.passes.patterns.before_autograd import fuse_before_autograd, fusion_names
 from torchair.passes.patterns.table import apply_pattern_passes, rule_names
 from torchair.passes.run import PassContext, Step, Tally, run, steps
 
 __all__ = [
     "CAPTURE_PASSES",
+    "DYNAMO_PASSES",
     "FX_PASSES",
     "GE_PASSES",
     "LOWERED_PASSES",
@@ -42,6 +44,11 @@ __all__ = [
     "names",
     "run",
 ]
+
+DYNAMO_PASSES = steps(
+    # Before autograd takes the graph apart: a fused op has a backward of its own.
+    Step(fuse_before_autograd, on="experimental_config.npu_fx_pass", fusion=True),
+)
 
 FX_PASSES = steps(
     # The user's hook comes first: it sees the graph as AOTAutograd left it.
@@ -126,6 +133,6 @@ def names() -> dict[str, bool]:
     """The passes and fusions of graph mode that can be switched by name, and whether nobody can switch them
     off.
     """
-    listed = (*FX_PASSES, *GE_PASSES, *LOWERED_PASSES)
-    fusions = dict.fromkeys(rule_names(), False)
+    listed = (*DYNAMO_PASSES, *FX_PASSES, *GE_PASSES, *LOWERED_PASSES)
+    fusions = dict.fromkeys([*fusion_names(), *rule_names()], False)
     return {step.title: step.mandatory for step in listed} | fusions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair.configs.kinds import Choice, Instance, IntList, IntRange, Kind, NewDir
+from torchair.configs.kinds import Choice, Instance, IntList, IntRange, NewDir
 from torchair.configs.option import AUTO, GRAPH_MODES, REDUCE, Alias, Group, Nested, Option
 from torchair.configs.rows import capture, graph, hint, local, session
 
@@ -70,9 +70,10 @@ class ExperimentalConfig(Group):
     keep_inference_input_mutation = Alias("experimental_config.keep_inference_input_mutations")
     memory_efficiency = graph(
         False,
-        "Allocate working memory for each run and release it afterwards.",
+        "Allocate working memory for each run and release it afterwards: nothing is recorded, as recordings "
+        "keep theirs.",
         engine=local("ge.featureBaseRefreshable"),
-        acts=False,
+        effect="tests/backend/test_memory_efficiency.py::test_nothing_stays_between_calls",
     )
     frozen_parameter = Option(
         False,
@@ -99,15 +100,22 @@ class ExperimentalConfig(Group):
         engine=local("ge.jit_compile", encode={"auto": "2"}.__getitem__),
     )
     npu_fx_pass = Option(
-        False, "Fuse patterns of the joint graph: RMSNorm, rotary multiplication, attention.", acts=False
+        False,
+        "Before forward and backward are told apart, fuse what models write out: RMSNorm, rotary "
+        "multiplication, attention. The fused ops bring their backward.",
+        effect="tests/passes/test_before_autograd.py::test_a_llama_has_fused_ops",
     )
     aot_config_enable_joint_graph = Option(
         False,
-        "Compile forward and backward as one graph; gradients go to `.grad`, mutated buffers to `.data`.",
-        acts=False,
+        "Compile forward and backward as one graph; gradients go to `.grad`, mutated buffers to `.data`. The "
+        "loss that a call returns has no history.",
+        effect="tests/backend/test_joint.py::test_a_step_is_one_graph",
     )
     aot_config_output_loss_index = Option(
-        0, "Which output is the loss in the joint graph.", Kind(), acts=False
+        0,
+        "Which output is the loss in the joint graph; `None` is the only scalar that requires gradients.",
+        IntRange(0, none=True),
+        effect="tests/backend/test_joint.py::test_the_index_of_the_loss",
     )
     topology_sorting_strategy = graph(
         "DFS",

@@ -29,6 +29,7 @@ from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, tracing
@@ -45,14 +46,22 @@ __all__ = [
     "default_partition",
     "dynamo_counters",
     "dynamo_utils",
+    "is_autocasting",
     "isolated_dynamo",
+    "keep_source_lines",
     "regenerated_outputs",
     "register_backend",
     "reset_dynamo",
     "static_input_indices",
+    "take_over_sources",
     "tracing",
     "written_by_plain_call",
 ]
+
+
+def is_autocasting() -> bool:
+    """Is autocast on? Asked before AOTAutograd begins: it is off around the compilers that it calls."""
+    return torch._C._is_any_autocast_enabled()
 
 
 def backend_names() -> dict[str, str]:
@@ -82,6 +91,24 @@ def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
     return tuple(re.sub(r"^L\['([^']+)'\]", r"\1", text).removeprefix("self.") for text in plain)
 
 
+def take_over_sources(made: fx.GraphModule, gm: fx.GraphModule) -> None:
+    """A graph made of one of Dynamo's has the same inputs in the same order: AOTAutograd learns from them
+    which are parameters.
+    """
+    made.meta.update(gm.meta)
+    if hasattr(gm, "_param_name_to_source"):
+        made._param_name_to_source = gm._param_name_to_source
+    pairs = zip(*(graph.graph.find_nodes(op="placeholder") for graph in (made, gm)), strict=True)
+    for new, old in pairs:
+        if hasattr(old, "_dynamo_source"):
+            new._dynamo_source = old._dynamo_source
+
+
+def keep_source_lines(result: torch.Tensor) -> None:
+    """What the backward of this tensor calls is traced with the source lines of the calls it belongs to."""
+    setup_stacktrace_preservation_hooks([result.grad_fn] if result.grad_fn is not None else [])
+
+
 def regenerated_outputs(count: int) -> dict[int, int]:
     """Outputs of the forward graph being compiled that AOTAutograd makes anew as views of inputs, and those
     inputs. Of what the graph returns there sizes, strides and offset are asked, and where these are symbols
@@ -102,11 +129,11 @@ def regenerated_outputs(count: int) -> dict[int, int]:
 def written_by_plain_call(count: int) -> tuple[int, ...] | None:
     """Inputs that the inference graph being compiled writes, if calling it with `count` inputs of Dynamo's
     graph takes no more than raising their versions. None if AOTAutograd has work to do around a call: inputs
-    merged or added, outputs that are views of inputs, subclasses, autocast, …
+    merged or added, outputs that are views of inputs, subclasses, …
     """
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
-    if facts is None or len(facts.input_info) != count or torch._C._is_any_autocast_enabled():
+    if facts is None or len(facts.input_info) != count:
         return None
     metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
     around = (

@@ -47,6 +47,7 @@ __all__ = [
     "enable_python_dispatcher",
     "fake_tensor_prop",
     "faking",
+    "float_seen",
     "free_symbols",
     "is_unbacked",
     "lending",
@@ -58,6 +59,7 @@ __all__ = [
     "statically_known_true",
     "symbol_facts",
     "sympy_interp",
+    "trace_before_autograd",
     "tree_flatten",
     "tree_leaves",
     "tree_map",
@@ -170,3 +172,55 @@ def reset_unbacked_symbol_memo(fake_mode: FakeTensorMode) -> None:
     a node that makes it.
     """
     fake_mode.epoch += 1
+
+
+def float_seen(symbol: torch.SymFloat) -> float | None:
+    """The number that a symbol stood for when it was made; nobody compiles anew when it changes."""
+    return symbol.node.hint
+
+
+class _KnowingFloats(fx.Interpreter):
+    """Symbolic floats are the numbers that Dynamo has seen: traced, they would be anybody's guess."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        known = n.meta.get("example_value")
+        number = float_seen(known) if isinstance(known, torch.SymFloat) else None
+        return super().run_node(n) if number is None else number
+
+
+def trace_before_autograd(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
+    """The ATen calls that a graph of Dynamo's makes, none of them taken apart yet, and the nodes of Dynamo's
+    whose values this graph returns. Floats in it are numbers, be they symbols in Dynamo's.
+    """
+    inputs = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+    fake_mode = detect_fake_mode(inputs) or FakeTensorMode(allow_non_fake_inputs=True)
+    nodes: list[fx.Node] = []
+
+    def run(*args: Any) -> list[Any]:
+        interpreter = _KnowingFloats(gm, garbage_collect_values=False)
+        interpreter.run(*args)
+        nodes[:] = [node for node, value in interpreter.env.items() if isinstance(value, torch.Tensor)]
+        return [interpreter.env[node] for node in nodes]
+
+    # Sizes that are changed in place are not those of Dynamo's own tensors; scalars know their numbers.
+    args = [value.detach() if isinstance(value, torch.Tensor) and value.dim() else value for value in inputs]
+    with contextlib.ExitStack() as around:
+        around.enter_context(keeping_switches())
+        around.enter_context(faking(fake_mode))
+        around.enter_context(unclaimed_symbols(fake_mode))
+        around.enter_context(lending(fake_mode, "allow_non_fake_inputs", True))
+        around.enter_context(lending(fake_mode, "allow_scalar_outputs", True))
+        traced = make_fx(run, tracing_mode="real", pre_dispatch=True, _allow_non_fake_inputs=True)(*args)
+    return traced.graph, nodes
+
+
+@contextlib.contextmanager
+def keeping_switches() -> Iterator[None]:
+    """Whatever is switched inside (gradients, autocast) is as before behind it, also after an error."""
+    kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(torch.set_grad_enabled(torch.is_grad_enabled()))
+        for kind in kinds:
+            dtype, is_on = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+            kept.enter_context(torch.autocast(kind, dtype=dtype, enabled=is_on))
+        yield

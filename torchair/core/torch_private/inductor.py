@@ -36,6 +36,7 @@ from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, regist
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
+from torchair.core.environment import changed
 from torchair.core.torch_private.aot import TracingContext, tracing
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
 
@@ -142,15 +143,8 @@ def code_kept_in(folder: str) -> Iterator[None]:
     """Inside, compiled code is kept in, and taken from, this directory; where it always is if that is empty.
     The environment is the process's: one at a time.
     """
-    wanted = code_folder(folder) if folder else {}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
+    with changed(code_folder(folder) if folder else {}):
         yield
-    finally:
-        os.environ.update({name: value for name, value in before.items() if value is not None})
-        for name in [name for name, value in before.items() if value is None]:
-            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager

@@ -118,15 +118,21 @@ def causal(rows: Any, columns: Any, offset: Any, device: torch.device) -> torch.
 
 
 def gradients_of(
-    heads: Heads, dy: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, kept: torch.Tensor | None = None
+    heads: Heads,
+    dy: torch.Tensor,
+    out: torch.Tensor,
+    statistics: tuple[torch.Tensor, torch.Tensor],
+    kept: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """(dq, dk, dv, dscores) written out; heads that share a key add up. What nobody reads is not computed.
 
+    `statistics` are the maximum and the sum of the softmax: apart they are exact, however low scores are.
     `kept` is what dropout has multiplied the probabilities with.
     """
     full = heads.whole
     made = scores(full)
-    p = torch.where(made == -torch.inf, 0.0, torch.exp(made - lse[..., None]))
+    top, total = (x[..., None] for x in statistics)
+    p = torch.where(made == -torch.inf, 0.0, torch.exp(made - top) / total)
     grad = wide(dy)
     dp = grad @ wide(full.value).mT
     dropped, dp = (p, dp) if kept is None else (p * kept, dp * kept)

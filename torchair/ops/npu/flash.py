@@ -90,7 +90,9 @@ def statistics(heads: Heads, lse, sink):
     made = scores(heads.whole)
     # One more column that nobody sees, so that there is a largest one without keys.
     top = F.pad(made, (0, 1), value=-torch.inf).amax(3, keepdim=True)
-    total = torch.where(top == -torch.inf, 0.0, torch.exp(lse - top))
+    # With a shift scores may be as low as numbers go: such a log-sum-exp does not know its sum any more.
+    total = torch.exp(lse - top) if heads.shift is None else torch.exp(made - top).sum(3, keepdim=True)
+    total = torch.where(top == -torch.inf, 0.0, total)
     if sink is None:
         return top, total
     sink = wide(sink).reshape(1, -1, 1, 1)
@@ -140,26 +142,28 @@ def fusion_attention_with_sink(
     return top, total, query.new_empty(0), out
 
 
-def gradients(query, key, value, dy, shift, mask, statistic, out, prefix, ends, sink, **how):
-    """(dq, dk, dv, dshift, dsink); what was not given has an empty gradient."""
+def gradients(query, key, value, dy, shift, mask, statistic, out, prefix, ends, sink, precise, **how):
+    """(dq, dk, dv, dshift, dsink); what was not given has an empty gradient. With a shift, the CPU's fused
+    kernel is not `precise`: it wants the log-sum-exp.
+    """
     heads, layout = training_heads(query, key, value, shift, mask, prefix, ends, **how)
-    top, total = statistic
+    top, total = (None if x is None else single(x, layout) for x in statistic)
     if top is None or total is None:
         out, lse = attend_with_lse(heads)
-        lse = lse.squeeze(3)
+        top = lse.squeeze(3)
+        total = torch.ones_like(top)
     else:
-        lse = single(top, layout) + torch.log(single(total, layout))
         out = attend(heads) if out is None else to_heads(out, layout, how["heads"])
-    # Rows that see nothing: their probabilities are 0 whatever stands here.
-    lse = torch.where(lse == -torch.inf, 0.0, lse)
     dy = to_heads(dy, layout, how["heads"])
+    # Rows that see nothing: their probabilities are 0 whatever stands here.
+    lse = torch.where(top == -torch.inf, 0.0, top + torch.log(total))
     fuses = query.device.type == "cpu" and not heads.is_grouped and sink is None
     fuses = fuses and heads.query.shape[3] == heads.value.shape[3]
     if fuses and shift is None:
         made = fused_gradients(heads, dy, out.to(dy.dtype), lse)
         return *(from_heads(x, layout) for x in made), query.new_empty(0), query.new_empty(0)
-    *made, ds = gradients_of(heads, dy, out, lse)
-    made = fused_gradients(heads, dy, out.to(dy.dtype), lse) if fuses else made
+    *made, ds = gradients_of(heads, dy, out, (top, total))
+    made = fused_gradients(heads, dy, out.to(dy.dtype), lse) if fuses and not precise else made
     dshift = query.new_empty(0) if shift is None else _summed(ds, shift)
     dsink = query.new_empty(0)
     if sink is not None:
@@ -184,22 +188,22 @@ def flash_attention_score_grad(
     return fusion_attention_grad(
         query, key, value, dy, head_num, input_layout, pse_shift, atten_mask, softmax_max, softmax_sum,
         attention_in, scale_value, keep_prob, pre_tockens, next_tockens, prefix, actual_seq_qlen,
-        actual_seq_kvlen, sparse_mode, None,
+        actual_seq_kvlen, sparse_mode, None, inner_precise,
     )[:4]  # fmt: skip
 
 
 def fusion_attention_grad(
     query, key, value, dy, head_num, input_layout, pse, atten_mask, softmax_max, softmax_sum, attention_in,
     scale_value, keep_prob, pre_tockens, next_tockens, prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode,
-    sink,
+    sink, inner_precise,
 ):  # fmt: skip
     """(dq, dk, dv, dshift, dsink)."""
     if keep_prob != 1:
         raise UnsupportedOp("the gradient of attention with dropout: its mask is not among the arguments")
     return gradients(
         query, key, value, dy, pse, atten_mask, (softmax_max, softmax_sum), attention_in, prefix,
-        (actual_seq_qlen, actual_seq_kvlen), sink, heads=head_num, layout=input_layout, scale=scale_value,
-        sparse=(pre_tockens, next_tockens, sparse_mode),
+        (actual_seq_qlen, actual_seq_kvlen), sink, inner_precise == 0, heads=head_num, layout=input_layout,
+        scale=scale_value, sparse=(pre_tockens, next_tockens, sparse_mode),
     )  # fmt: skip
 
 
@@ -218,8 +222,13 @@ ROWS = (
     ),
     Row(
         "npu_fusion_attention_grad", "", fusion_attention_grad,
-        when=lambda given: given["sink"] is not None or given["pse"] is not None,
-        ignored=(*_IGNORED, "softmax_in", "numels"),
+        when=lambda given: given["sink"] is not None, ignored=(*_IGNORED, "softmax_in", "numels"),
+    ),
+    # Nobody reads the gradient of a sink that is not there.
+    Row(
+        "npu_fusion_attention_grad", "FlashAttentionScoreGrad", flash_attention_score_grad,
+        {"pse_shift": "pse"}, outputs=(0, 1, 2, 3), extra=(None,),
+        when=lambda given: given["pse"] is not None, ignored=(*_IGNORED, "sink", "numels"),
     ),
     # Without shift and sink both of their gradients are the same empty tensor.
     Row(
