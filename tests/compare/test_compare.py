@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+import random
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,13 +22,16 @@ from tests.compare import faults
 from tests.compare.faults import cnn, converter, llama, more_op
 from tests.compare.test_faults import loaded
 from tests.slow import slow
+from torchair import ge
 from torchair.capture.outputs import Outputs
 from torchair.compare.compare import compare
 from torchair.compare.numbers import DEFAULTS, measure, tolerances_of
 from torchair.compare.report import Comparison
+from torchair.convert import registry
 from torchair.core.errors import BadOption, BadOptionType, NotPossible
 
 aten = torch.ops.aten
+CARRIED = pytest.mark.filterwarnings("ignore:.*carried through as it is:torchair.DegradedWarning")
 
 
 def config_of(mode: str = "max-autotune", codegen: str = "auto") -> torchair.CompilerConfig:
@@ -274,6 +280,8 @@ def test_a_pass_of_the_users(tmp_path: Path) -> None:
     script = loaded(found.save(tmp_path / "of_the_users.py"))
     assert isinstance(script.CONFIG, torchair.npugraph_ex.CompilerConfig)
     assert list(script.FUNCTIONS) == [f"{spoil.__module__}.spoil"]
+    with pytest.raises(SystemExit, match="put the functions"):
+        runpy.run_path(script.__file__, run_name="__main__")
     script.CONFIG.post_grad_custom_post_pass = spoil
     assert not compare(script.graph, *script.INPUTS, config=script.CONFIG).ok
 
@@ -386,6 +394,25 @@ class TestNumbers:
         assert "float32[2], should be float32[3]" in measure(torch.ones(2), torch.ones(3), DEFAULTS).text
         assert "float64[2]" in measure(torch.ones(2).double(), torch.ones(2), DEFAULTS).text
 
+    def test_large_integers_are_exact(self) -> None:
+        errors = measure(torch.tensor([2**60]), torch.tensor([2**60 + 1]), DEFAULTS)
+        assert not errors.ok
+        assert errors.differing == 1
+
+    def test_numbers_of_python_are_elements_of_tensors(self) -> None:
+        assert measure(1.0, 1.0 + 2e-7, DEFAULTS).ok
+        assert not measure(1.0, 1.01, DEFAULTS).ok
+
+    @pytest.mark.parametrize("huge", [torch.finfo(torch.float32).min, -1e9])
+    def test_a_mask_hides_nothing(self, huge: float) -> None:
+        want = torch.tensor([0.5, 0.7, huge, huge])
+        assert not measure(torch.tensor([0.5, 0.71, huge, huge]), want, DEFAULTS).ok
+        assert measure(torch.tensor([0.5, 0.70000005, huge, huge]), want, DEFAULTS).ok
+
+    def test_squares_may_be_too_large(self) -> None:
+        want = torch.tensor([1e200, 0.3], dtype=torch.float64)
+        assert not measure(want + torch.tensor([0, 0.1]), want, DEFAULTS).ok
+
     def test_cancellation_is_allowed(self) -> None:
         want = torch.tensor([1000.0, 1e-6])
         assert measure(torch.tensor([1000.0, 2e-6 + 1e-5]), want, DEFAULTS).ok
@@ -399,6 +426,73 @@ class TestNumbers:
                 compare(model, x, tolerances=wrong)  # type: ignore[arg-type]
         with pytest.raises(BadOptionType, match="by dtype"):
             compare(model, x, tolerances={"float32": (1, 1)})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nn.functional.dropout(x.t(), 0.5),
+        lambda x: torch.randn_like(x.t()),
+        lambda x: nn.functional.dropout(
+            x.view(2, 3, 2, 2).contiguous(memory_format=torch.channels_last), 0.5
+        ),
+    ],
+    ids=["dropout", "like", "channels last"],
+)
+def test_other_random_numbers_are_nobodys_fault(function: Callable[..., Any]) -> None:
+    found = compare(function, torch.randn(4, 6), config=config_of("max-autotune"))
+    assert found.ok, str(found)
+    assert "other random numbers than eager's" in found.notes[0]
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
+def test_all_generators_begin_anew(draw: Callable[[], float]) -> None:
+    assert compare(lambda x: x * float(draw()), torch.randn(4)).ok
+
+
+@CARRIED
+def test_what_is_never_the_same_is_refused() -> None:
+    count = [0]
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        count[0] += 1
+        return x * count[0]
+
+    with pytest.raises(NotPossible, match="other numbers in eager when it is called again"):
+        compare(counts, torch.ones(3))
+    with torch.library._scoped_library("airtest", "FRAGMENT") as library:
+        library.define("counted(Tensor x) -> Tensor")
+        library.impl("counted", counts, "CPU")
+        library.impl("counted", torch.empty_like, "Meta")
+        with pytest.raises(NotPossible, match=r"airtest\.counted\.default .* gives other numbers"):
+            compare(lambda x: torch.ops.airtest.counted(x) + 1, torch.ones(3))
+
+
+@CARRIED
+def test_a_fake_kernel_that_lies() -> None:
+    with torch.library._scoped_library("airtest", "FRAGMENT") as library:
+        library.define("widened(Tensor x) -> Tensor")
+        library.impl("widened", lambda x: x.double(), "CPU")
+        library.impl("widened", torch.empty_like, "Meta")
+        found = compare(lambda x: torch.ops.airtest.widened(x) + 1, torch.ones(3))
+    assert found.first is not None
+    assert str(found.first.culprit) == "fake kernel airtest.widened.default"
+    assert found.first.node == "widened"
+    assert found.first.culprit.why == "float64[3], its fake kernel says float32[3]"
+
+
+def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
+    """No line of the user's is there, and none of ours is shown; the script says what to import."""
+    hardswish = torch.ops.aten.hardswish.default
+    torchair.register_fx_node_ge_converter(hardswish)(lambda self: ge.Identity(self))
+    try:
+        found = compare(nn.Sequential(nn.Linear(4, 4), nn.Hardswish()), torch.randn(2, 4))
+    finally:
+        registry._user.pop(hardswish)
+    assert found.first is not None
+    assert str(found.first.culprit) == "converter aten.hardswish.default (the user's)"
+    assert "compare.py" not in found.first.source
+    assert "# Import what registers the converter of aten.hardswish.default" in found.script
 
 
 def test_misuse() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchair.backend.settings import HARDWARE, idle_options, settle
+from torchair.backend.settings import HARDWARE, SWITCHED, idle_options, settle
 from torchair.configs import kinds, npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import cache_key_paths
@@ -142,6 +142,19 @@ def test_a_hint_that_reaches_nobody_is_found() -> None:
         ge_config = Nested(Deaf)
 
     assert engine_sees(Config, "ge_config.quiet", True) == engine_sees(Config, "ge_config.quiet", False)
+
+
+@pytest.mark.parametrize(
+    ("switches", "path"), [(switches, path) for switches, paths in SWITCHED.items() for path in paths]
+)
+def test_what_belongs_to_something_switched_off_is_told(
+    switches: tuple[str, ...], path: str, folder: Path
+) -> None:
+    config = CompilerConfig()
+    config.mode = ROWS[path].modes[-1]
+    assign(config, path, other_value(ROWS[path], folder))
+    with pytest.warns(DegradedWarning, match=f"{path}=.* has no effect: {switches[0]}"):
+        settle(config)
 
 
 ELSEWHERE = [(path, mode) for path, row in ROWS.items() for mode in ALL_MODES if mode not in row.modes]

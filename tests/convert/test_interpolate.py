@@ -35,7 +35,7 @@ RESIZES = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [slow(False), True])
 @pytest.mark.parametrize("name", RESIZES)
 def test_interpolate(name, dynamic):
     check(lambda x: F.interpolate(x, **RESIZES[name]), rand(*PLANE), dynamic=dynamic)

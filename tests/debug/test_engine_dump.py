@@ -161,6 +161,14 @@ def test_statistics(tmp_path: Path) -> None:
     assert (row["Count"], row["Nan Count"], row["Inf Count"]) == ("4", "0", "0")
 
 
+def test_statistics_are_of_the_tensor_not_of_its_array(tmp_path: Path) -> None:
+    backend = Seen(config(dump_data="stats"))
+    torch.compile(lambda x: x.bfloat16(), backend=backend)(torch.ones(4, 6))
+    with (steps(tmp_path / RANK, backend.calls[0].graph)[0] / "statistics.csv").open(newline="") as file:
+        (row,) = [r for r in csv.DictReader(file) if (r["Op Type"], r["Input/Output"]) == ("Cast", "output")]
+    assert (row["Data Type"], row["Data Size"], row["Max Value"]) == ("bfloat16", "48", "1.0")
+
+
 def test_the_options_are_handed_on(tmp_path: Path) -> None:
     first, _ = run(config(dump_layer="Relu", quant_dumpable=True, dump_step="0"))
     torch.compiler.reset()

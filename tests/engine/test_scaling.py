@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import scaling
+from tests.slow import STATIC_FIRST
 from torchair.engine import lower as lowering
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@STATIC_FIRST
 def test_more_layers_are_not_more_traces(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     traces: list[str] = []
     trace = lowering._trace

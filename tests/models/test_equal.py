@@ -22,7 +22,7 @@ from tests.slow import slow
 MODES = ("max-autotune", "npugraph_ex")
 QUICK_AUTO = ("lstm",)
 # Much like llama or slow with symbols; the full run has them.
-LATER = ("whisper", "gemma2", "mixtral", "qwen2", "t5")
+LATER = ("whisper", "gemma2", "mixtral", "qwen2", "t5", "gpt2")
 
 
 class Counted:

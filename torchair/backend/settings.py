@@ -215,9 +215,10 @@ def settle(config: Config) -> Settings:
     for text in texts:
         warnings.warn(text, UserWarning, stacklevel=3)
     settings = Settings.of(settled, config)
+    _ = settings.tuning  # a file that is no plan is an error here, not in a compile
     if settings.frozen_parameter:
         warnings.warn(FROZEN, UserWarning, stacklevel=3)
-    for text in (*names_without_pass(settings.named_passes), *idle_tuning(settings)):
+    for text in (*names_without_pass(settings.named_passes), *without_switch(settings)):
         degradations.add(text)
     return settings
 
@@ -253,12 +254,33 @@ def names_without_pass(switches: PassSwitches) -> Iterator[str]:
             yield f"the pass {name} stays on: others count on it"
 
 
-def idle_tuning(settings: Settings) -> Iterator[str]:
-    """What is said of options for a tuning that nobody asked for; a plan that is none is an error."""
-    if settings.tuning is None:
-        for path in ("aoe_config.work_path", "aoe_config.aoe_config_file"):
-            if (value := settings.options[path]) != default_of(path):
-                yield no_effect(path, value, "aoe_config.aoe_mode is not set")
+STATIC_KERNEL = "experimental_config.aclgraph._aclnn_static_shape_kernel"
+SWITCHED = {
+    ("aoe_config.aoe_mode",): ("aoe_config.work_path", "aoe_config.aoe_config_file"),
+    ("debug.graph_dump.type",): ("debug.graph_dump.path",),
+    ("debug.data_dump.type",): ("debug.data_dump.path", "debug.data_dump.filter"),
+    ("debug.fx_summary.type",): ("debug.fx_summary.path", "debug.fx_summary.skip_compile"),
+    ("dump_config.enable_dump", "dump_config.dump_config_path"): tuple(
+        f"dump_config.{name}"
+        for name in ("dump_path", "dump_mode", "quant_dumpable", "dump_step", "dump_layer", "dump_data")
+    ),
+    (STATIC_KERNEL,): tuple(
+        f"{STATIC_KERNEL}_{name}" for name in ("build_dir", "sym_value_range", "sym_index")
+    ),
+}
+"""Options that do something only where one of these is set."""
+
+
+def without_switch(settings: Settings) -> Iterator[str]:
+    """What is said of options for something that nobody asked for."""
+
+    def is_set(path: str) -> bool:
+        return settings.options[path] != default_of(path)
+
+    for switches, paths in SWITCHED.items():
+        if not any(map(is_set, switches)):
+            for path in filter(is_set, paths):
+                yield no_effect(path, settings.options[path], f"{' or '.join(switches)} is not set")
 
 
 KEEPS_MEMORY = "memory_efficiency is set, and a recording keeps its memory between calls"

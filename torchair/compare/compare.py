@@ -121,6 +121,8 @@ class Call:
     def run(self, run: Callable[..., Any]) -> list[Any]:
         """All numbers that a caller sees: results, gradients, the arguments and buffers afterwards."""
         torch.manual_seed(SEED)
+        random.seed(SEED)
+        np.random.seed(SEED)
         if not self.backward:
             with torch.no_grad():
                 return self._seen(run(self.model, *self.args, **self.kwargs), [])
@@ -221,13 +223,21 @@ class Session:
             raise NotPossible(
                 "Dynamo found nothing to compile in this model", next="torchair.explain says why"
             )
+        eager, again = self._run(call, _call), self._run(call, _call)
+        twice = self._whole("eager", TRACE, again, eager)
+        if not twice.ok:
+            raise NotPossible(
+                f"the model gives other numbers in eager when it is called again: {twice.errors}",
+                next="the same inputs must give the same numbers: what a model counts, keeps or draws with a "
+                "generator outside of modules and arguments is not put back",
+            )
         found = Comparison(stages=[row for exam in self.exams for row in exam.rows])
         found.notes += [note for exam in self.exams for note in exam.notes]
-        eager = self._run(call, _call)
         row = self._whole("traced by Dynamo", TRACE, traced, eager)
         found.stages.insert(0, row)
         found.first = self._first(call, row)
-        if found.first is None and not self.yardstick.in_double:
+        draws_otherwise = any(exam.draws_otherwise for exam in self.exams)
+        if found.first is None and not self.yardstick.in_double and not draws_otherwise:
             self.is_served = True
             for exam in self.exams:
                 exam.is_served = True
@@ -269,6 +279,7 @@ class Session:
 
 def _finding(row: StageRow, blame: Blame, names: Mapping[str, str]) -> Finding:
     node, name = blame.node, blame.culprit.name
+    source = "" if node is None else source_of(node)
     for ours, theirs in names.items():
         name = name.replace(ours, theirs)
     return Finding(
@@ -280,7 +291,9 @@ def _finding(row: StageRow, blame: Blame, names: Mapping[str, str]) -> Finding:
         "" if node is None else node.name,
         blame.op,
         module_of(node),
-        "" if node is None else source_of(node),
+        ""
+        if source.startswith(__file__)
+        else source,  # a model of torch's own layers has no line of the user's
         tuple(call.name for call in blame.nodes),
         row.eager,
     )

@@ -34,6 +34,7 @@ CASES = 3  # of one op that are run
 WITNESSES = 24  # ops that are asked
 SILENT = (*INPUT_TYPES, OUTPUT_TYPE, "Const", "TorchOp")
 CONVERTER, KERNEL, UNDECIDED = "converter", "kernel", "converter or kernel"
+USERS = "(the user's)"
 
 
 @dataclass
@@ -69,6 +70,8 @@ class Suspect:
 def weigh(suspect: Suspect) -> Culprit:
     """Is it the converter of a call, or the kernel of an op that it became?"""
     kinds, name = emitted(suspect.graph), whose(suspect.target)
+    if not kinds:
+        return Culprit(KERNEL, name, "the op is carried through as it is")
     heard = hear(kinds, without=suspect.target)
     worst = max(kinds, key=lambda kind: heard[kind].guilt, default="")
     if worst and heard[worst].wrong:
@@ -102,6 +105,10 @@ def _by_own_cases(target: Any, kinds: Sequence[str], unheard: Sequence[str]) -> 
         return Culprit(
             CONVERTER, name, f"{right} of {len(cases)} declared cases of {name} are right, so the kernels are"
         )
+    if name.endswith(USERS):
+        return Culprit(
+            CONVERTER, name, f"it is the user's, and no other converter emits {', '.join(unheard)}"
+        )
     if len(kinds) == 1:
         why = (
             f"{name} is this op and nothing else, no other converter emits it, and no declared case is right"
@@ -128,7 +135,7 @@ def only(kind: str, graph: Graph) -> Graph:
 def whose(target: Any) -> str:
     """The op, and whether its converter is the user's own."""
     row = next(iter(candidates(target)), None)
-    return f"{target_name(target)} (the user's)" if row is not None and row.from_user else target_name(target)
+    return f"{target_name(target)} {USERS}" if row is not None and row.from_user else target_name(target)
 
 
 def hear(kinds: Collection[str], without: Any) -> dict[str, Witness]:

@@ -84,7 +84,7 @@ def measure(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair], *, wide
     """The errors of one value. `wider`: what it should be was computed in double, and may have other dtypes.
 
     An element may be off by absolute + relative x (its size + the root mean square of all): where large terms
-    cancel, the error of the sum is that of the terms.
+    cancel, the error of the sum is that of the terms. The huge numbers of a mask are none.
     """
     if isinstance(got, list | tuple) and isinstance(want, list | tuple) and len(got) == len(want):
         pairs = zip(got, want, strict=True)
@@ -93,14 +93,13 @@ def measure(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair], *, wide
         return _plain(got, want, tolerances)
     same_dtype = got.dtype == want.dtype or (wider and got.is_floating_point() == want.is_floating_point())
     if got.shape != want.shape or not same_dtype:
-        return Errors(
-            math.inf, math.inf, text=f"{_spec(got)}, should be {_spec(want)}", elements=want.numel()
-        )
+        return Errors(math.inf, math.inf, text=f"{spec(got)}, should be {spec(want)}", elements=want.numel())
     relative, absolute = tolerances.get(got.dtype, (0.0, 0.0))
     a, b = _as_double(got), _as_double(want)
-    if not a.numel() or _is_equal(a, b):
+    same = _same(got, want, a, b)
+    if bool(same.all()):
         return Errors(elements=want.numel())
-    return _distance(a, b, relative, absolute, _epsilon(got.dtype))
+    return _distance(a, b, same, (relative, absolute), _epsilon(got.dtype))
 
 
 def worst(errors: Sequence[Errors]) -> Errors:
@@ -111,12 +110,15 @@ def worst(errors: Sequence[Errors]) -> Errors:
 def _plain(got: Any, want: Any, tolerances: Mapping[torch.dtype, Pair]) -> Errors:
     """Numbers and whatever else is no tensor."""
     if isinstance(got, float) and isinstance(want, float):
-        return measure(torch.tensor(got).double(), torch.tensor(want).double(), tolerances)
+        # Most of them were elements of tensors, and few of those are doubles.
+        a, b = (torch.tensor(value, dtype=torch.float64) for value in (got, want))
+        return measure(a, b, {torch.float64: tolerances.get(torch.float32, DEFAULTS[torch.float32])})
     is_same = type(got) is type(want) and (got is want or got == want)
-    return EXACT if is_same else Errors(math.inf, math.inf, text=f"{_spec(got)}, should be {_spec(want)}")
+    return EXACT if is_same else Errors(math.inf, math.inf, text=f"{spec(got)}, should be {spec(want)}")
 
 
-def _spec(value: Any) -> str:
+def spec(value: Any) -> str:
+    """Dtype and shape of a tensor; else the value itself."""
     if not isinstance(value, torch.Tensor):
         return repr(value)[:60]
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
@@ -131,16 +133,42 @@ def _as_double(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(plain.to(torch.complex128)) if plain.is_complex() else plain.double()
 
 
-def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+def _same(got: torch.Tensor, want: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Which elements are equal; `a` and `b` are the same as doubles, which large integers do not fit."""
+    if got.is_floating_point() or got.is_complex() or got.is_quantized or got.layout is not torch.strided:
+        return (a == b) | (a.isnan() & b.isnan())
+    return got.cpu() == want.cpu()
 
 
-def _distance(a: torch.Tensor, b: torch.Tensor, relative: float, absolute: float, epsilon: float) -> Errors:
-    same = (a == b) | (a.isnan() & b.isnan())
-    # A NaN or an infinity that is only on one side is as wrong as can be.
+def _mean(size: torch.Tensor) -> float:
+    """The root of the mean of the squares, which may be too large for a double."""
+    largest = float(size.max())
+    return largest * float((size / largest).square().mean().sqrt()) if largest else 0.0
+
+
+FAR = 1e6
+"""Terms that cancelled are taken to be at most so many times as large as what they left."""
+
+
+def _terms(a: torch.Tensor, b: torch.Tensor, size: torch.Tensor, same: torch.Tensor) -> float:
+    """How large the terms may have been whose sums these are. Large numbers that are there more than once, in
+    both, are no sums but a constant: that of a mask.
+    """
+    left = _mean(torch.maximum(a.abs(), b.abs()).nan_to_num(0.0, 0.0, 0.0)[~same])
+    values, counts = torch.unique(b[same], return_counts=True)
+    is_mask = same & torch.isin(b, values[counts > 1]) & (size > left)
+    return min(_mean(size[~is_mask]), FAR * left)
+
+
+def _distance(
+    a: torch.Tensor, b: torch.Tensor, same: torch.Tensor, tolerance: Pair, epsilon: float
+) -> Errors:
+    relative, absolute = tolerance
+    # A NaN or an infinity that is only on one side is as wrong as can be; integers are at least one off.
     off = torch.where(same, 0.0, (a - b).abs()).nan_to_num(math.inf, math.inf, math.inf)
+    off = off if epsilon else torch.where(same, 0.0, off.clamp_min(1.0))
     size = b.abs().nan_to_num(0.0, 0.0, 0.0)
-    allowed = absolute + relative * (size + size.square().mean().sqrt())
+    allowed = absolute + relative * (size + _terms(a, b, size, same))
     excess = torch.where(off == 0, 0.0, off / allowed)
     place = int(excess.argmax())
     # The mantissa of frexp is in [0.5, 1): the distance to the next number is half as large as epsilon says.

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from torchair.compare.blame import Blame
+from torchair.compare.evidence import USERS
 from torchair.compare.scene import Scene, Values
 from torchair.compare.stages import Exam, first_wrong, walk
 from torchair.compare.subgraph import Part, around, calls_of, part_of
@@ -64,7 +65,11 @@ INPUTS = [
 ]
 {config}
 
+FUNCTIONS = globals().get("FUNCTIONS", {{}})
+
 if __name__ == "__main__":
+    if None in FUNCTIONS.values():
+        raise SystemExit("put the functions into FUNCTIONS first")
     comparison = torchair.debug.compare(graph, *INPUTS, config=CONFIG{dynamic})
     print(comparison)
     raise SystemExit(not comparison.ok)
@@ -86,7 +91,7 @@ def script_of(exam: Exam, *, dynamic: bool | None) -> str:
     written = _inputs(exam, part, [value for _, value in given])
     return TEMPLATE.format(
         title=f"{blame.culprit} gives wrong numbers in {row.stage}.",
-        imports="".join(f"# {line}\n" for line in _notes(part)),
+        imports="".join(f"# {line}\n" for line in _notes(part, blame.culprit.name)),
         parameters=", ".join(name for name, _ in given),
         body="\n".join(f"    {line}" for line in _body(part.gm)),
         inputs="\n".join(f"    {text}," for text in written),
@@ -221,11 +226,12 @@ def _input(value: Any, as_noise: bool) -> str:
     return f"tensor({spec}, {base64.b85encode(zlib.compress(data)).decode()!r}){where}"
 
 
-def _notes(part: Part) -> list[str]:
+def _notes(part: Part, culprit: str) -> list[str]:
     """What the script cannot bring along."""
+    own = [f"Import what registers the converter of {culprit} here."] if culprit.endswith(USERS) else []
     libraries = sorted({call.target.namespace for call in part.nodes if isinstance(call.target, OpOverload)})
     foreign = [name for name in libraries if name not in ("aten", "prims", "npu", "air")]
-    return [f"Import what registers the ops of {name} here." for name in foreign]
+    return [*own, *(f"Import what registers the ops of {name} here." for name in foreign)]
 
 
 def _config(config: Any) -> str:

@@ -17,15 +17,16 @@ from torchair.backend.compile import Stage, compile_fx, pass_context, prepare, p
 from torchair.backend.settings import Settings
 from torchair.capture import Runner
 from torchair.compare.blame import Blame, Culprit, Judge, blame_pass, node_of
-from torchair.compare.code import Generator, blame_code
+from torchair.compare.code import CODE, Generator, blame_code
 from torchair.compare.conversion import blame_conversion
 from torchair.compare.double import Double, truth
 from torchair.compare.lowering import Lowered, blame_lowering
-from torchair.compare.numbers import Errors, Pair, measure
+from torchair.compare.numbers import EXACT, Errors, Pair, measure, spec
 from torchair.compare.replay import calls_of, other_inputs, play
 from torchair.compare.scene import (
     Outcome,
     Scene,
+    Values,
     is_unset,
     random_state,
     run_fx,
@@ -113,6 +114,34 @@ def searched(search: Callable[[], Blame], culprit: Culprit) -> Blame:
         return Blame(replace(culprit, why=why))
 
 
+def _has_gaps(node: fx.Node) -> bool:
+    """Is a value that a node reads or makes not contiguous?"""
+    values = [other.meta.get("val") for other in (node, *node.all_input_nodes)]
+    tensors = [value for many in values for value in (many if isinstance(many, tuple | list) else [many])]
+    return any(isinstance(t, torch.Tensor) and not t.is_contiguous() for t in tensors)
+
+
+def lying_fake(gm: fx.GraphModule, values: Values) -> Blame | None:
+    """The first op that gives another dtype or other sizes than its fake kernel says: what is compiled rests
+    on that.
+    """
+    for node in gm.graph.nodes:
+        said, got = node.meta.get("val"), values.get(node.name)
+        if (
+            node.op != "call_function"
+            or not isinstance(said, torch.Tensor)
+            or not isinstance(got, torch.Tensor)
+        ):
+            continue
+        sizes = zip(said.shape, got.shape, strict=False)
+        is_known = said.dim() == got.dim() and all(a == b for a, b in sizes if isinstance(a, int))
+        if said.dtype != got.dtype or not is_known:
+            text = f"{spec(got)}, its fake kernel says {spec(said)}"
+            culprit = Culprit("fake kernel", str(node.target), text)
+            return Blame(culprit, node, str(node.target), Errors(text=text), gm, (node,))
+    return None
+
+
 def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Trail:
     """The graphs of a compile, up to where code would be generated."""
     trail = Trail()
@@ -140,6 +169,7 @@ class Exam:
     wrong: tuple[StageRow, Blame] | None = None
     notes: list[str] = field(default_factory=list[str])  # about eager, and about the truth
     scene: Scene | None = None
+    draws_otherwise: bool = False  # than eager does: what comes behind that is not compared
     is_served: bool = False  # by the runner: all stages have been compared
     before: Callable[[Sequence[Any]], None] = lambda args: None  # is told of every call
 
@@ -173,7 +203,7 @@ class Exam:
         scene = self.scene = Scene(args, self.stage.device)
         with same_random(self.gm):
             self._compare_steps(scene)
-            if self.wrong is None:
+            if self.wrong is None and not self.draws_otherwise:
                 self._compare_runner(scene)
 
     def _compare_steps(self, scene: Scene) -> None:
@@ -183,26 +213,62 @@ class Exam:
             raise NotPossible(
                 f"the graph that AOTAutograd traced raises {eager.error}", next="run the model eagerly"
             )
+        values = scene.values(self.trail.given).values
+        self._same_twice(eager, given.run(scene), scene, values)
         true, double = truth(scene, self.trail.given) if self.yardstick.in_double else (eager, None)
         if double is not None and double.narrow:
             self.notes.append(f"not computed in double, for want of a kernel: {', '.join(double.narrow)}")
         for step in self.trail.steps:
             outcome = eager if step is given else step.run(scene)
             row = self._row(step.name, step.kind, outcome, true, eager if double else None)
+            if step is given and (liar := lying_fake(self.trail.given, values)) is not None:
+                self.wrong = replace(row, errors=liar.errors), liar
+                self.rows[-1] = self.wrong[0]
             if step is given and double is not None and not row.errors.ok:
                 self.notes += self._eager_leaves(scene, double)
             if step is not given and self.wrong is None and (not row.ok or self.yardstick.every_node):
                 self._open(step, row, scene)
+            if self.draws_otherwise:
+                return
+
+    def _same_twice(self, eager: Outcome, again: Outcome, scene: Scene, values: Values) -> None:
+        """Without numbers that can be computed again there is nothing to compare with."""
+        if self._errors(again, eager).ok:
+            return
+        later = scene.values(self.trail.given).values
+        calls = [node for node in self.trail.given.graph.nodes if node.name in values and not is_unset(node)]
+        node = next((n for n in calls if not self.yardstick.judge(later[n.name], values[n.name]).ok), None)
+        where = "an op" if node is None else f"{node.target} ({node.name}) {source_of(node)}".strip()
+        raise NotPossible(
+            f"{where} gives other numbers when it is called again with the same inputs",
+            next="compare needs ops that compute the same twice, and no memory that nobody wrote",
+        )
 
     def _open(self, step: Step, row: StageRow, scene: Scene) -> None:
         """Find the first wrong node of a step; there need not be one where its outputs are right."""
         blame = searched(lambda: self._blame(step, scene), Culprit(step.kind, step.title))
-        if row.ok and blame.errors.ok:
+        if (row.ok and blame.errors.ok) or self._is_other_draw(blame):
             return
         if row.ok:
             row = replace(row, errors=blame.errors)
             self.rows[-1] = row
         self.wrong = row, blame
+
+    def _is_other_draw(self, blame: Blame) -> bool:
+        """Where memory is not in the order of the elements, eager draws in that of the memory, and others in
+        that of the elements, or of memory of their own: other numbers, and nobody's fault.
+        """
+        node = blame.node
+        if node is None or not draws(node) or (blame.culprit.kind != CODE and not _has_gaps(node)):
+            return False
+        self.draws_otherwise = True
+        self.rows[-1] = replace(self.rows[-1], errors=EXACT, eager=None)
+        where = f"{node.name} ({node.target}) {source_of(node)}".strip()
+        stage = self.rows[-1].stage
+        self.notes.append(
+            f"{stage}: other random numbers than eager's at {where}; not compared from there on"
+        )
+        return True
 
     def _row(self, title: str, kind: str, got: Outcome, true: Outcome, eager: Outcome | None) -> StageRow:
         errors = self._errors(got, true)
@@ -239,7 +305,9 @@ class Exam:
             row = self._program_row(f"compiled by {program.kind}{title}", where, directly)
             if not row.ok:
                 culprit = Culprit(COMPILED, program.kind)
-                self.wrong = row, searched(partial(self._blame_code, where), culprit)
+                blame = searched(partial(self._blame_code, where), culprit)
+                if not self._is_other_draw(blame):
+                    self.wrong = row, blame
                 return
         # In double nobody else is as right as the program, which has just been found right.
         right = directly if self.yardstick.in_double else run_fx(self.gm)

@@ -40,7 +40,7 @@ STATISTICS = (
     "Inf Count",
 )  # fmt: skip
 STREAM = 0
-Arrays = list[np.ndarray[Any, Any]]
+Tensors = list[torch.Tensor]
 
 
 class EngineDump:
@@ -87,15 +87,15 @@ class Run:
         self._below = below
         self._tasks = 0
         # Ops that have begun, with their task and what they read: those of a sub-graph run inside of one.
-        self._begun: list[tuple[int, Arrays]] = []
+        self._begun: list[tuple[int, Tensors]] = []
         self._rows: list[list[Any]] = []
 
     def before(self, op: Op, values: Sequence[Value]) -> None:
         """An op is about to run, and may write into what it reads."""
-        read: Arrays = []
+        read: Tensors = []
         if self._wants(op) and ("input" in self._plan.sides or self._plan.overflow):
             with Told(self._degradations, "a dumped tensor"):
-                read = [array_of(_tensor(value)).copy() for value in values]
+                read = [_tensor(value).detach().clone() for value in values]
         self._begun.append((self._tasks, read))
         self._tasks += 1
 
@@ -105,13 +105,13 @@ class Run:
         if not self._wants(op):
             return
         with Told(self._degradations, "a dumped tensor"):
-            made = [array_of(_tensor(value)) for value in values]
+            made = [_tensor(value) for value in values]
             if self._plan.overflow and (_overflows(read) or not _overflows(made)):
                 return
             head = (plain(op.type), plain(op.name), task, STREAM, now())
-            for side, arrays in (("input", read), ("output", made)):
+            for side, tensors in (("input", read), ("output", made)):
                 if side in self._plan.sides:
-                    self._write(head, side, arrays)
+                    self._write(head, side, tensors)
 
     def end(self) -> None:
         """The run is over."""
@@ -127,12 +127,13 @@ class Run:
             return False
         return not self._names or op.name in self._names
 
-    def _write(self, head: tuple[Any, ...], side: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        for index, array in enumerate(arrays):
+    def _write(self, head: tuple[Any, ...], side: str, tensors: Sequence[torch.Tensor]) -> None:
+        for index, tensor in enumerate(tensors):
             if self._plan.stats:
-                self._rows.append([*head, side, index, *_statistics(array)])
+                self._rows.append([*head, side, index, *_statistics(tensor)])
             else:
-                save_array(self._folder() / f"{'.'.join(map(str, head))}.{side}.{index}.npy", array)
+                path = self._folder() / f"{'.'.join(map(str, head))}.{side}.{index}.npy"
+                save_array(path, array_of(tensor))
 
     def _folder(self) -> Path:
         return make_folder(self._plan.folder, *self._below)
@@ -174,13 +175,15 @@ def _tensor(value: Value) -> torch.Tensor:
     return value.to_tensor("cpu") if isinstance(value, Host) else value
 
 
-def _overflows(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+def _overflows(tensors: Sequence[torch.Tensor]) -> bool:
+    arrays = map(array_of, tensors)
     return any(array.dtype.kind in "fc" and not np.isfinite(array).all() for array in arrays)
 
 
-def _statistics(array: np.ndarray[Any, Any]) -> list[Any]:
+def _statistics(tensor: torch.Tensor) -> list[Any]:
     """Size, kind, and numbers that two dumps are compared by; those of elements that are finite."""
-    facts = [array.nbytes, str(array.dtype), "ND", "x".join(map(str, array.shape))]
+    array = array_of(tensor)
+    facts = [tensor.nbytes, str(tensor.dtype).removeprefix("torch."), "ND", "x".join(map(str, array.shape))]
     is_number = array.dtype.kind in "fc"
     finite = array[np.isfinite(array)] if is_number else array
     nans, infinities = (int(np.isnan(array).sum()), int(np.isinf(array).sum())) if is_number else (0, 0)
