@@ -12,6 +12,7 @@ from benchmarks.options import Options
 from torchair.devices import device_row
 
 
+@pytest.mark.filterwarnings("ignore:frozen_parameter")  # one column asks for it
 def test_calls_are_replays_of_an_empty_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Any] = []
     monkeypatch.setattr(replay.EmptyGraph, "replay", staticmethod(lambda: launches.append(1)))
