@@ -180,8 +180,8 @@ def test_an_output_that_is_no_loss_is_refused(index: int | None, said: str) -> N
 
 
 def test_an_index_without_a_joint_graph_is_told() -> None:
-    with pytest.warns(UserWarning, match="without aot_config_enable_joint_graph"):
-        assert settle(config_of({INDEX: 1})).loss_index == 0
+    with pytest.warns(DegradedWarning, match="aot_config_enable_joint_graph is not set"):
+        assert not settle(config_of({INDEX: 1})).joint_graph
 
 
 def test_a_graph_that_is_given_has_no_gradients() -> None:

@@ -264,6 +264,9 @@ SWITCHED = {
         f"dump_config.{name}"
         for name in ("dump_path", "dump_mode", "quant_dumpable", "dump_step", "dump_layer", "dump_data")
     ),
+    ("experimental_config.aot_config_enable_joint_graph",): (
+        "experimental_config.aot_config_output_loss_index",
+    ),
     (STATIC_KERNEL,): tuple(
         f"{STATIC_KERNEL}_{name}" for name in ("build_dir", "sym_value_range", "sym_index")
     ),

@@ -30,7 +30,7 @@ from torchair.codegen.library import graph_text
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, progress
-from torchair.core.program import Program
+from torchair.core.program import Program, Wrapper
 from torchair.core.torch_private.inductor import build_facts, code_kept_in
 from torchair.debug.files import Told, write_text
 from torchair.devices import CaptureTarget, Device, device_row
@@ -279,10 +279,8 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return memory.set_(tensor.untyped_storage().clone(), *place)
 
 
-class Tuned:
+class Tuned(Wrapper):
     """A program that is several until its first call: that one tries them, and the fastest stays."""
-
-    _boxed_call = True
 
     def __init__(self, tries: list[Try], trials: Trials, folder: str, keep: Callable[[], None]) -> None:
         self._tries = tries
@@ -293,19 +291,6 @@ class Tuned:
         # Until then it is what asks most of its arguments: compiled code, if there is any.
         made = [each.program for each in tries if each.program is not None]
         self.program = min(made, key=lambda program: program.kind == "eager")
-
-    @property
-    def kind(self) -> str:
-        return self.program.kind
-
-    @property
-    def source(self) -> str:
-        return self.program.source
-
-    @property
-    def standalone(self) -> Any:
-        """Who writes it as a module of its own, if anybody can."""
-        return getattr(self.program, "standalone", None)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._keep is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchair.core.degraded import Degradations
-from torchair.core.program import Program
+from torchair.core.program import Program, Wrapper
 from torchair.fxgraph.contract import Contract, Look, looked_at
 from torchair.fxgraph.marks import marked_arguments, unmarked
 
@@ -33,10 +33,8 @@ class Mends:
 NOTHING = Mends()
 
 
-class Promised:
+class Promised(Wrapper):
     """The program; results that it does not lay out as promised are mended."""
-
-    _boxed_call = True
 
     def __init__(
         self,
@@ -53,17 +51,9 @@ class Promised:
         self._known: dict[Hashable, Mends] = {}
 
     @property
-    def kind(self) -> str:
-        return self.program.kind
-
-    @property
-    def source(self) -> str:
-        return self.program.source
-
-    @property
     def standalone(self) -> Any:
         """Who writes it as a module of its own, if anybody can."""
-        return None if self._adds else getattr(self.program, "standalone", None)
+        return None if self._adds else super().standalone
 
     def __call__(self, args: list[Any]) -> list[Any]:
         key = self._key_of(args)

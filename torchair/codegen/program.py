@@ -9,7 +9,7 @@ import torch
 
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line
-from torchair.core.program import Call, Program
+from torchair.core.program import Call, Program, Wrapper
 
 CHECKED = "expected size"
 """How the error of a check in Inductor's code begins."""
@@ -43,12 +43,10 @@ class Boxed:
         return list(self.run(args))
 
 
-class Anchored:
+class Anchored(Wrapper):
     """A program that is right while some inputs begin at one place of their storage; another, made when it is
     needed, serves where they do not.
     """
-
-    _boxed_call = True
 
     def __init__(
         self,
@@ -64,12 +62,8 @@ class Anchored:
         self._degradations = degradations
 
     @property
-    def kind(self) -> str:
-        return self.program.kind
-
-    @property
-    def source(self) -> str:
-        return self.program.source
+    def standalone(self) -> None:
+        """A module of its own would not look at offsets."""
 
     def __call__(self, args: list[Any]) -> list[Any]:
         for index, offset in self._offsets:
@@ -86,32 +80,20 @@ class Anchored:
         return self.program(args)
 
 
-class Doubted:
+class Doubted(Wrapper):
     """A program with ops in it that may not have the layouts they told: its code checks. From the first call
     in which one has another, another program serves, which is made then. Only for graphs that write nothing:
     that call is run once more.
     """
 
-    _boxed_call = True
-
     def __init__(
         self, program: Program, other: Callable[[], Program], degradations: Degradations, at: str
     ) -> None:
         self.program = program
-        self.kind = program.kind
         self._make = other
         self._other: Program | None = None
         self._degradations = degradations
         self._at = at
-
-    @property
-    def source(self) -> str:
-        return self.program.source
-
-    @property
-    def standalone(self) -> Any:
-        """Who writes it as a module of its own, which checks as well, if anybody can."""
-        return getattr(self.program, "standalone", None)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._other is not None:

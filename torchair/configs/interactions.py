@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torchair.configs.compiler_config import OptionTree
-from torchair.configs.option import ALL_MODES, CAPTURE_MODES, GRAPH_MODES, walk
+from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES, walk
 
 _DEFAULTS = {path: row.default for path, row in walk(OptionTree)}
 
@@ -57,13 +57,6 @@ INTERACTIONS = (
         "StableRDFS",
         "with oo_level='O1', topology_sorting_strategy is StableRDFS",
         tells_of_default=False,
-    ),
-    Interaction(
-        ALL_MODES,
-        {"experimental_config.aot_config_enable_joint_graph": False},
-        "experimental_config.aot_config_output_loss_index",
-        0,
-        "without aot_config_enable_joint_graph, aot_config_output_loss_index has no effect",
     ),
 )
 

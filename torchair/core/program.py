@@ -24,3 +24,25 @@ class Program(Protocol):
         ...
 
     def __call__(self, args: list[Any]) -> list[Any]: ...
+
+
+class Wrapper:
+    """A program in front of another, which it shows as itself."""
+
+    _boxed_call = True
+    program: Program
+
+    @property
+    def kind(self) -> str:
+        """Whose code runs."""
+        return self.program.kind
+
+    @property
+    def source(self) -> str:
+        """Of the program that runs."""
+        return self.program.source
+
+    @property
+    def standalone(self) -> Any:
+        """Who writes it as a module of its own, if anybody can."""
+        return getattr(self.program, "standalone", None)
