@@ -445,6 +445,16 @@ def test_other_random_numbers_are_nobodys_fault(function: Callable[..., Any]) ->
     assert "other random numbers than eager's" in found.notes[0]
 
 
+def test_attention_with_dropout_in_training() -> None:
+    """Inductor lays the probabilities out otherwise than eager, and draws in that order."""
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+
+    found = compare(attend, torch.randn(2, 4, 9, 8, requires_grad=True), backward=True)
+    assert found.ok, str(found)
+
+
 @pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
 def test_all_generators_begin_anew(draw: Callable[[], float]) -> None:
     assert compare(lambda x: x * float(draw()), torch.randn(4)).ok
