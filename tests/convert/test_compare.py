@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.convert.harness import check, converted
 from tests.convert.test_pointwise import bf16, boolean, f16, f32, f64, i32, i64, make, u8
+from torchair.engine.interpret import interpret
 
 COMPARISONS = (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
 
@@ -95,6 +97,23 @@ def test_where_and_masked_fill(dynamic):
         torch.tensor(0.25, dtype=bf16),
         dynamic=dynamic,
     )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, m, v: x.masked_fill(m, -1.0),
+        lambda x, m, v: x.masked_fill(m, v),
+        lambda x, m, v: torch.ops.aten._safe_softmax(x, -1),
+    ],
+)
+def test_masked_fill_does_not_ask_the_device(function):
+    """A value that is a tensor would be read back, which cannot be recorded."""
+    args = [make(f32, 3, 4), make(boolean, 3, 4), torch.tensor(0.25)]
+    graph, _, _, _ = converted(function, args)
+    assert "MaskedFill" in [op.type for op in graph.ops]
+    traced = make_fx(lambda *given: interpret(graph, list(given), given[0].device))(*args)
+    assert not traced.graph.find_nodes(op="call_function", target=torch.ops.aten.masked_fill.Tensor)
 
 
 def test_masked_fill_is_one_op_unless_the_mask_is_larger():

@@ -187,7 +187,7 @@ def _fill(result: Result, how: How) -> None:
             result.modes["explain"] = f"error: {first_line(error)}"
             return
     result.graphs, result.ops = len(facts.graphs), sum(graph.ge_ops for graph in facts.graphs)
-    result.breaks = [f"{one.reason.strip().splitlines()[0]} ({one.source})" for one in facts.graph_breaks]
+    result.breaks = [f"{one.reason.strip().splitlines()[0]} ({_place(one.source)})" for one in facts.graph_breaks]
     result.fallbacks = [(reason.op, reason.why) for reason in facts.fallbacks]
 
 
@@ -340,6 +340,12 @@ def _launch_facts(result: Result) -> list[Any]:
     texts = [text for said in result.told.values() for text in said]
     texts += [f"graph break: {text}" for text in result.breaks]
     return [*cells, "; ".join(dict.fromkeys(texts))]
+
+
+def _place(source: str) -> str:
+    """A line of code by its file's name: where the file is differs from machine to machine."""
+    place, _, code = source.partition(" ")
+    return f"{Path(place).name} {code}"
 
 
 def _cell(said: str, stock: str) -> str:

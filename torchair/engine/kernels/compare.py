@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.slots import Operand
-from torchair.engine.registry import kernel, torch_kernels
+from torchair.engine.registry import Value, kernel, torch_kernels
+from torchair.ge.host import Host
 
 torch_kernels({
     "Equal": torch.eq, "NotEqual": torch.ne, "Less": torch.lt, "LessEqual": torch.le, "Greater": torch.gt,
@@ -21,6 +21,10 @@ torch_kernels({
 
 
 @kernel("MaskedFill")
-def masked_fill(x, mask, value: Operand):
-    """`value` where the mask is set; the mask broadcasts to x."""
-    return torch.masked_fill(x, mask, value)
+def masked_fill(x, mask, value: Value):
+    """`value` where the mask is set; the mask broadcasts to x. `torch.masked_fill` would ask the device for a
+    value that is a tensor, which cannot be recorded.
+    """
+    if isinstance(value, Host):
+        return torch.masked_fill(x, mask, value.items[0])
+    return torch.where(mask, value.to(x.dtype), x)
