@@ -97,7 +97,7 @@ def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pyte
     ("options", "reason"),
     [
         ({}, "cpu writes no traces of recorded graphs"),
-        ({"force_eager": True}, "nothing is recorded beside force_eager and tensor dumps"),
+        ({"force_eager": True}, "nothing is recorded beside force_eager and dumps that run op by op"),
     ],
 )
 def test_where_there_is_no_trace_one_warning_says_so(

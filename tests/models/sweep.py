@@ -187,7 +187,9 @@ def _fill(result: Result, how: How) -> None:
             result.modes["explain"] = f"error: {first_line(error)}"
             return
     result.graphs, result.ops = len(facts.graphs), sum(graph.ge_ops for graph in facts.graphs)
-    result.breaks = [f"{one.reason.strip().splitlines()[0]} ({_place(one.source)})" for one in facts.graph_breaks]
+    result.breaks = [
+        f"{one.reason.strip().splitlines()[0]} ({_place(one.source)})" for one in facts.graph_breaks
+    ]
     result.fallbacks = [(reason.op, reason.why) for reason in facts.fallbacks]
 
 

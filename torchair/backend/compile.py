@@ -147,8 +147,8 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     contract = contract_of(gm, stage)
     specialist = static_kernels(gm, stage, contract) if stage.settings.captures else None
     lowered = to_lowered(gm, stage, context)
-    policy = policy_of(stage)
     program, parts, split = dumps.of_nodes(lowered, stage), None, None
+    contract, policy = replace(contract, layouts=stage.layouts), policy_of(stage)
     if program is None and lowered is not None and records(policy, stage):
         pieces = pieces_of(stage, policy)
         if hosts := on_host(lowered, stage):
@@ -187,7 +187,7 @@ def to_runner(
             stage.name,
             stage.degradations,
             replace(contract, is_eager=runs_as_it_is(program, stage)),
-            trace_files(stage),
+            (*stage.observers, *trace_files(stage)),
         ),
         around,
     )
@@ -450,7 +450,7 @@ def trace_files(stage: Stage) -> tuple[TraceFiles, ...]:
 def why_no_traces(stage: Stage) -> str | None:
     """The reason why there is no device graph to look at, or None."""
     if stage.settings.run_eagerly or stage.settings.is_untouched or stage.settings.dumps:
-        return "nothing is recorded beside force_eager and tensor dumps"
+        return "nothing is recorded beside force_eager and dumps that run op by op"
     if not device_row(stage.device).traces:
         return f"{stage.device.type} writes no traces of recorded graphs"
     return None

@@ -69,4 +69,5 @@ class CompiledGraph:
 
 def _standalone(runner: Runner) -> str | None:
     write = getattr(runner.program, "standalone", None)
-    return None if write is None else write()
+    is_whole = not any(observer.takes_outputs for observer in runner.strategy.compiled.observers)
+    return write() if is_whole and write is not None else None

@@ -4,6 +4,8 @@ given, the nodes that capture mode runs, the ops of the IR.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import fx
 
 from torchair.backend.reference import Reference
@@ -11,10 +13,11 @@ from torchair.backend.stage import Stage
 from torchair.codegen import build
 from torchair.core.log import logger
 from torchair.core.program import Program
-from torchair.debug.dump import ArrayFiles, TensorFiles, calls, chosen
+from torchair.debug.dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
 from torchair.debug.dump_plan import plan_of
 from torchair.debug.engine_dump import EngineDump, write_options
 from torchair.debug.files import Told, rank_folder
+from torchair.debug.recorded_dump import RecordedDump
 from torchair.devices import device_row
 from torchair.fxgraph.edit import copy_graph
 from torchair.ge.graph import Graph
@@ -38,19 +41,28 @@ def of_the_original(gm: fx.GraphModule, stage: Stage) -> Program | None:
     if settings.dumps_original and settings.run_eagerly:
         return ArrayFiles(gm, rank_folder(asked.dump_path) / stage.name, calls(gm), stage.degradations)
     if settings.dumps_original:
-        return TensorFiles(gm, asked.dump_path, stage.degradations)
+        return TensorFiles(gm, TensorFolder(asked.dump_path, stage.degradations), stage.degradations)
     return None
 
 
 def of_nodes(lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
-    """Capture mode: the program that writes what every node computes, if that was asked for."""
-    if not stage.settings.captures or not stage.settings.dumps:
+    """Capture mode: let the graph write what every node computes, if that was asked for. On a device with
+    graphs it is recorded with copies of all that; elsewhere this program runs it node by node.
+    """
+    settings = stage.settings
+    if not settings.captures or not settings.dumps:
         return None
     assert lowered is not None, "capture mode has a lowered graph"
-    if device_row(stage.device).why_no_graphs() is None:
-        stage.degradations.add("a graph whose tensors are dumped is not recorded: it runs node by node")
-    logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
-    return TensorFiles(lowered, stage.settings.debug.dump_path, stage.degradations)
+    folder = TensorFolder(settings.debug.dump_path, stage.degradations)
+    if device_row(stage.device).why_no_graphs() is not None:
+        logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
+        return TensorFiles(lowered, folder, stage.degradations)
+    logger.warning("%s is not compiled, and copies its tensors in every call: they are dumped", stage.name)
+    dump = RecordedDump(lowered, folder)
+    stage.settings = replace(settings.without_dumps(), codegen="eager")
+    stage.layouts += (None,) * len(dump.names)
+    stage.observers += (dump,)
+    return None
 
 
 def choose(stage: Stage) -> None:

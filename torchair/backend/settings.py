@@ -101,7 +101,7 @@ class Settings:
     @property
     def dumps(self) -> bool:
         """What ops compute is written while the graph runs: in graph mode by the reference engine, in capture
-        mode node by node.
+        mode from every node.
         """
         asked = self.debug.enable_dump or (self.debug.dump_config_path is not None and not self.captures)
         return asked and not self.is_untouched

@@ -9,6 +9,7 @@ import torch
 
 from torchair.backend.detours import Detours
 from torchair.backend.settings import Settings
+from torchair.capture import Observer as Watcher
 from torchair.convert.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.torch_private.fake import FakeTensorMode
@@ -44,6 +45,7 @@ class Stage:
     tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
     observe: Observer | None = None  # sees the graph after each pass and stage
     plan: DumpPlan | None = None  # which ops of the IR are dumped, if any are
+    observers: tuple[Watcher, ...] = ()  # of the runner
 
     @property
     def degradations(self) -> Degradations:

@@ -29,10 +29,13 @@ class Observer:
     watches_calls = False
     """Does it want to see every call? Then there is no quick way around it."""
 
+    takes_outputs = False
+    """Does it take what the program returns beside the results of the graph? Then both belong together."""
+
     def called(self, args: Sequence[Any]) -> None:
         """A call begins, with these arguments."""
 
-    def returned(self, outputs: Sequence[Any]) -> None:
+    def returned(self, outputs: list[Any]) -> None:
         """It ended."""
 
     def recorded(self, graph: Graph) -> None:

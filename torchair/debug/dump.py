@@ -38,30 +38,43 @@ class Dumping(fx.Interpreter):
             return list(self.run(*mine))
 
 
-class TensorFiles(Dumping):
-    """Every tensor as `<node>_device_<index>_<call>.pt`; on the CPU without the device."""
+class TensorFolder:
+    """Tensors as `<node>_device_<index>_<call>.pt`; of the CPU without the device."""
 
-    def __init__(self, gm: fx.GraphModule, root: str, degradations: Degradations) -> None:
-        super().__init__(gm, degradations)
+    def __init__(self, root: str, degradations: Degradations) -> None:
         self._folder = rank_folder(root)
+        self._degradations = degradations
         self._count: Counter[str] = Counter()
-        self._saved_by_user = {
-            source for node in gm.graph.nodes if SAVING in str(node.target) for source in node.all_input_nodes
-        }
 
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if isinstance(value, torch.Tensor) and n.op != "output" and n not in self._saved_by_user:
-            self._save(n.name, value)
-        return value
-
-    def _save(self, name: str, value: torch.Tensor) -> None:
+    def save(self, name: str, value: torch.Tensor) -> None:
+        """What a node has computed in one more call."""
         where = "" if value.device.type == "cpu" else f"_device_{value.device.index or 0}"
         with Told(self._degradations, "a dumped tensor"):
             path = make_folder(self._folder) / f"{name}{where}_{self._count[name]}.pt"
             with whole_file(path) as file:
                 torch.save(value.detach().cpu(), file)
         self._count[name] += 1
+
+
+def saved_by_user(gm: fx.GraphModule) -> set[fx.Node]:
+    """The nodes that the user saves."""
+    saves = [node for node in gm.graph.nodes if SAVING in str(node.target)]
+    return {source for node in saves for source in node.all_input_nodes}
+
+
+class TensorFiles(Dumping):
+    """Every tensor in a `TensorFolder`."""
+
+    def __init__(self, gm: fx.GraphModule, folder: TensorFolder, degradations: Degradations) -> None:
+        super().__init__(gm, degradations)
+        self._folder = folder
+        self._left_out = saved_by_user(gm)
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor) and n.op != "output" and n not in self._left_out:
+            self._folder.save(n.name, value)
+        return value
 
 
 class ArrayFiles(Dumping):

@@ -17,11 +17,11 @@ NODE_NAMES = Regex(
 
 
 class DumpConfig(Group):
-    """Dump of what ops read and make: by the reference engine in graph mode, else node by node."""
+    """Dump of what ops read and make: by the reference engine in graph mode, else from every node."""
 
     enable_dump = Option(
         False,
-        "Dump tensors while the graph runs; nothing is compiled or recorded.",
+        "Dump tensors while the graph runs, in capture mode also out of recordings; nothing is compiled.",
         flat="dump_tensor_data",
         idle=REDUCE,
         engine=session("ge.exec.enableDump", gate="enable_dump"),
