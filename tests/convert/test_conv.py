@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from tests.convert.harness import check, converted
 from tests.convert.test_attention import run
+from tests.slow import slow
 
 aten = torch.ops.aten
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
@@ -27,11 +28,13 @@ WINDOWS = {
 DATA = {1: (2, 4, 9), 2: (2, 4, 9, 7), 3: (1, 4, 5, 6, 7)}
 FORWARD = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+DIMS = pytest.mark.parametrize(
+    ("dims", "dynamic"), [(1, False), (2, False), (3, False), slow(1, True), (2, True), slow(3, True)]
+)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("dims", FORWARD)
+@DIMS
 def test_forward(dims, window, dynamic):
     window = WINDOWS[window]
     weight = rand(6, 4 // window.get("groups", 1), *[3] * dims)
@@ -40,9 +43,8 @@ def test_forward(dims, window, dynamic):
     )
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("window", [*WINDOWS, "wider"])
-@pytest.mark.parametrize("dims", TRANSPOSED)
+@DIMS
 def test_transposed(dims, window, dynamic):
     window = WINDOWS.get(window, {"stride": 3, "output_padding": 1})
     weight = rand(4, 3, *[3] * dims)

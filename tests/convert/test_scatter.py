@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.convert.harness import check, converted
+from tests.slow import slow
 from torchair.backend.settings import Settings
 from torchair.core.torch_private.inductor import select_decomp_table
 from torchair.engine.lower import lower
@@ -155,8 +156,17 @@ def test_dtypes(dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize(
+    ("dtype", "dynamic"),
+    [
+        (torch.float32, False),
+        (torch.float32, True),
+        (torch.bfloat16, False),
+        slow(torch.bfloat16, True),
+        (torch.int64, False),
+        slow(torch.int64, True),
+    ],
+)
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["amax", "amin", "mean", "prod"])
 @pytest.mark.filterwarnings("ignore:index_reduce")
