@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 import torchair.convert.declared  # noqa: F401 - fills the table of built-in cases
+from tests.process import python
 from tests.structure.tree import ROOT
 from torchair import ge
 from torchair.backend.selftest import run_declared, why_fails
@@ -129,8 +128,6 @@ def test_an_unknown_prefix_is_no_success(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_documented_command_runs() -> None:
     page = (ROOT / "docs/develop/converter.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^python (-m torchair\.tools\.converter_test .*)$", page, re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, *shown.split()], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = python(shown.split(), ROOT)
     assert done.returncode == 0, done.stderr
     assert "[PASS]" in done.stdout
