@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.convert.harness import check, converted
+from tests.slow import STATIC_FIRST
 from torchair.backend.settings import Settings
 from torchair.core.torch_private.inductor import select_decomp_table
 from torchair.engine.lower import lower
@@ -155,7 +156,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@STATIC_FIRST
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["amax", "amin", "mean", "prod"])
