@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no collection of garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seed() -> None:

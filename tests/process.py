@@ -8,6 +8,8 @@ reach them: such programs are started with `subprocess`.
 from __future__ import annotations
 
 import functools
+import gc
+import importlib
 import json
 import os
 import runpy
@@ -20,10 +22,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # what every program imports, with torchair
-import torch._inductor.lowering  # noqa: F401
-
 ROOT = Path(__file__).resolve().parents[1]
+# What the programs import, with torchair and their first compile.
+SHARED = (
+    "google.protobuf.descriptor_pb2",
+    "google.protobuf.text_format",
+    "rich.live",
+    "rich.progress",
+    "torch._dynamo.backends.inductor",
+    "torch._inductor.compile_fx",
+    "torch._inductor.lowering",
+    "torch.distributed.tensor",
+    "torch.utils.cpp_extension",
+)
 
 
 def python(
@@ -69,6 +80,11 @@ def _server() -> _Server:
 
 def serve() -> None:
     """Fork for each line of the input, and write the exit status of each."""
+    for name in SHARED:
+        importlib.import_module(name)
+    # Else each program would go through all these modules' objects once more when it ends.
+    gc.collect()
+    gc.freeze()
     assert not any(name.partition(".")[0] == "torchair" for name in sys.modules), "that is the programs' part"
     for line in sys.stdin:
         child = os.fork()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from tests.process import python
 from tests.slow import slow
-from tests.structure.tree import ROOT
 from torchair.backend.compiled import CompiledGraph
 
 CODEGENS = ("eager", "inductor", "native", "reference")
@@ -65,7 +63,7 @@ def call(run: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> tuple[list[
 
 # A native library is built anew for each.
 CASES = [
-    (slow if codegen == "native" and name != "symbols" else pytest.param)(name, codegen)
+    (slow if codegen == "native" else pytest.param)(name, codegen)
     for name in PROGRAMS
     for codegen in CODEGENS
 ]
@@ -100,13 +98,8 @@ def test_another_process_needs_nothing_but_the_source(codegen: str, tmp_path: Pa
     (tmp_path / "artifact.py").write_text(made.get_code())
     torch.save(([arg.clone() for arg in args], expected), tmp_path / "data.pt")
     script = RUN.format(folder=str(tmp_path), data=str(tmp_path / "data.pt"))
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # Without the caches of this process.
+    done = python(["-c", script], tmp_path, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
     assert done.stdout.strip() == "equal", done.stderr[-3000:]
 
 

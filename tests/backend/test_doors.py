@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import subprocess
 import sys
 import threading
 import types
@@ -18,6 +17,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
+from tests.process import python
 from tests.slow import slow
 from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
@@ -134,7 +134,7 @@ def test_names_work_without_importing_torchair(name: str) -> None:
         f"y = torch.compile(f, backend={name!r}, options={{'codegen': 'eager'}})(torch.ones(3))\n"
         "assert y.tolist() == [2, 2, 2], y\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = python(["-c", script])
     assert done.returncode == 0, done.stderr
 
 
@@ -149,7 +149,7 @@ def test_names_are_registered_without_entry_points() -> None:
         "    assert f(torch.ones(3)).tolist() == [2, 2, 2]\n"
         "assert torchair.npugraph_ex and torchair.ops and torchair.tools and torchair.ge\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = python(["-c", script])
     assert done.returncode == 0, done.stderr
 
 

@@ -15,6 +15,7 @@ from torch import fx
 import torchair
 from tests.backend.watch import Seen, compiled, config_of, seen_with, watching
 from tests.capture.simulated import SimulatedDevice
+from tests.slow import slow
 from torchair.backend.settings import PATIENCE, settle
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.core.log import logger
@@ -159,8 +160,8 @@ def test_a_users_replacement_is_switched_by_the_name_of_its_function() -> None:
 OPTIONAL = [name for name, is_mandatory in pass_names().items() if not is_mandatory]
 
 
-@pytest.mark.parametrize("off", [["move_transpose_into_mm"], ["remove_dead_ops"], OPTIONAL], ids=len)
 @pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("off", [slow(["move_transpose_into_mm"]), ["remove_dead_ops"], OPTIONAL], ids=len)
 def test_every_pass_that_is_not_mandatory_can_be_left_out(off: list[str], codegen: str) -> None:
     def fn(cache: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         joined = torch.cat([turned(left, right), scaled(cache[:, :4]).view(4, 2, 2).sum().expand(256, 256)])

@@ -62,6 +62,7 @@ def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return own
 
 
+@pytest.mark.full
 def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels land there and nowhere else, and the next compilation finds them."""
     build = tmp_path / "new" / "build"

@@ -223,9 +223,11 @@ def test_a_code_generator_that_was_asked_for_stays(tried: list[str], tmp_path: P
     config.engine_config.codegen = "inductor"
     called(net, config, X)
     assert tried == ["inductor"]
-    config.engine_config.codegen = "native"
+    config = config_in(tmp_path, candidates=BOTH[:1])
+    config.engine_config.codegen = "eager"
     with pytest.warns(DegradedWarning, match="its code generator is no candidate"):
-        assert called(net, config, X).runner.program.kind == "native"
+        assert called(net, config, X).runner.program.kind == "eager"
+    assert tried == ["inductor"]
 
 
 def test_options_of_a_tuning_that_nobody_asked_for_are_told(tmp_path: Path) -> None:

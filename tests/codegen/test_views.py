@@ -10,6 +10,7 @@ import torch
 
 import torchair
 from tests.codegen.tracing import trace
+from tests.slow import slow
 from torchair.codegen import How, build, views
 from torchair.codegen.views import take_views_out
 from torchair.core.program import Program
@@ -141,7 +142,7 @@ def test_as_a_module_of_its_own() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:frozen_parameter")
-@pytest.mark.parametrize("codegen", ["inductor", "native"])
+@pytest.mark.parametrize("codegen", ["inductor", slow("native")])
 def test_modules_that_share_a_graph(codegen: str) -> None:
     """And training: weights are updated in place."""
     config = torchair.CompilerConfig()

@@ -246,17 +246,7 @@ def is_relu(node: fx.Node) -> bool:
 
 
 QUICK = {
-    "converter of silu": Fault(
-        llama,
-        converter(aten.silu.default, lambda right, x: more_op(right(x))),
-        "converter",
-        "aten.silu.default",
-        "silu",
-    ),
     "kernel of Relu": Fault(cnn, kernel("Relu", lambda y: y + 0.1), "kernel", "Relu", "relu", "stem.2"),
-    "GE pass": Fault(
-        cnn, added_pass("GE_PASSES", negate_products), "GE pass", "negate_products", "addmm", "head"
-    ),
     "FX pass": Fault(llama, added_pass("FX_PASSES", negate_nothing), "FX pass", "negate_nothing", "neg"),
     "decomposition of log_softmax": Fault(
         cnn,
@@ -270,6 +260,16 @@ QUICK = {
     ),
 }
 REST = {
+    "converter of silu": Fault(
+        llama,
+        converter(aten.silu.default, lambda right, x: more_op(right(x))),
+        "converter",
+        "aten.silu.default",
+        "silu",
+    ),
+    "GE pass": Fault(
+        cnn, added_pass("GE_PASSES", negate_products), "GE pass", "negate_products", "addmm", "head"
+    ),
     "converter of rsqrt": Fault(
         llama,
         converter(aten.rsqrt.default, lambda right, x: right(ge.Add(x, 0.1))),

@@ -445,6 +445,7 @@ def test_other_random_numbers_are_nobodys_fault(function: Callable[..., Any]) ->
     assert "other random numbers than eager's" in found.notes[0]
 
 
+@pytest.mark.full
 def test_attention_with_dropout_in_training() -> None:
     """Inductor lays the probabilities out otherwise than eager, and draws in that order."""
 

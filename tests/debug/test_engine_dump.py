@@ -417,6 +417,7 @@ def by_origin(folder: Path, dump: Path) -> Iterator[tuple[str, np.ndarray]]:
             yield names[item.op, item.index], np.load(item.path)
 
 
+@pytest.mark.full
 def test_all_dumps_have_the_same_values(tmp_path: Path) -> None:
     """The reference engine, the eager FX graph, capture mode; and the compiled graph has the same result."""
     plain = torchair.CompilerConfig()

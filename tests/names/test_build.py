@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process import python
 from tests.structure.tree import ROOT, files
 
 SILENCING = ("TARGET_PYTHON_PATH", "ASCEND_SDK_PATH", "NO_ASCEND_SDK")
@@ -58,7 +59,7 @@ def test_the_wheel_is_enough(checkout: Path, tmp_path: Path) -> None:
         "f = torch.compile(lambda x: x.sin() + 1, backend='npu', options={'codegen': 'eager'})\n"
         "assert torch.equal(f(torch.zeros(2)), torch.ones(2))\n"
     )
-    done = run(sys.executable, "-c", script, folder=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    done = python(["-c", script], tmp_path, PYTHONPATH=str(tmp_path / "site"))
     assert done.returncode == 0, done.stderr[-2000:]
 
 
