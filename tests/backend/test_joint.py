@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchair
 from tests.backend.watch import Seen, compiled, config_of, watching
@@ -24,6 +26,7 @@ from torchair.backend.settings import PATIENCE, settle
 from torchair.capture import Role
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.errors import BadOption, DegradedWarning, NotPossible
+from torchair.core.torch_private import aot as torch_private
 
 JOINT = "experimental_config.aot_config_enable_joint_graph"
 INDEX = "experimental_config.aot_config_output_loss_index"
@@ -339,6 +342,37 @@ def test_random_numbers_are_drawn_once() -> None:
     torch.manual_seed(7)
     compiled(fn, {JOINT: True})(x, w)
     torch.testing.assert_close(w.grad, wanted)
+
+
+def checkpointed(x: Tensor, w: Tensor) -> Tensor:
+    made = checkpoint(lambda x: F.dropout((x * w).sin(), 0.5).exp(), x, use_reentrant=False)
+    return made.square().sum()
+
+
+@EACH_MODE
+def test_what_is_checkpointed_is_computed_again(mode: str) -> None:
+    """All but random numbers, which are drawn once."""
+    x, w = torch.randn(64), torch.randn(64, requires_grad=True)
+    calls: Counter[str] = Counter()
+
+    def look(gm: torch.fx.GraphModule, *_: Any) -> None:
+        calls.update(str(node.target) for node in gm.graph.nodes)
+
+    torch.manual_seed(7)
+    (wanted,) = torch.autograd.grad(checkpointed(x, w), w)
+    torch.manual_seed(7)
+    compiled(checkpointed, {JOINT: True, "post_grad_custom_pre_pass": look}, mode)(x, w)
+    torch.testing.assert_close(w.grad, wanted)
+    assert (calls["aten.exp.default"], calls["aten.bernoulli.p"] + calls["aten.native_dropout.default"]) == (
+        2,
+        1,
+    )
+
+
+def test_a_checkpoint_that_cannot_be_computed_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_private, "_recompute", None)
+    with pytest.warns(DegradedWarning, match="what is checkpointed is kept"):
+        compiled(checkpointed, {JOINT: True})(torch.randn(4), torch.randn(4, requires_grad=True))
 
 
 @pytest.mark.parametrize("inside", [True, False])
