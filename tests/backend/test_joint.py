@@ -5,6 +5,8 @@ them.
 from __future__ import annotations
 
 import copy
+import io
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchair
 from tests.backend.watch import Seen, compiled, config_of, watching
@@ -23,6 +26,7 @@ from torchair.backend.settings import PATIENCE, settle
 from torchair.capture import Role
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.errors import BadOption, DegradedWarning, NotPossible
+from torchair.core.torch_private import aot as torch_private
 
 JOINT = "experimental_config.aot_config_enable_joint_graph"
 INDEX = "experimental_config.aot_config_output_loss_index"
@@ -162,6 +166,37 @@ def test_without_an_index_the_loss_is_the_only_scalar() -> None:
     torch.testing.assert_close(w.grad, gradient)
 
 
+def test_a_batch_of_one_has_one_loss_still() -> None:
+    """Its other results have one number, too."""
+    x, w = torch.randn(1, 4), torch.randn(4, 1, requires_grad=True)
+    compiled(lambda x, w: ((made := x @ w), made.square().mean()), {JOINT: True, INDEX: None})(x, w)
+    torch.testing.assert_close(w.grad, 2 * (x @ w.detach()) * x.t())
+
+
+def test_a_result_whose_size_nobody_knows_is_no_loss() -> None:
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        made = x @ w
+        return made.sum(), made[made > 0]
+
+    x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = compiled(fn, {JOINT: True})(x, w)
+    torch.testing.assert_close(got, tuple(each.detach() for each in fn(x, w)))
+    torch.testing.assert_close(w.grad, x.sum(0)[:, None].expand(4, 2))
+
+
+def test_the_index_counts_what_is_computed_once() -> None:
+    """Inputs and numbers that are returned, and results that are returned twice, are none of the graph's."""
+    x, w = torch.randn(4), torch.randn(4, requires_grad=True)
+
+    def fn(x: Tensor, w: Tensor) -> tuple[Any, ...]:
+        other = w.sin().sum()
+        return x, 3, other, other, (x * w.square()).sum()
+
+    compiled(fn, {JOINT: True, INDEX: 1})(x, w)
+    torch.testing.assert_close(w.grad, 2 * w.detach() * x)
+
+
 @pytest.mark.parametrize(
     ("index", "said"),
     [
@@ -214,6 +249,40 @@ def test_a_loss_has_no_second_backward() -> None:
     with pytest.raises(NotPossible, match=r"leave out loss\.backward\(\)"):
         loss.backward()
     torch.testing.assert_close(w.grad, 2 * w.detach())
+
+
+def test_a_loss_is_saved_like_any_tensor() -> None:
+    w = torch.randn(4, requires_grad=True)
+    loss = compiled(lambda w: w.square().sum(), {JOINT: True})(w)
+    file = io.BytesIO()
+    torch.save({"loss": loss}, file)
+    assert b"torchair" not in file.getvalue()
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["loss"]
+    torch.testing.assert_close(loaded, loss)
+    assert vars(loaded) == {}
+    torch.testing.assert_close(copy.deepcopy(loss), loss)
+
+
+@EACH_MODE
+def test_a_state_that_is_written_has_no_history(mode: str) -> None:
+    """It is written from values that have one, call after call; eager would drag it along."""
+
+    class Averaging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            made = self.inner(x)
+            self.mean.mul_(0.9).add_(0.1 * made.mean(0))
+            return made.square().mean(), made
+
+    model = Averaging()
+    seen = trained(model, [(torch.randn(3, 4),) for _ in range(3)], mode)
+    assert not model.mean.requires_grad
+    assert len(seen.runners) == 1
 
 
 @EACH_MODE
@@ -273,6 +342,37 @@ def test_random_numbers_are_drawn_once() -> None:
     torch.manual_seed(7)
     compiled(fn, {JOINT: True})(x, w)
     torch.testing.assert_close(w.grad, wanted)
+
+
+def checkpointed(x: Tensor, w: Tensor) -> Tensor:
+    made = checkpoint(lambda x: F.dropout((x * w).sin(), 0.5).exp(), x, use_reentrant=False)
+    return made.square().sum()
+
+
+@EACH_MODE
+def test_what_is_checkpointed_is_computed_again(mode: str) -> None:
+    """All but random numbers, which are drawn once."""
+    x, w = torch.randn(64), torch.randn(64, requires_grad=True)
+    calls: Counter[str] = Counter()
+
+    def look(gm: torch.fx.GraphModule, *_: Any) -> None:
+        calls.update(str(node.target) for node in gm.graph.nodes)
+
+    torch.manual_seed(7)
+    (wanted,) = torch.autograd.grad(checkpointed(x, w), w)
+    torch.manual_seed(7)
+    compiled(checkpointed, {JOINT: True, "post_grad_custom_pre_pass": look}, mode)(x, w)
+    torch.testing.assert_close(w.grad, wanted)
+    assert (calls["aten.exp.default"], calls["aten.bernoulli.p"] + calls["aten.native_dropout.default"]) == (
+        2,
+        1,
+    )
+
+
+def test_a_checkpoint_that_cannot_be_computed_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_private, "_recompute", None)
+    with pytest.warns(DegradedWarning, match="what is checkpointed is kept"):
+        compiled(checkpointed, {JOINT: True})(torch.randn(4), torch.randn(4, requires_grad=True))
 
 
 @pytest.mark.parametrize("inside", [True, False])

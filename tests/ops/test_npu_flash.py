@@ -124,6 +124,21 @@ def test_gradients_in_every_layout(layout):
     assert [x.shape for x in got[3:]] == [(0,), (0,)]
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_operands_whose_rows_are_not_side_by_side(place):
+    """The CPU's fused kernels do not ask for strides in the last dim."""
+    parts = [Q, *(x.repeat_interleave(2, 1) for x in (K, V))]
+    parts[place] = parts[place].mT.contiguous().mT
+    q, k, v = leaves = [x.detach().requires_grad_() for x in parts]
+    expected = torch.softmax(0.3 * q @ k.mT, -1) @ v
+    out, top, total = forward(*parts)
+    torch.testing.assert_close(out, expected.detach())
+    got = npu.npu_fusion_attention_grad(
+        *parts, DY, 4, "BNSD", scale_value=0.3, softmax_max=top, softmax_sum=total, attention_in=out
+    )
+    torch.testing.assert_close(got[:3], torch.autograd.grad(expected, leaves, DY), rtol=1e-5, atol=1e-5)
+
+
 def test_gradients_of_shift_and_sink():
     sink = rand(4)
     got = made_gradients((Q, K, V), pse=SHIFT, sink=sink)

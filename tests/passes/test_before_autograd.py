@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from tests.backend.watch import Seen, compiled, watching
 from tests.models.zoo import GROUPED, VOCAB
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
+from torchair.core import dtypes
 from torchair.core.errors import DegradedWarning
 from torchair.passes.patterns import before_autograd
 
@@ -218,6 +219,53 @@ def test_halves(name: str, mode: str) -> None:
     assert compiled(fn, {FUSE: True}, mode)(*halves).dtype == fn(*halves).dtype
 
 
+def narrowing(kind: torch.dtype) -> Callable[..., Tensor]:
+    """RMSNorm of float32 whose result is of another kind."""
+    return lambda x, gamma: gamma * (x * rstd(x)).to(kind)
+
+
+def sharing(kind: torch.dtype) -> Callable[..., Tensor]:
+    """Scores of float32, shares of another kind."""
+    return lambda q, k, v: torch.softmax(q @ k.mT * 1e-4, -1).to(kind) @ v
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_what_is_wider_than_the_result_is_not_rounded(kind: torch.dtype) -> None:
+    """Numbers that a half cannot hold are normalised, and scores of float32 are made of float32."""
+    with watching() as seen, torch.no_grad():
+        for fn, args in (
+            (narrowing(kind), (X * 1e5, GAMMA.to(kind))),
+            (sharing(kind), (Q * 300, K * 300, V.to(kind))),
+        ):
+            torch.testing.assert_close(compiled(fn, {FUSE: True})(*args), fn(*args), rtol=2e-2, atol=2e-2)
+    assert fused(seen) == {"RmsNorm": 1, "FlashAttentionScore": 1}
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -torch.inf])
+def test_a_mask_that_is_wider_than_the_rest(low: float) -> None:
+    """Rows that see nothing are the mean of all, as in eager; infinities hide."""
+    mask = torch.zeros(2, 1, 3, 5)
+    mask[0, 0, 1, 2:] = low
+    mask[1, 0, 2] = low if low > -torch.inf else 0
+    q, k, v = (x.bfloat16() for x in (Q, K, V))
+    with torch.no_grad():
+        got = compiled(of_transformers, {FUSE: True}, CAPTURE)(q, k, v, mask)
+        torch.testing.assert_close(got, of_transformers(q, k, v, mask), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_under_autocast_attention_is_that_of_halves(inside: bool) -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return of_transformers(q, k, v, mask)
+
+    with watching() as seen, torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        got = compiled(fn if inside else of_transformers, {FUSE: True})(Q, K, V, MASK)
+    (op,) = seen.ops("FlashAttentionScore")
+    assert {x.dtype for x in op.inputs[:4] if x is not None} == {dtypes.to_ge(torch.bfloat16)}
+    torch.testing.assert_close(got, fn(Q, K, V, MASK), rtol=2e-2, atol=2e-2)
+
+
 # Where it must not be
 
 
@@ -252,6 +300,10 @@ UNLIKE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "two dims": (lambda x, g: x * torch.rsqrt((x * x).mean((1, 2), keepdim=True) + 1) * g, (X, GAMMA)),
     "gamma per row": (lambda x, g: x * rstd(x) * g, (X, torch.randn(3, 1))),
     "the square of another": (lambda x, y, g: x * rstd(y) * g, (X, X + 1, GAMMA)),
+    "epsilon several times": (
+        lambda x, g: x * torch.rsqrt(torch.add((x * x).mean(-1, keepdim=True), 0.1, alpha=5)) * g,
+        (X, GAMMA),
+    ),
     "no epsilon": (lambda x, g: x * torch.rsqrt((x * x).mean(-1, keepdim=True)) * g, (X, GAMMA)),
     "halves in the other order": (
         lambda q, c, s: q * c + torch.cat((q[..., 4:], -q[..., :4]), -1) * s,
@@ -286,6 +338,15 @@ def test_what_is_written_in_between() -> None:
 
     with watching() as seen, torch.no_grad():
         torch.testing.assert_close(compiled(fn, {FUSE: True})(X, GAMMA), fn(X, GAMMA))
+    assert fused(seen) == {}
+
+
+def test_scores_through_nothing_stay() -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT / 0, -1) @ v
+
+    with watching() as seen, torch.no_grad():
+        torch.testing.assert_close(compiled(fn, {FUSE: True})(Q, K, V), fn(Q, K, V), equal_nan=True)
     assert fused(seen) == {}
 
 

@@ -22,6 +22,8 @@ from torchair.core.torch_private.aot import (
     argument_names,
     default_partition,
     is_autocasting,
+    keeping_checkpoints,
+    recompute_checkpoints,
     regenerated_outputs,
     static_input_indices,
     take_over_sources,
@@ -55,7 +57,7 @@ def compile_dynamo(
         parts = Parts(settings, compile, files, argument_names(gm), len(inputs))
         return parts.made_of(gm, inputs, decompositions)
     parts = Parts(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
-    with torch.no_grad():
+    with torch.no_grad(), keeping_checkpoints():
         return joint.step(parts.made_of(joint.gm, inputs, decompositions))
 
 
@@ -110,6 +112,7 @@ class Parts:
         phase = "backward" if backward else self.forward
 
         def compile_stage(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+            gm = gm if self.forward == "forward" else self._with_checkpoints(gm)
             static = _named(gm, self.stays) if backward else static_input_indices(len(inputs))
             self.stays.update(() if backward else _views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
@@ -132,6 +135,13 @@ class Parts:
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage
+
+    def _with_checkpoints(self, gm: fx.GraphModule) -> fx.GraphModule:
+        made, why_not = recompute_checkpoints(gm)
+        if why_not:
+            degradations = Degradations(self.settings.strict, first_source(gm))
+            degradations.add(f"what is checkpointed is kept and not computed again: {why_not}", here=True)
+        return made
 
 
 def _named(gm: fx.GraphModule, names: Collection[str]) -> tuple[int, ...]:

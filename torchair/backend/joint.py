@@ -1,7 +1,8 @@
 """Forward and backward as one graph: a training step is one call (`aot_config_enable_joint_graph`).
 
-Dynamo's graph gets a beginning and an end. Its inputs that require gradients become leaves; behind its last
-call the loss is differentiated for them, so the graph returns its results, without history, and then the
+Dynamo's graph gets a beginning and an end. Its inputs that require gradients become leaves; the others are
+detached, so that a state that is written from values with a history has none itself. Behind the last call the
+loss is differentiated for them, so the graph returns its results, without history, and then the
 gradients. Seen from outside nothing requires a gradient any more: AOTAutograd makes one inference graph of
 it, in which buffers are updated like any input that is written. What remains for each call is to hand the
 gradients over to autograd, which adds them to `.grad`, calls hooks, and goes on into what made the inputs.
@@ -17,6 +18,7 @@ from torch import fx
 
 from torchair.core.errors import BadOption, NotPossible
 from torchair.core.torch_private.aot import keep_source_lines, take_over_sources
+from torchair.core.torch_private.fake import statically_known_true
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import output, placeholders
 
@@ -31,6 +33,7 @@ class Joint:
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[Any], index: int | None) -> None:
         self._index = index
         self._places = [place for place, value in enumerate(inputs) if requires_gradient(value)]
+        self._states = [place for place, value in enumerate(inputs) if can_have_gradient(value)]
         self._loss: int | None = None
         self._count = 0
         self.gm = self._with_gradients(gm)
@@ -50,7 +53,7 @@ class Joint:
             del made
             hand_over([args[place] for place in self._places], gradients)
             if self._loss is not None:
-                results[self._loss].backward = no_second_backward
+                without_backward(results[self._loss])
             return results
 
         return run
@@ -61,11 +64,15 @@ class Joint:
         inputs, graph, leaves = placeholders(made), made.graph, list[fx.Node]()
         with graph.inserting_after(inputs[-1]):
             begin = graph.call_function(torch.set_grad_enabled, (True,))
-        for node in [inputs[place] for place in self._places]:
+        for place in self._states:
+            needs = place in self._places
+            # A number that Dynamo hands over as a tensor is that number only as it comes.
+            if not needs and all(user.target == "item" for user in inputs[place].users):
+                continue
             with graph.inserting_after(begin):
-                leaf = graph.call_function(as_leaf, (node,))
-            node.replace_all_uses_with(leaf, delete_user_cb=lambda user, leaf=leaf: user is not leaf)
-            leaves.append(leaf)
+                new = graph.call_function(as_leaf if needs else torch.Tensor.detach, (inputs[place],))
+            inputs[place].replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user is not new)
+            leaves.extend([new] if needs else [])
         end = output(made)
         with graph.inserting_before(end):
             end.args = (graph.call_function(self._differentiated(), (end.args[0], leaves)),)
@@ -91,6 +98,11 @@ def requires_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
+def can_have_gradient(value: Any) -> bool:
+    """Does this input, or what is written into it?"""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def as_leaf(x: torch.Tensor) -> torch.Tensor:
     """The same memory, where a history begins."""
     return x.detach().requires_grad_()
@@ -106,20 +118,23 @@ def gradients_of(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> tuple[to
 def loss_among(results: Sequence[Any], index: int | None) -> int | None:
     """Which result is the loss; None where none requires gradients, so that there is nothing to do."""
     differentiable = [place for place, value in enumerate(results) if requires_gradient(value)]
-    losses = [place for place in differentiable if results[place].numel() == 1]
+    losses = [place for place in differentiable if statically_known_true(results[place].numel() == 1)]
     if not differentiable:
         return None
     if index in losses:
         return index
-    if index is None and len(losses) == 1:
-        return losses[0]
+    # A batch of one makes other results as small as a loss.
+    scalars = [place for place in losses if results[place].dim() == 0] or losses
+    if index is None and len(scalars) == 1:
+        return scalars[0]
     raise BadOption(
         f"{OPTION} is {index}, and "
         + ("several outputs" if index is None and losses else "no output")
         + " of this graph can be that loss: a scalar that requires gradients",
         got=", ".join(f"output {place}: {_described(value)}" for place, value in enumerate(results)),
         near=f"scalars that require gradients: {losses}",
-        next="assign the index of the loss among the outputs; a model that is split into several graphs "
+        next="assign the index of the loss among these outputs (what is returned twice counts once, inputs "
+        "and numbers not at all); a model that is split into several graphs "
         "(torch.compile(fullgraph=True) says where) has it in the last one only",
     ).of_user()
 
@@ -152,6 +167,13 @@ def hand_over(inputs: Sequence[torch.Tensor], gradients: list[Any]) -> None:
     """Add gradients to `.grad` as `backward()` does, through whatever history the inputs have."""
     if any(gradient is not None for gradient in gradients):
         HandOver.apply(gradients, *inputs).backward()
+
+
+def without_backward(loss: torch.Tensor) -> None:
+    """Calling `backward` says why there is none. Saved, copied and sent it is a tensor like any other: a
+    checkpoint with it is read without this package.
+    """
+    loss.backward, loss.__reduce_ex__ = no_second_backward, loss.detach().__reduce_ex__  # type: ignore[method-assign]
 
 
 def no_second_backward(*args: Any, **kwargs: Any) -> None:

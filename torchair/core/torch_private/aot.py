@@ -29,10 +29,19 @@ from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
-from torch._functorch.partitioners import default_partition
+from torch._functorch.partitioners import default_partition, must_recompute
 from torch._guards import TracingContext, tracing
+from torch.utils.checkpoint import CheckpointPolicy
+
+try:
+    from torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass import (
+        remat_using_tags_for_fwd_loss_bwd_graph as _recompute,
+    )
+except ImportError:  # torch that leaves such graphs as they are
+    _recompute = None
 
 __all__ = [
     "ExplainWithBackend",
@@ -49,6 +58,8 @@ __all__ = [
     "is_autocasting",
     "isolated_dynamo",
     "keep_source_lines",
+    "keeping_checkpoints",
+    "recompute_checkpoints",
     "regenerated_outputs",
     "register_backend",
     "reset_dynamo",
@@ -107,6 +118,37 @@ def take_over_sources(made: fx.GraphModule, gm: fx.GraphModule) -> None:
 def keep_source_lines(result: torch.Tensor) -> None:
     """What the backward of this tensor calls is traced with the source lines of the calls it belongs to."""
     setup_stacktrace_preservation_hooks([result.grad_fn] if result.grad_fn is not None else [])
+
+
+_RECOMPUTES = "remat_using_tags_for_fwd_loss_bwd_graph"
+
+
+@contextlib.contextmanager
+def keeping_checkpoints() -> Iterator[None]:
+    """Graphs that have their backward in them are not rewritten for checkpoints: `recompute_checkpoints`
+    does. torch would refuse those that draw random numbers, attention among them.
+    """
+    patch = {_RECOMPUTES: False} if hasattr(functorch_config, _RECOMPUTES) else {}
+    with functorch_config.patch(patch) if patch else contextlib.nullcontext():
+        yield
+
+
+def recompute_checkpoints(gm: fx.GraphModule) -> tuple[fx.GraphModule, str]:
+    """What checkpoints ask for in a graph that has its backward in it: values are computed again there
+    instead of kept. Random numbers are kept, as they would be others. Behind it, why that was not possible.
+    """
+    asked = [node for node in gm.graph.nodes if must_recompute(node)]
+    if not asked:
+        return gm, ""
+    if _recompute is None:
+        return gm, f"torch {torch.__version__} cannot do so in one graph"
+    for node in asked:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    try:
+        return _recompute(gm), ""
+    except RuntimeError as error:
+        return gm, str(error)
 
 
 def regenerated_outputs(count: int) -> dict[int, int]:

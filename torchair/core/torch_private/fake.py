@@ -179,13 +179,26 @@ def float_seen(symbol: torch.SymFloat) -> float | None:
     return symbol.node.hint
 
 
-class _KnowingFloats(fx.Interpreter):
-    """Symbolic floats are the numbers that Dynamo has seen: traced, they would be anybody's guess."""
+class _AsDynamo(fx.Interpreter):
+    """Symbolic floats are the numbers that Dynamo has seen: traced, they would be anybody's guess. Autocast,
+    which such a trace notes and leaves as it is, is switched: results have the dtypes they will have.
+    """
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self._casting: dict[Any, torch.autocast] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         known = n.meta.get("example_value")
         number = float_seen(known) if isinstance(known, torch.SymFloat) else None
-        return super().run_node(n) if number is None else number
+        made = super().run_node(n) if number is None else number
+        with torch._C.DisableTorchFunction():
+            if n.target is torch.amp._enter_autocast:
+                self._casting[n] = torch.autocast(*n.args)
+                self._casting[n].__enter__()
+            elif n.target is torch.amp._exit_autocast:
+                self._casting.pop(n.args[0]).__exit__(None, None, None)
+        return made
 
 
 def trace_before_autograd(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
@@ -197,7 +210,7 @@ def trace_before_autograd(gm: fx.GraphModule) -> tuple[fx.Graph, list[fx.Node]]:
     nodes: list[fx.Node] = []
 
     def run(*args: Any) -> list[Any]:
-        interpreter = _KnowingFloats(gm, garbage_collect_values=False)
+        interpreter = _AsDynamo(gm)
         interpreter.run(*args)
         nodes[:] = [node for node, value in interpreter.env.items() if isinstance(value, torch.Tensor)]
         return [interpreter.env[node] for node in nodes]

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
+from torchair.core.torch_private.fake import statically_known_true
 from torchair.ops.npu.formats import store, wide
 
 aten = torch.ops.aten
@@ -68,8 +69,9 @@ def attend_with_lse(heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
     """The result, and the float32 log-sum-exp of each row of scores as [batch, heads, sequence, 1]."""
     if _has_fused_lse(heads):
         full = heads.whole
+        q, k, v = map(in_rows, (full.query, full.key, full.value))
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            full.query, full.key, full.value, 0.0, full.is_causal, attn_mask=full.shift, scale=full.scale
+            q, k, v, 0.0, full.is_causal, attn_mask=full.shift, scale=full.scale
         )
         lse = lse.unsqueeze(3)
         return out, lse if heads.seen is None else torch.where(heads.seen.any(-1, True), lse, -torch.inf)
@@ -81,6 +83,13 @@ def _has_fused_lse(heads: Heads) -> bool:
     if heads.query.device.type != "cpu" or heads.query.shape[3] != heads.value.shape[3]:
         return False
     return all(size != 0 for x in (heads.query, heads.key) for size in x.shape)
+
+
+def in_rows(x: torch.Tensor) -> torch.Tensor:
+    """With neighbours in the last dim side by side in memory: the CPU's kernels read nothing else, and do not
+    ask.
+    """
+    return x if statically_known_true(x.stride(-1) == 1) else x.contiguous()
 
 
 def with_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
@@ -148,7 +157,8 @@ def fused_gradients(
     heads: Heads, dy: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> list[torch.Tensor]:
     """(dq, dk, dv) by the CPU's fused kernel."""
-    q, k, v, mask = heads.query, heads.key, heads.value, heads.whole.shift
+    q, k, v = map(in_rows, (heads.query, heads.key, heads.value))
+    mask = heads.whole.shift
     causal_only, scale = heads.is_causal, heads.scale
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
         dy, q, k, v, out, lse, 0.0, causal_only, attn_mask=mask, scale=scale

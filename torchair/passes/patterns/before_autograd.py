@@ -11,12 +11,13 @@ nobody reads any more is not computed. A fusion is declined where
 * one of its operands or its result is no value of Dynamo's graph,
 * between its first call and its last something is written, or gradients or autocast are switched.
 
-Casts between floats are looked through: fused ops compute in float32, their operands are given in the dtype
-of the result.
+Casts between floats are looked through: fused ops compute in float32. Their operands are given in one dtype
+that holds each of them and the result; what matmul rounds under autocast is given as it is rounded.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -35,7 +36,7 @@ from torchair.passes.run import PassContext
 
 aten, npu = torch.ops.aten, torch.ops.npu
 Found = Mapping[str, Any]
-"""Operands of a fusion by name: nodes, and numbers."""
+"""Operands of a fusion by name: nodes, numbers, and the dtype in which tensors are given."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ def tensor_of(value: Any) -> torch.Tensor | None:
     """The fake tensor of a node that has one, of a float dtype that fused ops take."""
     made = value.meta.get("val") if isinstance(value, fx.Node) else None
     return made if isinstance(made, torch.Tensor) and made.dtype in FLOATS else None
+
+
+def widest(*nodes: Any) -> torch.dtype:
+    """The dtype that holds the values of all of them."""
+    values = [value for node in nodes if (value := tensor_of(node)) is not None]
+    return functools.reduce(torch.promote_types, [value.dtype for value in values])
 
 
 def bare(value: Any) -> Any:
@@ -137,7 +144,7 @@ def find_rms_norm(node: Any) -> Found | None:
             if gamma_is is None or x_is is None or gamma_is.dim() != 1 or x_is.dim() < 2:
                 continue
             if same(gamma_is.shape, x_is.shape[-1:]):
-                return {"x": x, "gamma": gamma, "epsilon": epsilon}
+                return {"x": x, "gamma": gamma, "epsilon": epsilon, "dtype": widest(node, x, gamma)}
     return None
 
 
@@ -151,7 +158,7 @@ def _normed(value: Any) -> Iterator[tuple[fx.Node, float]]:
 
 
 def _mean_square(x: Any, summed: Any) -> Iterator[tuple[fx.Node, float]]:
-    if not is_call(summed, aten.add.Tensor) or not _is_number(summed.args[1]):
+    if not is_call(summed, aten.add.Tensor) or not _is_number(summed.args[1]) or summed.kwargs:
         return
     mean = bare(summed.args[0])
     if not is_call(mean, aten.mean.dim) or not isinstance(x, fx.Node):
@@ -180,12 +187,13 @@ def find_torch_rms_norm(node: Any) -> Found | None:
     x, shape, (gamma, epsilon) = *node.args[:2], (*node.args[2:], None, None)[:2]
     if tensor_of(x) is None or len(shape) != 1 or tensor_of(gamma) is None:
         return None
-    return {"x": x, "gamma": gamma, "epsilon": torch.finfo(torch.float32).eps if epsilon is None else epsilon}
+    epsilon = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+    return {"x": x, "gamma": gamma, "epsilon": epsilon, "dtype": widest(node, x, gamma)}
 
 
-def put_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tensor:
+def put_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
     """The normalised values; the op returns its statistics, too."""
-    return npu.npu_rms_norm(x, gamma, epsilon)[0]
+    return npu.npu_rms_norm(x.to(dtype), gamma.to(dtype), epsilon)[0]
 
 
 # x · cos + (-second half of x, first half of x) · sin
@@ -197,7 +205,8 @@ def find_rotary_mul(node: Any) -> Found | None:
         for half_turn, sin in both_ways(bare(turned), aten.mul.Tensor):
             for x, cos in both_ways(bare(straight), aten.mul.Tensor):
                 if bare(x) is _turned(bare(half_turn)) and _are_rotary(node, bare(x), cos, sin):
-                    return {"x": bare(x), "cos": bare(cos), "sin": bare(sin)}
+                    operands = {"x": bare(x), "cos": bare(cos), "sin": bare(sin)}
+                    return {**operands, "dtype": widest(node, *operands.values())}
     return None
 
 
@@ -240,9 +249,9 @@ def _half(value: Any) -> tuple[Any, bool | None]:
     return (bare(x), True) if start == width // 2 and _is_number(end) and end >= width else (None, None)
 
 
-def put_rotary_mul(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def put_rotary_mul(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The op."""
-    return npu.npu_rotary_mul(x, cos, sin)
+    return npu.npu_rotary_mul(x.to(dtype), cos.to(dtype), sin.to(dtype))
 
 
 # softmax(scale · q @ k.T + mask) @ v
@@ -256,9 +265,10 @@ def find_attention(node: Any) -> Found | None:
     if not is_call(shares, aten.softmax.int) or not last_dim(shares, shares.args[1]):
         return None
     for scores, mask in _masked(bare(shares.args[0])):
-        for q, k, scale in _scores(bare(scores)):
+        for q, k, scale, product in _scores(bare(scores)):
             if _are_attention(node, q, k, v, *([] if mask is None else [mask])):
-                return {"q": q, "k": k, "v": v, "mask": mask, "scale": scale}
+                dtype = widest(node, product)
+                return {"q": q, "k": k, "v": v, "mask": mask, "scale": scale, "dtype": dtype}
     return None
 
 
@@ -267,16 +277,17 @@ def _masked(value: Any) -> Iterator[tuple[Any, Any]]:
     yield from both_ways(value, aten.add.Tensor)
 
 
-def _scores(value: Any) -> Iterator[tuple[Any, Any, float]]:
-    """(q, k, scale) of q @ k.T times or through a number."""
+def _scores(value: Any) -> Iterator[tuple[Any, Any, float, Any]]:
+    """(q, k, scale, q @ k.T) of q @ k.T times or through a number."""
     scale = 1.0
     if is_call(value, aten.mul.Tensor, aten.div.Tensor) and _is_number(value.args[1]):
-        scale = value.args[1] if value.target is aten.mul.Tensor else 1 / value.args[1]
+        number = value.args[1]
+        scale = number if value.target is aten.mul.Tensor else 1 / number if number else math.inf
         value = bare(value.args[0])
     if is_call(value, aten.matmul.default):
         k = _transposed(bare(value.args[1]))
         if k is not None and math.isfinite(scale):
-            yield value.args[0], k, float(scale)
+            yield value.args[0], k, float(scale), value
 
 
 def _transposed(value: Any) -> Any:
@@ -301,11 +312,27 @@ def _are_attention(*operands: Any) -> bool:
 
 
 def put_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """The result; the op returns the statistics of its softmax, too."""
-    shift = None if mask is None else mask.expand(q.shape[0], q.shape[1], -1, -1)
+    shift = None if mask is None else _narrowed(mask, dtype).expand(q.shape[0], q.shape[1], -1, -1)
+    q, k, v = (x.to(dtype) for x in (q, k, v))
     return npu.npu_fusion_attention(q, k, v, q.shape[1], "BNSD", pse=shift, scale=scale)[0]
+
+
+def _narrowed(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Finite numbers stay finite: a row whose every position is as low as numbers go is no row of infinities,
+    which sees nothing.
+    """
+    if torch.promote_types(mask.dtype, dtype) == dtype:
+        return mask.to(dtype)
+    ends = torch.finfo(dtype)
+    return torch.where(mask.isinf(), mask, mask.clamp(ends.min, ends.max)).to(dtype)
 
 
 FUSIONS = (
@@ -388,7 +415,7 @@ class Traced:
         dtype = node.meta["val"].dtype
 
         def fused(**given: Any) -> torch.Tensor:
-            return fusion.put(**{name: _as(value, dtype) for name, value in given.items()})
+            return fusion.put(**given).to(dtype)
 
         fused.__name__ = fused.__qualname__ = fusion.op
         operands: dict[str, Any] = {name: self._own.get(part, part) for name, part in found.items()}
@@ -429,7 +456,3 @@ def _is_pure(node: fx.Node) -> bool:
     if isinstance(node.target, OpOverload):
         return not mutates(node.target)
     return node.op != "call_function" or getattr(node.target, "__module__", "") in ("_operator", "math")
-
-
-def _as(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, torch.Tensor) else value
