@@ -116,7 +116,7 @@ GRADIENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@STATIC_FIRST
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name, dynamic):
     fn, grad, shape = GRADIENTS[name]
