@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 import torchair
+from tests.slow import slow
 from tests.training import backward_through_the_ir
 from torchair.backend.regions import inline_regions
 from torchair.core.torch_private.aot import aot_autograd
@@ -100,7 +101,7 @@ LAYOUTS = {
 
 @pytest.mark.filterwarnings("ignore:aten.as_strided_scatter.*carried through:torchair.DegradedWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [MODES[0], slow(MODES[1])])
 def test_layouts_stay(mode: str, layout: str) -> None:
     torch.manual_seed(0)
     ours, y = LAYOUTS[layout](), torch.randn(4, 4)

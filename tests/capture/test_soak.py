@@ -69,10 +69,10 @@ def churn(row: Any, device: torch.device, sizes: int) -> tuple[Any, list[int]]:
     return runner, taken
 
 
-def test_ten_thousand_sizes_keep_memory_bounded() -> None:
+def test_thousands_of_sizes_keep_memory_bounded() -> None:
     row = SimulatedDevice()
     with pytest.warns(DegradedWarning, match="dropped before they are replayed.*raise capture_limit") as said:
-        runner, _ = churn(row, CPU, 10_000)
+        runner, _ = churn(row, CPU, 3_000)
     assert len(said) == 1
     report = runner.report()
     assert len({r.key for r in report.recordings}) <= 8

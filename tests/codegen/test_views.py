@@ -69,6 +69,7 @@ def test_other_tensors_have_views_of_their_own() -> None:
         check(program, layer, *given, x)
 
 
+@pytest.mark.full
 def test_native_code_knows_other_tensors_too() -> None:
     one, two, x = weights(), weights(), torch.randn(3, 4)
     traced = trace(layer, *one, x)
