@@ -6,6 +6,7 @@ from torchair.backend.explain import explain
 from torchair.backend.export import dynamo_export
 from torchair.backend.graph_breaks import break_graphs
 from torchair.backend.hcom import patch_for_hcom
+from torchair.backend.loaded import load_air
 from torchair.compare.compare import compare
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.registry import register_fx_node_ge_converter
@@ -28,6 +29,7 @@ __all__ = [
     "get_npu_backend",
     "inference",
     "llm_datadist",
+    "load_air",
     "logger",
     "npu_format_cast",
     "npu_format_cast_via_cpu",

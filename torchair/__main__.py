@@ -7,10 +7,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from torchair.cli import compare
+from torchair.cli import compare, run, show
 from torchair.core.errors import AirError
 
-COMMANDS = {"compare": (compare, "find out where wrong numbers come from")}
+COMMANDS = {
+    "compare": (compare, "find out where wrong numbers come from"),
+    "run": (run, "run a graph file"),
+    "show": (show, "say what is in a graph file"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,13 @@ from torchair.core.log import logger
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = dict(walk(CompilerConfig))
 # Features that come later: these rows say that nothing acts on them.
-LATER = ("export.", "inference_config.")
+LATER = (
+    "export.export_",
+    "export.weight_name",
+    "export.inputs_name",
+    "export.experimental.enable_lite_export",
+    "inference_config.",
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
 

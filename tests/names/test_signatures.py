@@ -201,9 +201,6 @@ def test_both_names_of_capture_mode_are_one_module() -> None:
 
 X = torch.ones(2)
 TO_COME = {
-    "dynamo_export": lambda: torchair.dynamo_export(X, model=torch.nn.ReLU()),
-    "save_graph": lambda: torchair.CompiledModel.save_graph(torch.nn.ReLU(), (X,)),
-    "load_graph": lambda: torchair.CompiledModel.load_graph("saved"),
     "cache_compile": lambda: torchair.inference.cache_compile(torch.nn.ReLU().forward),
     "readable_cache": lambda: torchair.inference.readable_cache("file"),
     "set_dim_gears": lambda: torchair.inference.set_dim_gears(X, {0: [1, 2]}),

@@ -135,7 +135,6 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     dumps.choose(stage)
     stage.show("given", gm)
     context = pass_context(stage)
-    # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
     absolute = absolute_inputs(gm)
     original = copy_graph(gm) if absolute else gm
     run(FX_PASSES, gm, context)
@@ -147,6 +146,20 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     contract = contract_of(gm, stage)
     specialist = static_kernels(gm, stage, contract) if stage.settings.captures else None
     lowered = to_lowered(gm, stage, context)
+    # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
+    guard = partial(anchored, original=original, absolute=absolute)
+    return finish(gm, lowered, stage, contract, guard, specialist)
+
+
+def finish(
+    gm: fx.GraphModule,
+    lowered: fx.GraphModule | None,
+    stage: Stage,
+    contract: Contract,
+    guard: Callable[[Program, Stage], Program],
+    specialist: StaticKernels | None = None,
+) -> Runner:
+    """Code for a graph, in pieces where only pieces can be recorded, behind a runner."""
     program, parts, split = dumps.of_nodes(lowered, stage), None, None
     contract, policy = replace(contract, layouts=stage.layouts), policy_of(stage)
     if program is None and lowered is not None and records(policy, stage):
@@ -157,7 +170,7 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
             program = to_program(lowered, gm, stage)
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
-    program = anchored(program or to_program(lowered, gm, stage), original, absolute, stage)
+    program = guard(program or to_program(lowered, gm, stage), stage)
     around = Around(specialist, split, parts=parts)
     return to_runner(program, gm if lowered is None else lowered, stage, contract, around)
 
@@ -539,7 +552,7 @@ def runs_as_it_is(program: Program, stage: Stage) -> bool:
     return program.kind in ("eager", "fx") and is_fx
 
 
-def anchored(program: Program, original: fx.GraphModule, absolute: Iterable[int], stage: Stage) -> Program:
+def anchored(program: Program, stage: Stage, original: fx.GraphModule, absolute: Iterable[int]) -> Program:
     """A program that counts from the start of an input's storage is right for one offset in it; for others
     the ops run one by one.
     """

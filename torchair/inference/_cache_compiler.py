@@ -1,5 +1,5 @@
-"""Compilations that outlive a process: names and signatures. Only removing what others kept is done here;
-keeping and loading are still to come.
+"""Compilations that outlive a process. Graphs are saved and loaded; for compiled functions only the names and
+signatures are here.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ from typing import Any, NoReturn
 
 import torch
 
+from torchair.backend.export import Place, write_model
+from torchair.backend.loaded import LoadedModel, load_air
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.errors import NotPossible, NotYet
+from torchair.core.errors import BadOptionType, NotPossible, NotYet
+from torchair.debug.files import rank_and_size
 
 _COMPILE = "torch.compile(…) with the same config compiles in each process"
 
 
 def _missing(name: str, instead: str = _COMPILE) -> NoReturn:
     raise NotYet(f"{name} keeps and loads nothing in this version", next=instead)
+
+
+def _place(folder: Path) -> Place:
+    rank, size = rank_and_size()
+    if size == 1:
+        return Place(folder, "compiled_graph.air")
+    return Place(folder / f"rank_{rank}", f"compiled_graph{rank}.air")
 
 
 def cache_compile(
@@ -64,13 +74,19 @@ class CompiledModel:
         save_path: str | Path = "save_path",
         **kwargs: Any,
     ) -> None:
-        """Trace a model with these sample inputs and keep its graph and weights below `save_path`."""
-        _missing("CompiledModel.save_graph")
+        """Trace a model with these sample inputs and keep its graph and weights below `save_path`; each rank
+        in a folder of its own.
+        """
+        if not isinstance(args, tuple):
+            raise BadOptionType("args must be a tuple of sample inputs", got=type(args).__name__)
+        place = _place(Path(save_path))
+        write_model(model, args, kwargs, dynamic, config, place)
 
     @classmethod
     def load_graph(cls, load_path: str | Path) -> CompiledModel:
         """The model that `save_graph` kept there."""
-        _missing("CompiledModel.load_graph")
+        place = _place(Path(load_path))
+        return cls(load_air(place.folder / place.file))
 
     @staticmethod
     def get_cache_bin(
@@ -111,9 +127,14 @@ class CompiledModel:
         """Refused: what is kept was compiled with one configuration."""
         raise NotPossible("a kept compilation cannot be compiled again", next="compile the model anew")
 
+    def __init__(self, loaded: LoadedModel | None = None) -> None:
+        self._loaded = loaded
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs."""
-        _missing("CompiledModel")
+        if self._loaded is None:
+            _missing("CompiledModel")
+        return self._loaded(*args, **kwargs)
 
 
 class ModelCacheSaver:

@@ -26,6 +26,7 @@ from torch._dynamo.backends import registry as backends
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.backends.registry import register_backend
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
@@ -44,6 +45,7 @@ except ImportError:  # torch that leaves such graphs as they are
     _recompute = None
 
 __all__ = [
+    "BackendCompilerFailed",
     "ExplainWithBackend",
     "ReInplaceTrigger",
     "ReinplaceCounters",
@@ -98,8 +100,13 @@ def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
     sources = [getattr(node, "_dynamo_source", None) for node in inputs]
     names = [getattr(source, "name", "") for source in sources]
     texts = [str(name() if callable(name) else name) for name in names]
-    plain = [re.sub(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", r".\1", text) for text in texts]
-    return tuple(re.sub(r"^L\['([^']+)'\]", r"\1", text).removeprefix("self.") for text in plain)
+    return tuple(map(module_title, texts))
+
+
+def module_title(source: str) -> str:
+    """What the user calls a value of Dynamo's: `L['self']._modules['a']` is `a`."""
+    plain = re.sub(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", r".\1", source)
+    return re.sub(r"^L\['([^']+)'\]", r"\1", plain).removeprefix("self.")
 
 
 def take_over_sources(made: fx.GraphModule, gm: fx.GraphModule) -> None:

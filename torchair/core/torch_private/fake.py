@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -23,6 +24,7 @@ from torch.fx._graph_pickler import GraphPickler
 from torch.fx._graph_pickler import Options as PickleOptions
 from torch.fx.experimental.proxy_tensor import make_fx, snapshot_fake
 from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
     GuardOnDataDependentSymNode,
     ShapeEnv,
     free_symbols,
@@ -74,6 +76,15 @@ def lower_bound(value: torch.SymInt) -> int:
     """The least value the shape environment allows for `value`."""
     bound = value.node.shape_env.bound_sympy(value.node.expr).lower
     return int(bound) if bound.is_integer and bound.is_finite else -1
+
+
+def new_size(env: ShapeEnv, name: str, example: int) -> torch.SymInt:
+    """A size that is not known, of at least 2."""
+    source = ConstantSource(name)
+    symbol = env.create_symbol(example, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+    made = env.create_symintnode(symbol, hint=example, source=source)
+    assert isinstance(made, torch.SymInt), "a dynamic size is a symbol"
+    return made
 
 
 def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:

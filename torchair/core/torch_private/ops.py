@@ -23,6 +23,7 @@ __all__ = [
     "decomposition_table",
     "find_overload",
     "parse_schema",
+    "process_group",
     "resolve_overload",
     "unfunctionalized",
 ]
@@ -30,6 +31,11 @@ __all__ = [
 
 # Its decomposition returns attention weights in place of the log-sum-exp, and loses the fused kernel.
 _KEPT_WHOLE = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,)
+
+
+def process_group(name: str) -> Any:
+    """The group that ops of collectives name so."""
+    return torch.distributed.distributed_c10d._resolve_process_group(name)
 
 
 def decomposition_of(op: Any) -> Callable[..., Any] | None:

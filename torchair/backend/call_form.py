@@ -1,0 +1,131 @@
+"""How a model is called, as plain data: where in the user's arguments each flat argument of its graph is
+found, and how the results of the graph are put together. With it a graph is called like the model, without
+its code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchair.backend.traced import Counted
+from torchair.core.errors import BadCall, NotPossible
+from torchair.core.torch_private.trees import children_of, leaves_by_path
+
+Plain = bool | int | float | str | None
+EMPTY = inspect.Parameter.empty
+
+
+class Fields(dict[str, Any]):
+    """Results by name where the class that the model returned is not loaded: `out["logits"]` or
+    `out.logits`.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the model returned no {name!r}, but {', '.join(self)}") from None
+
+
+# Arguments
+
+
+def parameters_of(function: Callable[..., Any]) -> list[tuple[str, str, bool]]:
+    """Name, kind and "may be left out" of each parameter."""
+    found = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind.name, each.default is not EMPTY) for each in found]
+
+
+def leaves_of(
+    parameters: Sequence[Sequence[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The leaves of a call by their place: `['x']`, `['cache'][0]`."""
+    rows = [
+        inspect.Parameter(name, getattr(inspect.Parameter, kind), default=None if is_optional else EMPTY)
+        for name, kind, is_optional in parameters
+    ]
+    try:
+        bound = inspect.Signature(rows).bind(*args, **kwargs)
+    except TypeError as error:
+        raise BadCall(f"the model cannot be called so: {error}") from None
+    return leaves_by_path(dict(bound.arguments))
+
+
+def defaults_of(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The leaves of what a call leaves out, as its parameters have them."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    given = set(bound.arguments)
+    bound.apply_defaults()
+    return leaves_by_path({name: value for name, value in bound.arguments.items() if name not in given})
+
+
+# Results
+
+
+def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]]) -> Any:
+    """What a model returned, as data; `place_of` says where a tensor of it comes from."""
+    if isinstance(result, torch.Tensor):
+        return {"tensor": place_of(result)}
+    if isinstance(result, Counted):
+        return {"tensor": ["output", result.place]}
+    if result is None or isinstance(result, bool | int | float | str):
+        return {"value": result}
+    kind = type(result)
+    if dataclasses.is_dataclass(result) and not isinstance(result, Mapping):
+        items = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
+    elif isinstance(result, Mapping):
+        items = dict(result)
+    elif isinstance(result, tuple) and (names := getattr(result, "_fields", ())):
+        items = dict(zip(names, result, strict=True))
+    elif isinstance(result, list | tuple):
+        form = {"list": [form_of(item, place_of) for item in result]}
+        return form if isinstance(result, list) else {"tuple": form["list"]}
+    else:
+        children = children_of(result)
+        if children is None:
+            raise NotPossible(
+                f"the model returns a {kind.__module__}.{kind.__qualname__}, which no file can hold",
+                next="return tensors, numbers, and lists, tuples, dicts or dataclasses of them",
+            )
+        return {"list": [form_of(item, place_of) for item in children]}
+    if not all(isinstance(key, str) for key in items):
+        raise NotPossible("the model returns a dict whose keys are no strings", got=repr(list(items)))
+    name = "" if kind is dict else f"{kind.__module__}:{kind.__qualname__}"
+    return {"items": {key: form_of(item, place_of) for key, item in items.items()}, "type": name}
+
+
+def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any:
+    """The result again. A class is found where its module is loaded; nothing is imported."""
+    match form:
+        case {"tensor": place}:
+            return tensor_at(place)
+        case {"value": value}:
+            return value
+        case {"list": items}:
+            return [build(item, tensor_at) for item in items]
+        case {"tuple": items}:
+            return tuple(build(item, tensor_at) for item in items)
+        case {"items": items, "type": name}:
+            made = {key: build(item, tensor_at) for key, item in items.items()}
+            return made if not name else _instance(name, made)
+        case _:
+            raise BadCall("the file describes a result of no known kind", got=str(form)[:200])
+
+
+def _instance(name: str, items: dict[str, Any]) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    is_known = isinstance(found, type) and (
+        dataclasses.is_dataclass(found) or issubclass(found, dict) or hasattr(found, "_fields")
+    )
+    return found(**items) if is_known else Fields(items)

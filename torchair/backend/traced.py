@@ -1,0 +1,133 @@
+"""A model as one graph of the IR, with what it was called with and what it returned around the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.aot import compile_dynamo
+from torchair.backend.compile import pass_context, prepare, to_ir
+from torchair.backend.detours import Detours
+from torchair.backend.settings import Settings
+from torchair.backend.stage import Stage
+from torchair.core.degraded import Degradations
+from torchair.core.errors import AirError, NotPossible
+from torchair.core.source import first_source
+from torchair.core.torch_private.aot import BackendCompilerFailed, dynamo_config
+from torchair.debug.watch import Watch
+from torchair.fxgraph.symbols import hint
+from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result
+from torchair.ge.host import Host
+from torchair.passes import FX_PASSES, run
+
+
+@dataclass
+class Traced:
+    """One call of a model: the graph, its flat arguments, and the results that stood for those of the graph.
+    They are empty: nothing was computed, and nothing of the user's was written.
+    """
+
+    graph: Graph
+    stage: Stage
+    args: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    result: Any = None
+
+
+def trace(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool, settings: Settings
+) -> Traced:
+    """Convert a model that is one graph. What has no converter is refused: no other engine knows it."""
+    found: list[Traced] = []
+
+    def convert(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **how: Any) -> _Standing:
+        found.append(_converted(gm, inputs, settings, tuple(how.get("names", ()))))
+        return _Standing(found[-1])
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return compile_dynamo(gm, inputs, settings, {}, convert)
+
+    torch.compiler.reset()
+    try:
+        # Numbers among the arguments are constants of the graph.
+        with torch.no_grad(), dynamo_config.patch(specialize_float=True, specialize_int=True):
+            result = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)(*args, **kwargs)
+    except BackendCompilerFailed as error:
+        # What is said here is said to the user as it is.
+        inner = error.inner_exception
+        raise (inner if isinstance(inner, AirError) else error) from None
+    finally:
+        torch.compiler.reset()
+    if not found:
+        raise NotPossible("the model has no op of a tensor: there is no graph to write")
+    found[0].result = result
+    return found[0]
+
+
+def _converted(
+    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, names: tuple[str, ...]
+) -> Traced:
+    degradations = Degradations(settings.strict, first_source(gm))
+    gm, stage = prepare(gm, inputs, settings)
+    stage.detours, stage.names = Detours(degradations=degradations), names
+    stage.watch = Watch(settings.debug, None, False, degradations, stage.name)
+    context = pass_context(stage)
+    run(FX_PASSES, gm, context)
+    graph = to_ir(gm, stage, context)
+    if stage.report.fallbacks:
+        lacking = dict.fromkeys(f"{r.op}: {r.why} ({r.source})" for r in stage.report.fallbacks)
+        raise NotPossible(
+            f"{len(lacking)} ops of the model are no ops of the IR, and no other engine knows them",
+            got="\n         ".join(lacking),
+            next="register_fx_node_ge_converter gives an op a converter",
+        )
+    return Traced(graph, stage)
+
+
+class Counted(int):
+    """A number that the graph returns: its place among the results."""
+
+    place: int
+
+
+class _Standing:
+    """Stands for the compiled graph: gives results of the right form, and keeps what it was called with."""
+
+    def __init__(self, traced: Traced) -> None:
+        self._traced = traced
+
+    @property
+    def boxed(self) -> Any:
+        return self
+
+    _boxed_call = True
+
+    def fast_path(self, written: bytes) -> None:
+        return None
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        traced = self._traced
+        traced.args = list(args)
+        traced.outputs = [_empty(result, args) for result in traced.graph.results]
+        for place, output in enumerate(traced.outputs):
+            if isinstance(output, Counted):
+                output.place = place
+        return list(traced.outputs)
+
+
+def _empty(result: Result, args: Sequence[Any]) -> Any:
+    match result:
+        case ConstantResult(value):
+            return value
+        case AliasResult(_, layout):
+            return layout.view(args[result.base], hint)
+        case NumberResult(tensor):
+            return Counted(hint(tensor.meta.value) if isinstance(tensor.meta, Host) else 0)
+        case _:
+            meta = result.tensor.meta
+            assert isinstance(meta, torch.Tensor), "a tensor is returned"
+            return torch.empty([hint(size) for size in meta.shape], dtype=meta.dtype, device=meta.device)

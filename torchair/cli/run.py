@@ -1,0 +1,51 @@
+"""`python -m torchair run model.air --input x.npy`: run a graph file on arrays."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torchair.backend.loaded import load_air
+from torchair.core.errors import BadPath
+from torchair.core.torch_private.trees import leaves_by_path
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.description = (
+        "Compiles a graph file for this machine and runs it on arrays, without the model's code."
+    )
+    parser.add_argument("file", metavar="MODEL.air", help="what torchair.dynamo_export has written")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="X.npy", help="one argument, in order"
+    )
+    parser.add_argument("--save", metavar="FOLDER", help="write the results there, one .npy each")
+    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run it; the exit status."""
+    model = load_air(given.file, device=given.device)
+    results = leaves_by_path(model(*(_array(name) for name in given.input)))
+    for place, value in results.items():
+        is_tensor = isinstance(value, torch.Tensor)
+        print(
+            f"result{place}: {value.dtype} {list(value.shape)}" if is_tensor else f"result{place}: {value!r}"
+        )
+    if given.save:
+        folder = Path(given.save)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = [value for value in results.values() if isinstance(value, torch.Tensor)]
+        for number, value in enumerate(tensors):
+            plain = value.float() if value.dtype is torch.bfloat16 else value
+            np.save(folder / f"output_{number}.npy", plain.cpu().numpy())
+    return 0
+
+
+def _array(name: str) -> torch.Tensor:
+    if not Path(name).is_file():
+        raise BadPath(f"there is no file {name}", next="numpy.save writes one")
+    return torch.from_numpy(np.load(name, allow_pickle=False))

@@ -1,0 +1,19 @@
+"""Nested containers, as torch takes them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of nested containers by their place: `['x'][0]`."""
+    pairs, _ = pytree.tree_flatten_with_path(tree)
+    return {pytree.keystr(path): leaf for path, leaf in pairs}
+
+
+def children_of(value: Any) -> list[Any] | None:
+    """What a container that torch knows holds; None for what it does not know."""
+    node = pytree.SUPPORTED_NODES.get(type(value))
+    return None if node is None else list(node.flatten_fn(value)[0])

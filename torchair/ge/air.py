@@ -1,0 +1,206 @@
+"""Files of a graph: `.air`, weights beside it, and the digests of all of them.
+
+All files of one graph are written under other names first and get theirs at the end, so an interrupt leaves
+what was there before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from torchair.core import dtypes
+from torchair.core.errors import BadGraph, BadPath
+from torchair.core.torch_private.fake import disable_modes
+from torchair.ge.attr import DataType, ListInt, Str, as_bytes
+from torchair.ge.attr import Tensor as TensorAttr
+from torchair.ge.graph import Desc, Graph, Op
+from torchair.ge.proto.read import from_model
+
+EXTERNAL_FROM = (2048 - 200) << 20
+"""Bytes of graph and weights from which on weights are files of their own."""
+DIGESTS = ".sha256"
+CHUNK = 1 << 24
+FOLDER_MODE, FILE_MODE = 0o750, 0o640
+
+
+@dataclass
+class Writing:
+    """Files that appear together, in one folder."""
+
+    folder: Path
+    parts: dict[Path, Path] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def file(self, name: str) -> Iterator[_Hashed]:
+        """A file of this name below the folder; its digest is taken on the way."""
+        path = self.folder / name
+        if path.is_symlink():
+            raise BadPath(f"{path} is a symbolic link: nothing is written through it", next="remove the link")
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        part = path.parent / f".{uuid.uuid4().hex}.part"
+        self.parts[path] = part
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(part, flags, FILE_MODE), "wb") as file:
+            hashed = _Hashed(file)
+            yield hashed
+        self.digests[name] = hashed.hash.hexdigest()
+
+
+class _Hashed:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.hash = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self.hash.update(data)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Writing]:
+    """Several files of one folder: all of them, or none."""
+    made = Writing(folder)
+    try:
+        yield made
+        for path, part in made.parts.items():
+            os.replace(part, path)
+    except BaseException:
+        for part in made.parts.values():
+            part.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(into: Writing, name: str, data: bytes) -> None:
+    """One file."""
+    with into.file(name) as file:
+        file.write(data)
+
+
+def write_digests(into: Writing, name: str) -> None:
+    """`<name>.sha256`: the digests of all files so far, as `sha256sum -c` reads them."""
+    lines = "".join(f"{digest}  {file}\n" for file, digest in into.digests.items())
+    write_bytes(into, f"{name}{DIGESTS}", lines.encode())
+
+
+def write_weights(into: Writing, weights: Mapping[str, torch.Tensor], *, is_shown: bool = True) -> None:
+    """Each as its raw bytes, in pieces; a line on the terminal shows how far it is."""
+    whole = sum(tensor.nbytes for tensor in weights.values())
+    done = 0
+    for name, tensor in weights.items():
+        with into.file(name) as file, disable_modes():
+            for chunk in _chunks(tensor):
+                file.write(chunk)
+                done += len(chunk)
+                if is_shown:
+                    print(f"\rsaving weights: {100 * done // max(whole, 1)} %", end="", flush=True)
+    if is_shown:
+        print()
+
+
+def _chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """Without a second copy of what is contiguous and on the CPU."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    step = max(CHUNK // flat.element_size(), 1)
+    for start in range(0, flat.numel(), step):
+        piece: Any = as_bytes(flat[start : start + step].cpu()).numpy()
+        yield memoryview(piece)
+
+
+def embed(op: Op, tensor: torch.Tensor) -> None:
+    """Let a graph input be a constant."""
+    with disable_modes():
+        _become(op, "Const")
+        op.attrs = {"value": TensorAttr(tensor.detach().cpu().contiguous())}
+
+
+def refer(op: Op, tensor: torch.Tensor, path: str) -> None:
+    """Let a graph input be a constant in a file."""
+    _become(op, "FileConstant")
+    op.attrs = {
+        "shape": ListInt(list(tensor.shape)),
+        "dtype": DataType(dtypes.to_ge(tensor.dtype)),
+        "file_path": Str(path),
+        "file_id": Str(""),
+    }
+
+
+def _become(op: Op, kind: str) -> None:
+    op.type, op.slots = kind, []
+    for output in op.outputs:
+        output.desc = Desc("" if kind == "Const" else "y", dtype=output.dtype, layout="ND")
+
+
+# Reading
+
+
+def read_air(path: Path) -> Graph:
+    """The graph of a file. Where digests lie beside it, they must be right; constants in files are read."""
+    if not path.is_file():
+        raise BadPath(f"there is no file {path}", next="torchair.dynamo_export writes one")
+    check_digests(path)
+    graph = from_model(path.read_bytes())
+    for part in (graph, *graph.subgraphs.values()):
+        for op in part.ops:
+            if op.type == "FileConstant":
+                _load_file(op, path.parent)
+    return graph
+
+
+def check_digests(path: Path) -> None:
+    """Refuse a file that is not as it was written, or beside which one is not."""
+    listed = path.with_name(path.name + DIGESTS)
+    if not listed.is_file():
+        return
+    for line in listed.read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        file = path.parent / name
+        if not file.is_file() or _digest(file) != digest:
+            what = "is not what was written" if file.is_file() else "is missing"
+            raise BadGraph(f"{file} {what}", next=f"export again, or remove {listed} if that is meant")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        found = hashlib.sha256()
+        while chunk := file.read(CHUNK):
+            found.update(chunk)
+        return found.hexdigest()
+
+
+def _load_file(op: Op, folder: Path) -> None:
+    """Paths are as they were given to the export: from where it ran, or else beside the graph."""
+    attrs = op.attributes()
+    asked = Path(str(attrs["file_path"]))
+    # Beside the graph first: the folder may have moved, and another export may stand where this one was.
+    places = [folder.joinpath(*asked.parts[-count:]) for count in range(1, min(len(asked.parts), 3) + 1)]
+    found = next((place for place in (*places, asked) if place.is_file()), None)
+    if found is None:
+        raise BadPath(f"the weight {op.name} is in {asked}, and there is no such file")
+    op.type, op.attrs = "Const", {"value": TensorAttr(read_tensor(found, attrs["shape"], attrs["dtype"]))}
+
+
+def read_tensor(path: Path, shape: Sequence[int], dtype: int) -> torch.Tensor:
+    """The tensor whose raw bytes a file has."""
+    kind = dtypes.BY_RUNTIME[dtype].torch if dtype in dtypes.BY_RUNTIME else None
+    if kind is None or any(size < 0 for size in shape):
+        raise BadGraph(f"{path} has no size or type that torch has", got=f"{list(shape)}, {dtype}")
+    count = math.prod(shape)
+    if not path.is_file() or path.stat().st_size != count * kind.itemsize:
+        have = f"{path.stat().st_size} bytes" if path.is_file() else "no such file"
+        raise BadGraph(f"{path} must have {count * kind.itemsize} bytes", got=have)
+    with disable_modes():
+        if not count:
+            return torch.empty(tuple(shape), dtype=kind)
+        data = torch.from_file(str(path), shared=False, size=count, dtype=kind)
+        return data.reshape(tuple(shape))
