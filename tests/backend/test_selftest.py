@@ -11,6 +11,7 @@ import torch
 
 import torchair.convert.declared  # noqa: F401 - fills the table of built-in cases
 from tests.process import python
+from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair import ge
 from torchair.backend.selftest import run_declared, why_fails
@@ -42,7 +43,11 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dynamic", FORMS)
-@pytest.mark.parametrize("names", BUNDLES, ids=lambda names: f"{names[0]}..{names[-1]}")
+@pytest.mark.parametrize(
+    "names",
+    [names if place % 2 else slow(names) for place, names in enumerate(BUNDLES)],
+    ids=lambda names: f"{names[0]}..{names[-1]}",
+)
 def test_declared_cases_hold(names: list[str], dynamic: bool) -> None:
     outcomes = [run_declared(name, dynamic=dynamic) for name in names]
     wrong = [outcome for outcome in itertools.chain(*outcomes) if outcome.why]

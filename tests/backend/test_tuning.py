@@ -131,6 +131,7 @@ def test_another_process_finds_what_was_tuned(tmp_path: Path) -> None:
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.full
 def test_the_file_says_what_is_tried(tried: list[str], tmp_path: Path) -> None:
     """Code generators, and options of Inductor that show in its code; and whether results count."""
     ways = [{"codegen": "inductor", "options": {"cpp.simdlen": 1}}]

@@ -217,7 +217,7 @@ def test_pages_named_by_their_first_slot():
 
 
 @pytest.mark.parametrize(
-    ("mode", "dynamic"), [(MODES[0], False), slow(MODES[0], True), slow(MODES[1], False), (MODES[1], True)]
+    ("mode", "dynamic"), [(MODES[0], False), slow(MODES[0], True), (MODES[1], False), slow(MODES[1], True)]
 )
 def test_compiled(mode, dynamic):
     def step(x, slots, kv_cache, kr_cache):

@@ -167,7 +167,7 @@ def test_the_lists_have_the_documented_names_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dynamic"), [slow("llama", False), ("llama", True), slow("bert", False), slow("bert", True)]
+    ("name", "dynamic"), [("llama", False), slow("llama", True), slow("bert", False), slow("bert", True)]
 )
 def test_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
     """Passes fire on real models, and the numbers stay."""

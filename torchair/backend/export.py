@@ -40,7 +40,6 @@ from torchair.ge.text import to_pbtxt
 CALL = "_torchair_call"
 """How the graph is called like the model it is of, as JSON: an attribute of the graph."""
 READABLE = "dynamo.pbtxt"
-EXPERIMENTAL = "export.experimental"
 MODULES = "nn_module_stack"
 
 
@@ -101,9 +100,9 @@ def write_model(
     states = {place.below + f"state_{_file_name(names[id(t)])}": t for t in _states(traced, names)}
     titles = {id(tensor): title for title, tensor in states.items()}
     graph, call = exported(traced, weights, titles, model, args, kwargs)
-    if settings.options[f"{EXPERIMENTAL}.enable_record_nn_module_stack"]:
+    if settings.module_stacks:
         _record_modules(graph)
-    beside = _beside(graph, place) if settings.options[f"{EXPERIMENTAL}.auto_atc_config_generated"] else {}
+    beside = _beside(graph, place) if settings.cluster_templates else {}
     with air.writing(place.folder) as into:
         readable = to_pbtxt(graph) if place.readable else ""
         size = sum(value.nbytes for value in weights.values())

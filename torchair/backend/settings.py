@@ -67,6 +67,8 @@ class Settings:
     sorting: str = from_row("experimental_config.topology_sorting_strategy")
     static_ops: int | None = from_row("experimental_config.static_model_ops_lower_limit")
     statistics: str = from_row("ge_config.export_compile_stat")
+    module_stacks: bool = from_row("export.experimental.enable_record_nn_module_stack")
+    cluster_templates: bool = from_row("export.experimental.auto_atc_config_generated")
     verify: bool = from_row("engine_config.verify")
     strict: bool = from_row("engine_config.strict")
     # The option tree itself, only to be handed to the user's passes.
