@@ -22,8 +22,7 @@ READY :=
 endif
 
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-# One more than cores: some wait for a compiler, or for a process of their own.
-JOBS ?= $(shell echo $$(( $(CORES) < 8 ? $(CORES) + 1 : 8 )))
+JOBS ?= $(shell echo $$(( $(CORES) < 8 ? $(CORES) : 8 )))
 # One code cache for all test processes and runs: the second run compiles nothing.
 export TORCHINDUCTOR_CACHE_DIR ?= $(CURDIR)/.inductor_cache
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
