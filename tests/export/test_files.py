@@ -53,6 +53,22 @@ def test_links_are_not_followed(net: nn.Module, tmp_path: Path) -> None:
     assert not list((tmp_path / "real").iterdir())
 
 
+def test_two_weights_are_never_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4, bias=False)
+            self.a_weight = nn.Parameter(torch.zeros(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) + self.a_weight
+
+    exported(Twice(), tmp_path, X)
+    monkeypatch.setattr(air, "EXTERNAL_FROM", 10)
+    with pytest.raises(NotPossible, match="would have one file name, a_weight"):
+        exported(Twice(), tmp_path, X)
+
+
 def test_the_last_part_is_the_name(net: nn.Module, tmp_path: Path) -> None:
     torchair.dynamo_export(X, model=net, export_path=str(tmp_path / "a" / "b"), export_name="c/d")
     assert (tmp_path / "a" / "b" / "d.air").is_file()

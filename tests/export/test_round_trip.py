@@ -13,6 +13,7 @@ import torchair
 from tests.models.zoo import ROWS, Row, leaves
 from tests.process import python
 from tests.slow import slow
+from torchair.backend import loaded as loaded_models
 from torchair.core.errors import BadCall
 from torchair.ge import air
 
@@ -88,6 +89,16 @@ def test_one_graph_for_all_sizes(net: Net, tmp_path: Path) -> None:
         check(loaded, net, torch.randn(rows, 8), y=torch.randn(rows, 8))
     with pytest.raises(BadCall, match="argument y has a size of 4"):
         loaded(torch.randn(3, 8), y=torch.randn(4, 8))
+
+
+def test_sizes_without_end_keep_memory_bounded(
+    net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded_models, "MANY_SIZES", 3)
+    loaded = exported(net, tmp_path, torch.randn(3, 8), y=torch.randn(3, 8), dynamic=True)
+    for rows in (1, 0, 4, 5, 6, 7, 1):
+        check(loaded, net, torch.randn(rows, 8), y=torch.randn(rows, 8))
+    assert len(loaded.compiled) <= 3
 
 
 class Cache(nn.Module):

@@ -97,6 +97,7 @@ def write_model(
     traced = trace(model, args, kwargs, dynamic, settings)
     names = _names_of(model)
     weights = _weights(traced, names)
+    _check_file_names([names[id(tensor)] for tensor in _states(traced, names)])
     states = {place.below + f"state_{_file_name(names[id(t)])}": t for t in _states(traced, names)}
     titles = {id(tensor): title for title, tensor in states.items()}
     graph, call = exported(traced, weights, titles, model, args, kwargs)
@@ -116,6 +117,7 @@ def write_model(
             else:
                 air.embed(op, tensor)
         if is_external:
+            _check_file_names([names[id(tensor)] for tensor in weights.values()])
             files = {place.below + _file_name(names[id(tensor)]): tensor for tensor in weights.values()}
             air.write_weights(into, files)
         air.write_weights(into, states, is_shown=False)
@@ -144,6 +146,18 @@ def _beside(graph: Graph, place: Place) -> dict[str, str]:
     groups = groups_of(graph) if size > 1 and rank == 0 else {}
     name = place.file.removesuffix(f"{rank}.air")
     return cluster_files(name, range(size), groups) if groups else {}
+
+
+def _check_file_names(titles: Sequence[str]) -> None:
+    """Two weights in one file would be one weight."""
+    seen: dict[str, str] = {}
+    for title in titles:
+        other = seen.setdefault(_file_name(title), title)
+        if other != title:
+            raise NotPossible(
+                f"the weights {other} and {title} would have one file name, {_file_name(title)}",
+                next="rename one of them",
+            )
 
 
 def _file_name(title: str) -> str:
@@ -298,7 +312,7 @@ def _unfound(traced: Traced, index: int, value: Any) -> dict[str, Any]:
 
 def _spec(fake: torch.Tensor) -> dict[str, Any]:
     sizes = [str(size.node.expr) if is_symbol(size) else int(size) for size in fake.shape]
-    return {"sizes": sizes, "dtype": dtypes.to_ge(fake.dtype), "device": fake.device.type}
+    return {"sizes": sizes, "dtype": dtypes.to_ge(fake.dtype)}
 
 
 def _memory(tensor: Any) -> tuple[Any, ...]:

@@ -52,6 +52,8 @@ from torchair.passes import GE_PASSES, run
 
 LARGE = 1 << 12
 """Bytes from which on a constant is kept apart from the code."""
+MANY_SIZES = 64
+"""So many sizes are remembered, with the programs that serve them."""
 SOME_SIZE = 6
 """A size to trace with, where any will do."""
 
@@ -122,6 +124,7 @@ class LoadedModel:
         self.weights = _take_weights(graph, len(self.form.inputs), self.form.weights, device)
         self._symbols = sorted({name for each in self.form.inputs for name in _names(each)})
         self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
+        self._runners: dict[tuple[int, ...], Runner] = {}
 
     @property
     def weight_bytes(self) -> int:
@@ -225,10 +228,14 @@ class LoadedModel:
 
     def _runner(self, sizes: Mapping[str, int]) -> Runner:
         key = tuple(sizes[name] for name in self._symbols)
-        general = None if self.form.is_foreign else self._get(None, {})
-        if general is not None and general.serves(sizes):
-            return general.runner
-        return self._get(key, sizes).runner
+        if key not in self._runners:
+            if len(self._runners) >= MANY_SIZES:
+                self.compiled.pop(oldest := next(iter(self._runners)), None)
+                del self._runners[oldest]
+            general = None if self.form.is_foreign else self._get(None, {})
+            found = general if general is not None and general.serves(sizes) else self._get(key, sizes)
+            self._runners[key] = found.runner
+        return self._runners[key]
 
     def _get(self, key: tuple[int, ...] | None, sizes: Mapping[str, int]) -> _Compiled:
         if key not in self.compiled:
