@@ -105,30 +105,33 @@ def write_model(
         _record_modules(graph)
     beside = _beside(graph, place) if settings.cluster_templates else {}
     with air.writing(place.folder) as into:
-        readable = to_pbtxt(graph) if place.readable else ""
-        size = sum(value.nbytes for value in weights.values())
-        is_external = size + len(to_bytes(graph, normalised=True)) > air.EXTERNAL_FROM
-        for op_name, tensor in weights.items():
-            op = graph.by_name[op_name]
-            title = names[id(tensor)]
-            if is_external:
-                path = place.folder / place.below / _file_name(title)
-                air.refer(op, tensor, str(path))
-            else:
-                air.embed(op, tensor)
-        if is_external:
-            _check_file_names([names[id(tensor)] for tensor in weights.values()])
-            files = {place.below + _file_name(names[id(tensor)]): tensor for tensor in weights.values()}
-            air.write_weights(into, files)
+        if place.readable:
+            air.write_bytes(into, place.readable, to_pbtxt(graph).encode())
+        _write_weights(
+            into, graph, {op: (names[id(tensor)], tensor) for op, tensor in weights.items()}, place
+        )
         air.write_weights(into, states, is_shown=False)
         graph.attrs[CALL] = Str(json.dumps(call))
-        if readable:
-            air.write_bytes(into, place.readable, readable.encode())
         air.write_bytes(into, place.file, to_bytes(graph, normalised=True, runtime=True))
         for name, text in beside.items():
             air.write_bytes(into, name, text.encode())
         air.write_digests(into, place.file)
     logger.info("%s has %s ops and %s weights", place.folder / place.file, len(graph.ops), len(weights))
+
+
+def _write_weights(
+    into: air.Writing, graph: Graph, weights: Mapping[str, tuple[str, torch.Tensor]], place: Place
+) -> None:
+    """Into the ops that stand for them, or into files of their own where the graph would be too large."""
+    size = sum(tensor.nbytes for _, tensor in weights.values())
+    if size + len(to_bytes(graph, normalised=True)) <= air.EXTERNAL_FROM:
+        for op_name, (_, tensor) in weights.items():
+            air.embed(graph.by_name[op_name], tensor)
+        return
+    _check_file_names([title for title, _ in weights.values()])
+    for op_name, (title, tensor) in weights.items():
+        air.refer(graph.by_name[op_name], tensor, str(place.folder / place.below / _file_name(title)))
+    air.write_weights(into, {place.below + _file_name(title): tensor for title, tensor in weights.values()})
 
 
 def _record_modules(graph: Graph) -> None:
