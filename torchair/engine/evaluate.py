@@ -11,7 +11,7 @@ import torch
 from torchair.core.errors import UnsupportedOp
 from torchair.core.slots import Takes
 from torchair.core.torch_private.fake import disable_modes
-from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel
+from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Tensor as TensorAttr
@@ -23,6 +23,7 @@ Value = torch.Tensor | Host
 
 # A constant vector of sizes is a host value up to this length; longer ones are data.
 HOST_LIMIT = 64
+_NUMBERS = (Takes.INTS, Takes.INT, Takes.NUMBER, Takes.HOST)
 _HOST_VECTOR_DTYPES = (torch.int64, torch.int32)
 
 
@@ -35,6 +36,7 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
             op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device
         )
         return flat_values(target(*args, **kwargs))
+    values = {**values, **listed} if (listed := listed_constants(op)) else values
     arguments = [_lookup(argument, values) for argument in op.arguments().values()]
     results = call(op, arguments, device)
     if not any(_is_read(tensor) for tensor in op.outputs):
@@ -83,9 +85,29 @@ def constant(op: Op, device: torch.device) -> Value:
     with disable_modes():
         if value.ndim == 0 and not value.is_quantized:
             return Host(value.item() if stored.exact is None else stored.exact, value.dtype)
-        if value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT:
-            return Host(tuple(value.tolist()), value.dtype)
-        return value.to(device)
+        return Host(tuple(value.tolist()), value.dtype) if _is_sizes(value) else value.to(device)
+
+
+def _is_sizes(value: torch.Tensor) -> bool:
+    return value.ndim == 1 and value.dtype in _HOST_VECTOR_DTYPES and value.numel() <= HOST_LIMIT
+
+
+def listed_constants(op: Op) -> dict[Tensor, Host]:
+    """The constants that an op takes as plain numbers, in order, though they are data elsewhere: pads of the
+    shape [rank, 2], a mode of one byte. What the op makes of them is known while it is compiled.
+    """
+    takes = takes_of(op.type)
+    if not any(how in _NUMBERS for how in takes):
+        return {}
+    listed: dict[Tensor, Host] = {}
+    for how, tensor in zip(takes, op.arguments().values(), strict=True):
+        if how not in _NUMBERS or not isinstance(tensor, Tensor) or tensor.op.type != "Const":
+            continue
+        stored = tensor.op.attrs["value"].value
+        if stored.ndim and not _is_sizes(stored):
+            with disable_modes():
+                listed[tensor] = Host(tuple(stored.flatten().tolist()), stored.dtype)
+    return listed
 
 
 def device_of(op: Op, default: torch.device) -> torch.device:

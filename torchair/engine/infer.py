@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchair.core.torch_private.fake import FakeTensorMode, faking, unclaimed_symbols
-from torchair.engine.evaluate import Value, constant, evaluate
+from torchair.engine.evaluate import Value, constant, evaluate, listed_constants
 from torchair.fxgraph.sameness import number_key, tensor_key, value_key
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
@@ -60,7 +60,12 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
         return None
     named = [(name, attr) for name, attr in sorted(op.attrs.items()) if not name.startswith("_")]
     attrs = tuple((name, type(attr).__name__, value_key(attr.value)) for name, attr in named)
-    inputs = tuple((slot.name, spec_key(value_of(slot.tensor), strides)) for slot in op.slots if slot.tensor)
+    listed = listed_constants(op)
+    inputs = tuple(
+        (slot.name, spec_key(listed.get(slot.tensor) or value_of(slot.tensor), strides))
+        for slot in op.slots
+        if slot.tensor
+    )
     # An ATen call gets the strides FX promised, whatever the tensor has here.
     promised = tuple(spec_key(tensor.meta, strides) for tensor in op.inputs) if op.type == "TorchOp" else ()
     where = op.outputs[0].meta.device if op.outputs and isinstance(op.outputs[0].meta, torch.Tensor) else None

@@ -51,6 +51,7 @@ _PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Ta
 _FORMS = "inputs are Ints, Int, Number, Operand (core/slots.py), Value, Host, or tensors without annotation"
 _kernels: dict[tuple[str, str | None], Kernel] = {}
 _host_kernels: dict[str, Fn] = {}
+_without: dict[str, tuple[str, str]] = {}
 
 
 def kernel(
@@ -79,6 +80,21 @@ def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
         rest = len(prototype(op).inputs) - 1
         takes = (Takes.TENSOR, *((Takes.OPERAND if numbers else Takes.TENSOR,) * rest))
         _add(Kernel(op, fn, None, None, takes, (), wants_device=False))
+
+
+def attribute_kernels(rows: Mapping[str, Fn]) -> None:
+    """Ops that have as attributes what another op has as inputs of the same names: its kernel serves both."""
+    for op, fn in rows.items():
+        proto = prototype(op)
+        wanted = inspect.signature(fn).parameters
+        attrs = tuple(name for name in wanted if name in proto.attr_by_name)
+        assert len(proto.inputs) + len(attrs) == len(wanted), f"{op} does not have all that its kernel takes"
+        _add(Kernel(op, fn, None, None, (Takes.TENSOR,) * len(proto.inputs), attrs, wants_device=False))
+
+
+def without_kernel(rows: Mapping[str, tuple[str, str]]) -> None:
+    """Ops that no kernel can give a value: why, and what to do. Their error says so."""
+    _without.update(rows)
 
 
 def host_kernels(rows: Mapping[str, Fn]) -> None:
@@ -169,13 +185,20 @@ def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, 
         if why_not is None:
             return row
         tried.append(f"the kernel on {on or 'any device'} declined: {why_not}")
+    why, cure = _without.get(op.type, ("; ".join(tried), "see docs/develop/kernel.md for how to add one"))
     raise UnsupportedOp(
         f"the IR op {op.type} has no kernel",
         at=op.origin.source if op.origin else "",
         got=f"op {op.name}",
-        near="; ".join(tried),
-        next="see docs/develop/kernel.md for how to add one",
+        near=why,
+        next=cure,
     )
+
+
+def takes_of(op_type: str) -> tuple[Takes, ...]:
+    """How the kernel for every device takes each input of the op; nothing where there is none."""
+    row = _kernels.get((op_type, None))
+    return () if row is None else row.takes
 
 
 def find_host_kernel(op_type: str) -> Fn | None:

@@ -29,6 +29,18 @@ def threshold(x, threshold: Operand, value: Operand):
     return torch.where(x > threshold, x, 0 if value is None else value)
 
 
+@kernel("ThresholdV2D")
+def threshold_d(x, *, threshold, value):
+    """ThresholdV2 with its numbers as attributes."""
+    return torch.where(x > threshold, x, value)
+
+
+@kernel("Relu6Grad")
+def relu6_grad(gradients, features):
+    """The gradient where the input was between 0 and 6."""
+    return aten.hardtanh_backward(gradients, features, 0, 6)
+
+
 @kernel("ThresholdGradV2D")
 def threshold_grad(gradients, features, *, threshold):
     """The gradient where the input was above the threshold."""

@@ -16,7 +16,7 @@ torch_kernels({
 torch_kernels({
     "LogicalAnd": torch.logical_and, "LogicalOr": torch.logical_or, "LogicalNot": torch.logical_not,
     "Invert": torch.bitwise_not, "IsInf": torch.isinf, "IsNan": torch.isnan, "IsFinite": torch.isfinite,
-    "SelectV2": torch.where,
+    "IsPosInf": torch.isposinf, "IsNegInf": torch.isneginf, "SelectV2": torch.where,
 })  # fmt: skip
 
 

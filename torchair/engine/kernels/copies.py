@@ -19,9 +19,21 @@ def bitcast(x, *, type, keep_dim):
     return x.view(dtypes.to_torch(type))
 
 
-@kernel("Identity")
+@kernel("CastLike")
+def cast_like(x, target):
+    """In the dtype of another tensor."""
+    return x.to(target.dtype)
+
+
+@kernel("Identity", "IdentityN", "StopGradient", "GuaranteeConst", "Snapshot")
 def identity(x):
-    """The same value."""
+    """The same value, or values."""
+    return x
+
+
+@kernel("PreventGradient")
+def prevent_gradient(x, *, message):
+    """The same value; `message` is for who would differentiate it."""
     return x
 
 

@@ -6,7 +6,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.slots import Ints
-from torchair.engine.registry import Value, kernel
+from torchair.engine.registry import Value, kernel, without_kernel
 from torchair.ge.host import Host
 
 
@@ -28,6 +28,12 @@ def zeros_like(x):
 def ones_like(x):
     """Ones of the shape and dtype of x."""
     return torch.ones_like(x)
+
+
+@kernel("Fills")
+def fills(x, *, value):
+    """A tensor like x, full of one number."""
+    return torch.full_like(x, value)
 
 
 @kernel("Empty")
@@ -54,3 +60,11 @@ def eye(*, num_rows, num_columns, batch_shape, dtype, device):
     """Ones on the diagonal, for every element of the batch."""
     one = torch.eye(num_rows, num_columns or num_rows, dtype=dtypes.to_torch(dtype), device=device)
     return one.expand(*batch_shape, *one.shape) if batch_shape else one
+
+
+without_kernel({
+    "ConstPlaceHolder": (
+        "it stands for a frozen parameter at an address of the process that made the graph",
+        "have the producer write its weights into the graph, as constants or files",
+    ),
+})  # fmt: skip

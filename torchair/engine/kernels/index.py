@@ -35,6 +35,18 @@ def take(x, indices, axis, wraps):
     return torch.ops.aten.index.Tensor(x, [None] * axis + [indices])
 
 
+@kernel("GatherV2D")
+def gather_v2_d(x, indices: Value, *, axis):
+    """GatherV2 with the axis as an attribute."""
+    return gather_v2(x, indices, axis, negative_index_support=False)
+
+
+@kernel("GatherNd")
+def gather_nd(x, indices, *, negative_index_support):
+    """The slices of x that the rows of coordinates name."""
+    return torch.ops.aten.index.Tensor(x, list(indices.unbind(-1)))
+
+
 @kernel("GatherElements")
 def gather_elements(x, index, *, dim):
     """torch.gather."""

@@ -36,3 +36,35 @@ def mse_loss(predict, label, *, reduction):
 def mse_loss_grad(predict, label, dout, *, reduction):
     """The gradient of `predict`."""
     return aten.mse_loss_backward(dout, predict, label, _REDUCTIONS[reduction])
+
+
+@kernel("SmoothL1LossV2")
+def smooth_l1_loss(predict, label, *, sigma, reduction):
+    """Squared below `sigma`, absolute above it, reduced."""
+    return F.smooth_l1_loss(predict, label, reduction=reduction, beta=sigma)
+
+
+@kernel("BinaryCrossEntropy")
+def binary_cross_entropy(x, y, weight, *, reduction):
+    """Of probabilities x and targets y, reduced."""
+    return F.binary_cross_entropy(x, y, weight, reduction=reduction)
+
+
+@kernel("SigmoidCrossEntropyWithLogitsV2")
+def binary_cross_entropy_with_logits(predict, target, weight, pos_weight, *, reduction):
+    """Of logits, reduced."""
+    return F.binary_cross_entropy_with_logits(
+        predict, target, weight, reduction=reduction, pos_weight=pos_weight
+    )
+
+
+@kernel("SoftMarginLoss")
+def soft_margin_loss(input_x, input_y, *, reduction):
+    """log(1 + exp(-y * x)), reduced."""
+    return F.soft_margin_loss(input_x, input_y, reduction=reduction)
+
+
+@kernel("L2Loss")
+def l2_loss(x):
+    """Half the sum of squares."""
+    return x.square().sum() / 2

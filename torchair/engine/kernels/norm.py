@@ -76,6 +76,20 @@ def group_norm(x, gamma, beta, *, num_groups, data_format, eps, is_training):
     return y, _statistic(mean), _statistic(rstd)
 
 
+@kernel("GroupNorm")
+def group_norm_with_variance(x, gamma, beta, *, num_groups, data_format, eps, is_training):
+    """(y, mean, variance) in the dtype of x; statistics are [N, groups]. Data are in torch's order whatever
+    the format says: producers leave it at its default.
+    """
+    y, *_ = group_norm(
+        x, gamma, beta, num_groups=num_groups, data_format="NCHW", eps=eps, is_training=is_training
+    )
+    groups = _statistic(x).reshape(x.shape[0], num_groups, math.prod(x.shape[1:]) // num_groups)
+    mean = groups.mean(2, keepdim=True)
+    variance = (groups - mean).square().mean(2)
+    return y, mean.squeeze(2).to(x.dtype), variance.to(x.dtype)
+
+
 @kernel("GroupNormGrad")
 def group_norm_grad(
     dy, mean, rstd, x, gamma, *, num_groups, data_format, dx_is_require, dgamma_is_require, dbeta_is_require
@@ -145,3 +159,101 @@ def batch_norm_grad(dy, x, weight, running_mean, running_var, save_mean, save_rs
         epsilon,
         [True, True, True],
     )
+
+
+# Batch normalisation in steps. Statistics are vectors of channels, or broadcast against the data.
+
+
+def _others(x):
+    """All dims but that of the channels."""
+    return [dim for dim in range(x.ndim) if dim != 1]
+
+
+def _per_channel(statistic, x):
+    """A statistic in float32, as it stands beside x."""
+    made = _statistic(statistic)
+    return made if made.ndim == x.ndim else made.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+def _normed(x, mean, variance, epsilon):
+    """(x - mean) / sqrt(variance + eps), and 1 / sqrt(variance + eps)."""
+    rstd = torch.rsqrt(_per_channel(variance, x) + epsilon)
+    return (_statistic(x) - _per_channel(mean, x)) * rstd, rstd
+
+
+def _count(x):
+    """Elements per channel."""
+    return math.prod(x.shape[dim] for dim in _others(x))
+
+
+@kernel("BNTrainingReduce", "BN3DTrainingReduce")
+def bn_training_reduce(x):
+    """The sums of elements and of squares, per channel."""
+    wide = _statistic(x)
+    return wide.sum(_others(x)), wide.square().sum(_others(x))
+
+
+@kernel("BNTrainingUpdate", "BN3DTrainingUpdate")
+def bn_training_update(x, sum, square_sum, scale, offset, mean, variance, *, factor, epsilon):
+    """(y, running mean, running variance, batch mean, batch variance) from the sums; only running variances
+    are unbiased.
+    """
+    y, batch_mean, batch_variance = bn_training_update_v2(x, sum, square_sum, scale, offset, epsilon=epsilon)
+    count = _count(x)
+    unbiased = batch_variance * count / (count - 1)
+    new_mean = factor * batch_mean + (1 - factor) * mean
+    return y, new_mean, factor * unbiased + (1 - factor) * variance, batch_mean, batch_variance
+
+
+@kernel("BNTrainingUpdateV2")
+def bn_training_update_v2(x, sum, square_sum, scale, offset, *, epsilon):
+    """(y, batch mean, batch variance) from the sums."""
+    batch_mean = sum / _count(x)
+    # A difference of rounded sums; no variance is below zero.
+    batch_variance = (square_sum / _count(x) - batch_mean.square()).clamp_min(0)
+    normed, _ = _normed(x, batch_mean, batch_variance, epsilon)
+    y = normed * _per_channel(scale, x) + _per_channel(offset, x)
+    return y.to(x.dtype), batch_mean, batch_variance
+
+
+@kernel("BNTrainingUpdateGrad", "BN3DTrainingUpdateGrad")
+def bn_training_update_grad(grads, x, batch_mean, batch_variance, *, epsilon):
+    """The gradients of scale and offset, in the shape of the statistics."""
+    normed, _ = _normed(x, batch_mean, batch_variance, epsilon)
+    wide, dims = _statistic(grads), _others(x)
+    of_scale, of_offset = (wide * normed).sum(dims), wide.sum(dims)
+    return of_scale.reshape(batch_mean.shape), of_offset.reshape(batch_mean.shape)
+
+
+@kernel("BNTrainingReduceGrad", "BN3DTrainingReduceGrad")
+def bn_training_reduce_grad(grads, x, diff_scale, diff_offset, scale, batch_mean, batch_variance, *, epsilon):
+    """The gradient of x, given those of scale and offset."""
+    normed, rstd = _normed(x, batch_mean, batch_variance, epsilon)
+    mean_dy, mean_dy_normed = (_per_channel(part, x) / _count(x) for part in (diff_offset, diff_scale))
+    inner = _statistic(grads) - mean_dy - normed * mean_dy_normed
+    return (_per_channel(scale, x) * rstd * inner).to(grads.dtype)
+
+
+@kernel("BNInferGrad")
+def bn_infer_grad(grads, scale, batch_variance, *, epsilon):
+    """The gradient of the data where the statistics are given."""
+    rstd = torch.rsqrt(_per_channel(batch_variance, grads) + epsilon)
+    return (_statistic(grads) * _per_channel(scale, grads) * rstd).to(grads.dtype)
+
+
+@kernel("SyncBatchNormBackwardReduce")
+def sync_batch_norm_backward_reduce(sum_dy, sum_dy_dx_pad, mean, invert_std):
+    """(the sum of dy * (x - mean), the gradient of the weight), from the sums of dy and of dy * x."""
+    sum_dy_xmu = sum_dy_dx_pad - mean * sum_dy
+    return sum_dy_xmu, sum_dy_xmu * invert_std
+
+
+@kernel("SyncBatchNormBackwardElemt")
+def sync_batch_norm_backward_elemt(grad_output, save_input, mean, invstd, weight, mean_dy, mean_dy_xmu):
+    """The gradient of the data from the means of dy and of dy * (x - mean) over all processes."""
+    x = _statistic(save_input)
+    mean, invstd, weight, mean_dy, mean_dy_xmu = (
+        _per_channel(part, x) for part in (mean, invstd, weight, mean_dy, mean_dy_xmu)
+    )
+    inner = _statistic(grad_output) - mean_dy - (x - mean) * invstd.square() * mean_dy_xmu
+    return (inner * invstd * weight).to(grad_output.dtype)

@@ -48,6 +48,33 @@ def pad_grad(x, paddings: Ints, *, mode, paddings_contiguous):
     return _BACKWARD[mode][len(listed) - 1](x, x.new_empty(shape), _torch_order(listed))
 
 
+@kernel("MirrorPad")
+def mirror_pad(x, paddings: Ints, *, mode):
+    """Padded by mirroring, without the border (REFLECT) or with it (SYMMETRIC), in any dims."""
+    for dim, (begin, end) in enumerate(_pairs(paddings, True)):
+        if (begin, end) != (0, 0):
+            x = _mirrored(x, dim, begin, end, mode)
+    return x
+
+
+def _mirrored(x, dim, begin, end, mode):
+    size, border = x.shape[dim], {"REFLECT": 1, "SYMMETRIC": 0}[mode]
+    before, behind = x.narrow(dim, border, begin), x.narrow(dim, size - border - end, end)
+    return torch.cat([before.flip(dim), x, behind.flip(dim)], dim)
+
+
+@kernel("Pad")
+def pad_with_zeros(x, paddings: Ints):
+    """PadV3 by zeros."""
+    return pad(x, paddings, None, mode="constant", paddings_contiguous=True)
+
+
+@kernel("PadV2")
+def pad_with_number(x, paddings: Ints, constant_values: Number):
+    """PadV3 by a number."""
+    return pad(x, paddings, constant_values, mode="constant", paddings_contiguous=True)
+
+
 def _pairs(paddings, contiguous):
     """(begin, end) for each dim."""
     half = len(paddings) // 2

@@ -20,10 +20,16 @@ torch_kernels({
     "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv, "Atan2": torch.atan2,
     "NextAfter": torch.nextafter, "Igamma": torch.special.gammainc, "Igammac": torch.special.gammaincc,
     "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e, "Ndtri": torch.special.ndtri,
-    "Zeta": torch.special.zeta, "Gcd": torch.gcd,
+    "Zeta": torch.special.zeta, "Gcd": torch.gcd, "Inv": torch.reciprocal, "Xlog1py": torch.special.xlog1py,
+    "SquaredDifference": lambda x1, x2: (x1 - x2).square(), "FusedMulAdd": lambda x1, x2, x3: x1 * x2 + x3,
+    "FusedMulAddAdd": lambda x1, x2, x3, x4: x1 * x2 + x3 + x4,
+    "MulNoNan": lambda x1, x2: torch.where(x2 == 0, 0, x1 * x2),
+    "Xdivy": lambda x1, x2: torch.where(x1 == 0, 0, x1 / x2), "SqrtGrad": lambda y, dy: dy * 0.5 / y,
+    "RsqrtGrad": lambda y, dy: dy * -0.5 * y * y * y, "ReciprocalGrad": lambda y, dy: -dy * y * y,
+    "InvGrad": lambda y, dy: -dy * y * y,
 })  # fmt: skip
 torch_kernels({
-    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "RealDiv": torch.true_divide,
+    "Add": torch.add, "AddV2": torch.add, "Sub": torch.sub, "Mul": torch.mul, "RealDiv": torch.true_divide,
     "FloorMod": torch.remainder, "Mod": torch.fmod, "TruncateMod": torch.fmod, "Pow": torch.pow,
     "Xlogy": torch.xlogy,
 }, numbers=True)  # fmt: skip
@@ -158,7 +164,7 @@ def nan_to_num(x, *, nan, posinf, neginf):
     return torch.nan_to_num(x, nan, posinf, neginf)
 
 
-@kernel("AddN")
+@kernel("AddN", "AccumulateNV2")
 def add_n(x, *, N):
     """The sum of several tensors."""
     total = x[0]

@@ -32,6 +32,21 @@ def max_pool_2d_grad(x, grad, argmax, *, ksize, strides, pads, dtype, dilation, 
     )
 
 
+@kernel("MaxPoolWithArgmaxV1")
+def max_pool_2d_v1(x, *, ksize, strides, pads, dtype, dilation, ceil_mode):
+    """(maxima, what its gradient needs: their flat indices, INT32). Vectors are [1, height, width, 1]."""
+    window = [part[1:3] for part in (ksize, strides, pads, dilation)]
+    y, argmax = aten.max_pool2d_with_indices(x, *window, ceil_mode)
+    return y, argmax.int()
+
+
+@kernel("MaxPoolGradWithArgmaxV1")
+def max_pool_2d_v1_grad(x, grad, argmax, *, ksize, strides, pads, dtype, dilation, ceil_mode):
+    """The gradient goes to the maxima that MaxPoolWithArgmaxV1 found."""
+    window = [part[1:3] for part in (ksize, strides, pads, dilation)]
+    return aten.max_pool2d_with_indices_backward(grad, x, *window, ceil_mode, argmax.long())
+
+
 @kernel("MaxPool3DWithArgmaxV2")
 def max_pool_3d(x, *, ksize, strides, pads, dilation, ceil_mode, data_format, dtype):
     """(maxima, their flat indices in the volume)."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torchair.core import dtypes
+from torchair.core.errors import UnsupportedOp
 from torchair.core.slots import Int, Ints
-from torchair.engine.registry import kernel
+from torchair.engine.registry import attribute_kernels, kernel
 
 
 @kernel("ReduceSum")
@@ -21,6 +24,13 @@ def reduce_mean(x, axes: Ints, *, keep_dims, noop_with_empty_axes):
     if not axes and noop_with_empty_axes:
         return x
     return torch.mean(x, axes, keep_dims)
+
+
+@kernel("ReduceMeanWithCast")
+def reduce_mean_with_cast(x, axes: Ints, *, keep_dims, noop_with_empty_axes, dtype):
+    """The mean over the axes, summed and returned in `dtype`, if one is given."""
+    wanted = x.dtype if dtype == dtypes.UNDEFINED else dtypes.to_torch(dtype)
+    return reduce_mean(x.to(wanted), axes, keep_dims=keep_dims, noop_with_empty_axes=noop_with_empty_axes)
 
 
 @kernel("ReduceMax")
@@ -41,12 +51,6 @@ def reduce_prod(x, axes: Ints, *, keep_dims):
     for dim in sorted(axes, reverse=True):
         x = torch.prod(x, dim, keep_dims, dtype=x.dtype)
     return x
-
-
-@kernel("ReduceProdD")
-def reduce_prod_d(x, *, axes, keep_dims):
-    """ReduceProd with the axes as an attribute."""
-    return reduce_prod(x, axes, keep_dims=keep_dims)
 
 
 @kernel("ReduceAny")
@@ -72,6 +76,19 @@ def reduce_std_v2(x, *, dim, correction, keepdim, is_mean_out):
 def reduce_std(x, *, dim, unbiased, keepdim):
     """Standard deviation with n - 1 or n, and the mean."""
     return reduce_std_v2(x, dim=dim, correction=int(unbiased), keepdim=keepdim, is_mean_out=True)
+
+
+@kernel("ReduceStdWithMean")
+def reduce_std_with_mean(x, mean, *, dim, unbiased, keepdim, invert, epsilon, correction):
+    """Standard deviation around a mean that is given, with n - correction, or with n where it is biased."""
+    if invert:
+        raise UnsupportedOp("ReduceStdWithMean that returns an inverse", near="invert False")
+    dims = [axis % x.ndim for axis in dim] or list(range(x.ndim))
+    count = math.prod(x.shape[axis] for axis in dims) - (correction if unbiased else 0)
+    # torch's reductions sum half precision in float32.
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    squares = torch.sum((wide - mean).square(), dims, keepdim)
+    return torch.sqrt(squares / torch.sym_max(count, 0)).to(x.dtype)
 
 
 @kernel("ReduceLogSumExp")
@@ -160,3 +177,10 @@ def cummin(x, *, axis):
 def histogram(x, *, bins, min, max):
     """Counts of values in equal bins; equal ends mean the range of the data."""
     return torch.histc(x, bins, min, max)
+
+
+attribute_kernels({
+    "ReduceSumD": reduce_sum, "ReduceMeanD": reduce_mean, "ReduceMaxD": reduce_max, "ReduceMinD": reduce_min,
+    "ReduceProdD": reduce_prod, "ReduceAnyD": reduce_any, "ReduceAllD": reduce_all, "ArgMaxD": arg_max,
+    "ArgMinD": arg_min, "CumsumD": cumsum, "CumprodD": cumprod, "CumulativeLogsumexpD": cumulative_logsumexp,
+})  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 from torchair.core.slots import Int, Ints, Number
 from torchair.engine.kernels.index import placed
 from torchair.engine.kernels.shape import END, slice_end
-from torchair.engine.registry import kernel
+from torchair.engine.registry import attribute_kernels, kernel
 
 aten = torch.ops.aten
 
@@ -74,6 +74,24 @@ def tensor_scatter_min(input, indices, updates):
     return _reduced(input, indices, updates, "amin")
 
 
+@kernel("TensorScatterUpdate")
+def tensor_scatter_update(x, indices, updates):
+    """x[row of indices] = the update."""
+    return aten.index_put.default(x, list(indices.unbind(-1)), updates)
+
+
+@kernel("TensorScatterAdd")
+def tensor_scatter_add(x, indices, updates):
+    """x[row of indices] += the update."""
+    return aten.index_put.default(x, list(indices.unbind(-1)), updates, True)
+
+
+@kernel("TensorScatterSub")
+def tensor_scatter_sub(x, indices, updates):
+    """x[row of indices] -= the update."""
+    return tensor_scatter_add(x, indices, -updates)
+
+
 @kernel("ScatterMul", pure=True)
 def scatter_mul(var, indices, updates):
     """var[indices] *= updates along the first dim."""
@@ -121,6 +139,10 @@ def _bounds(dtype):
     return torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
 
 
-kernel("UnsortedSegmentProd")(_segments("prod", lambda dtype: 1))
-kernel("UnsortedSegmentMax")(_segments("amax", lambda dtype: _bounds(dtype).min))
-kernel("UnsortedSegmentMin")(_segments("amin", lambda dtype: _bounds(dtype).max))
+for _name, _how, _start in (
+    ("Prod", "prod", lambda dtype: 1),
+    ("Max", "amax", lambda dtype: _bounds(dtype).min),
+    ("Min", "amin", lambda dtype: _bounds(dtype).max),
+):
+    _reduce = kernel(f"UnsortedSegment{_name}")(_segments(_how, _start))
+    attribute_kernels({f"UnsortedSegment{_name}D": _reduce})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import torch
 
+from torchair.core import dtypes
 from torchair.core.slots import Int, Ints
-from torchair.engine.registry import kernel
+from torchair.engine.registry import attribute_kernels, kernel
+from torchair.ge.host import Host
 
 # From this number on the end of a slice means the end of the dim.
 END = 2**31 - 1
@@ -26,7 +29,13 @@ def transpose(x, perm: Ints):
     return x.permute(perm)
 
 
-@kernel("BroadcastTo")
+@kernel("Permute")
+def permute(x, *, order):
+    """Transpose with the order as an attribute."""
+    return x.permute(order)
+
+
+@kernel("BroadcastTo", "Expand")
 def broadcast_to(x, shape: Ints):
     """torch's expand; -1 keeps a dim."""
     return x.expand(shape)
@@ -46,31 +55,95 @@ def unpack(x, *, axis):
 
 @kernel("ConcatV2")
 def concat(x, concat_dim: Int):
-    """Concatenate along an existing dim."""
-    return torch.cat(x, concat_dim)
+    """Concatenate along an existing dim; a tensor without dims is one element."""
+    return torch.cat([part if part.ndim else part.reshape(1) for part in x], concat_dim)
+
+
+@kernel("Concat")
+def concat_from(concat_dim: Int, x):
+    """ConcatV2 with its inputs in the other order."""
+    return concat(x, concat_dim)
 
 
 @kernel("SplitV")
 def split_v(x, size_splits: Ints, split_dim: Int):
     """Parts of given sizes; one may be -1, the rest."""
-    rest = [i for i, size in enumerate(size_splits) if isinstance(size, int) and size == -1]
-    if rest:
-        known = sum(size for i, size in enumerate(size_splits) if i != rest[0])
-        size_splits[rest[0]] = x.shape[split_dim] - known
-    return torch.split_with_sizes(x, size_splits, split_dim)
+    rest = x.shape[split_dim] - sum(size for size in size_splits if not _is_rest(size))
+    return torch.split_with_sizes(x, [rest if _is_rest(size) else size for size in size_splits], split_dim)
 
 
-@kernel("Squeeze")
+def _is_rest(size):
+    return isinstance(size, int) and size == -1
+
+
+@kernel("Split")
+def split(split_dim: Int, x, *, num_split):
+    """Parts of equal size."""
+    return torch.split_with_sizes(x, [x.shape[split_dim] // num_split] * num_split, split_dim)
+
+
+@kernel("SplitD")
+def split_d(x, *, split_dim, num_split):
+    """Split with the dim as an attribute."""
+    return split(split_dim, x, num_split=num_split)
+
+
+@kernel("Squeeze", "SqueezeV2")
 def squeeze(x, *, axis):
     """Without the listed dims; without a list, all of size 1 go."""
     return torch.squeeze(x, tuple(axis)) if axis else torch.squeeze(x)
 
 
+@kernel("SqueezeV3")
+def squeeze_v3(x, axes: Ints):
+    """Squeeze with the dims as an input."""
+    return squeeze(x, axis=axes)
+
+
 @kernel("Unsqueeze")
 def unsqueeze(x, *, axes):
     """New dims of size 1 at these places of the result."""
-    for dim in sorted(axes):
+    rank = x.ndim + len(axes)
+    for dim in sorted(dim % rank for dim in axes):
         x = torch.unsqueeze(x, dim)
+    return x
+
+
+@kernel("UnsqueezeV2")
+def unsqueeze_v2(x, *, axis):
+    """Unsqueeze, its attribute by another name."""
+    return unsqueeze(x, axes=axis)
+
+
+@kernel("UnsqueezeV3")
+def unsqueeze_v3(x, axes: Ints):
+    """Unsqueeze with the places as an input."""
+    return unsqueeze(x, axes=axes)
+
+
+@kernel("ExpandDims")
+def expand_dims(x, axis: Int):
+    """A new dim of size 1 at this place of the result."""
+    return torch.unsqueeze(x, axis)
+
+
+@kernel("Flatten")
+def flatten(x, *, axis):
+    """A matrix: the dims before `axis` are its rows, the others its columns."""
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@kernel("FlattenV2")
+def flatten_v2(x, *, axis, end_axis):
+    """The dims from `axis` to `end_axis` as one."""
+    return torch.flatten(x, axis, end_axis)
+
+
+@kernel("Slice")
+def slice_(x, offsets: Ints, size: Ints):
+    """From each offset so many entries; a size of -1 means all that are left."""
+    for dim, (start, count) in enumerate(zip(offsets, size, strict=True)):
+        x = torch.narrow(x, dim, start, x.shape[dim] - start if _is_rest(count) else count)
     return x
 
 
@@ -87,6 +160,24 @@ def strided_slice(x, begin: Ints, end: Ints, axes: Ints, strides: Ints):
 def slice_end(stop):
     """torch's word for the end of a dim; it needs no guard on a symbolic size."""
     return sys.maxsize if isinstance(stop, int) and stop >= END else stop
+
+
+@kernel("Rank")
+def rank(x):
+    """How many dims, as a number."""
+    return Host(x.ndim, torch.int32)
+
+
+@kernel("Size")
+def size(x, *, dtype):
+    """How many elements, as a number."""
+    return Host(math.prod(x.shape), dtypes.to_torch(dtype))
+
+
+@kernel("ShapeN")
+def shape_n(x, *, dtype):
+    """The sizes of every tensor, as numbers."""
+    return [Host(tuple(tensor.shape), dtypes.to_torch(dtype)) for tensor in x]
 
 
 @kernel("Tile")
@@ -117,3 +208,9 @@ def tril(x, *, diagonal):
 def triu(x, *, diagonal):
     """The upper triangle of the last two dims."""
     return torch.triu(x, diagonal)
+
+
+attribute_kernels({
+    "TransposeD": transpose, "BroadcastToD": broadcast_to, "ExpandD": broadcast_to, "ConcatD": concat,
+    "ConcatV2D": concat, "SplitVD": split_v, "SliceD": slice_, "TileD": tile, "ReverseV2D": reverse,
+})  # fmt: skip

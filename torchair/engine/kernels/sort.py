@@ -16,7 +16,7 @@ def sort(x, *, axis, descending, stable):
     return values, indices.to(torch.int32)
 
 
-@kernel("TopKV2")
+@kernel("TopK", "TopKV2")
 def top_k(x, k: Int, *, sorted, dim, largest):
     """The k largest or smallest of a dim, and where they stood."""
     values, indices = torch.topk(x, k, dim, largest, sorted)

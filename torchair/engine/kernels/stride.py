@@ -31,6 +31,12 @@ def _array(x):
     return x.clone(memory_format=torch.contiguous_format)
 
 
+@kernel("MatrixDiag")
+def matrix_diag(x):
+    """Matrices of zeros, with the last dim as their main diagonals."""
+    return torch.diag_embed(x)
+
+
 @kernel("MatrixDiagPart")
 def matrix_diag_part(x):
     """The main diagonal of the last two dims."""

@@ -120,10 +120,12 @@ def _pack(x: list[Host], *, axis: int = 0, N: int = 0) -> Host | None:
     return Host(tuple(item.value for item in x), x[0].dtype)
 
 
-def _concat(x: list[Host], concat_dim: Host, **_: Any) -> Host | None:
-    if not all(item.ndim for item in x):
-        return None
+def _concat(x: list[Host], concat_dim: Host, **_: Any) -> Host:
     return Host(tuple(number for item in x for number in item.items), x[0].dtype)
+
+
+def _concat_from(concat_dim: Host, x: list[Host], **_: Any) -> Host:
+    return _concat(x, concat_dim)
 
 
 def _unpack(x: Host, **_: Any) -> list[Host] | None:
@@ -149,7 +151,7 @@ def _identity(x: Host, *_: Any, **__: Any) -> Host:
     return x
 
 
-def _unsqueeze(x: Host, **_: Any) -> Host | None:
+def _unsqueeze(x: Host, *_: Any, **__: Any) -> Host | None:
     return None if x.ndim else Host(x.items, x.dtype)
 
 
@@ -182,5 +184,6 @@ host_kernels({
     "BitwiseXor": _elementwise(operator.xor), "SelectV2": _elementwise(_choose), "Gather": _gather,
     "GatherV2": _gather, "Pack": _pack, "ConcatV2": _concat, "Unpack": _unpack, "ReduceProdD": _product,
     "ReduceSum": _total, "StridedSliceV2": _slice, "Identity": _identity, "TensorMove": _identity,
-    "Unsqueeze": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
+    "Unsqueeze": _unsqueeze, "ExpandDims": _unsqueeze, "Squeeze": _squeeze, "Reshape": _reshape,
+    "Concat": _concat_from,
 })  # fmt: skip
