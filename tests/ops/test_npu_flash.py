@@ -6,10 +6,14 @@ import pytest
 import torch
 
 import torchair
+from tests.engine.kernels import check as check_kernel
+from tests.engine.kernels import run as run_kernel
 from tests.ops.compiled import MODES as MODES_OF_THE_BACKEND
 from tests.ops.compiled import agrees, compiles, rand
 from tests.training import backward_through_the_ir
+from torchair import ge
 from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.errors import UnsupportedOp
 
 npu = torch.ops.npu
 Q, K, V = rand(2, 4, 5, 8), rand(2, 2, 7, 8), rand(2, 2, 7, 8, seed=1)
@@ -235,3 +239,18 @@ def test_training_through_the_backend(mode):
         got = torch.autograd.grad(compiled(*leaves), leaves, DY)
     for a, b in zip(got, expected_gradients((Q, K, V)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def of_the_ir(op, *tensors, **starts):
+    return op(*tensors, head_num=4, input_layout="BNSD", scale_value=0.3, **starts)
+
+
+@pytest.mark.parametrize("op", [ge.FlashAttentionScore, ge.FlashAttentionScoreGrad])
+def test_positions_begin_at_zero(op):
+    """Other producers write the start of the positions even where nothing counts from it."""
+    tensors = [Q, K, V] if op is ge.FlashAttentionScore else [Q, K, V, DY]
+    (expected, _) = run_kernel(lambda *given: of_the_ir(op, *given), *tensors)
+    check_kernel(lambda *given: of_the_ir(op, *given, q_start_idx=[0], kv_start_idx=[0]), expected, *tensors)
+    with pytest.raises(UnsupportedOp, match="do not begin at 0") as caught:
+        run_kernel(lambda *given: of_the_ir(op, *given, q_start_idx=[0], kv_start_idx=[3]), *tensors)
+    assert "kv_start_idx [3]" in str(caught.value)

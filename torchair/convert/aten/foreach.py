@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import FLOAT, INT64, cast, same_size, sizes, torch_dtype
+from torchair.convert.operands import FLOAT, cast, same_size, sizes, torch_dtype
 from torchair.convert.registry import candidates, converter
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
+INT8 = ge.DataType.DT_INT8
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 
 
@@ -29,30 +30,46 @@ def _dtype(meta, *lists):
     return found.pop()
 
 
+# In which dtype GE takes a number for all tensors of a list, and one for each; else in that of the list.
+_ONE = {torch.bfloat16: torch.float32}
+_EACH = {torch.int32: torch.int64}
+
+
 def _number(value, dtype):
-    """A number beside a list: in the dtype of the list, bf16 takes it in float32."""
-    if (
-        dtype is torch.float16
-        and not isinstance(value, Tensor)
-        and float(torch.tensor(value, dtype=dtype)) != value
-    ):
+    """A number beside a list, or a list of numbers, in the dtype that GE takes it in."""
+    if isinstance(value, list) and any(isinstance(item, Tensor) for item in value):
+        raise NotImplementedError("one of the numbers is a symbol")
+    wanted = (_EACH if isinstance(value, list) else _ONE).get(dtype, dtype)
+    if not isinstance(value, Tensor) and not _is_exact(value, wanted):
         raise NotImplementedError("the number would be rounded to 16 bits")
-    return cast(value, torch.float32 if dtype is torch.bfloat16 else dtype)
+    return cast(value, wanted)
 
 
-def _alone(target, rows, meta, **kwargs):
-    """A list that no GE op takes: the op of one tensor for every row of arguments."""
+def _is_exact(value, dtype):
+    """Do numbers stay as they are in a dtype? Only halves are asked: ATen computes with all digits there."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return True
+    exact = torch.tensor(value, dtype=torch.float64)
+    return torch.equal(exact.to(dtype).double().nan_to_num(), exact.nan_to_num())
+
+
+def _alone(target, rows, meta, last="", **kwargs):
+    """A list that no GE op takes: the op of one tensor for every row of arguments; `last` is the name of the
+    last one where it has to be given by name.
+    """
     found = next(iter(candidates(target)), None)
     if found is None:
         raise NotImplementedError(f"{target} has no converter")
     made = []
     for row, spec in zip(rows, meta, strict=True):
         extra = {"meta_outputs": spec} if found.wants_meta else {}
+        if last:
+            *row, extra[last] = row
         made.append(found.fn(*row, **kwargs, **extra))
     return made
 
 
-def _or_alone(run, target):
+def _or_alone(run, target, last=""):
     """`run`; a list that does not fit GE's op goes one by one through `target`."""
 
     def tried(self, *args, meta_outputs, **kwargs):
@@ -60,7 +77,7 @@ def _or_alone(run, target):
             return run(self, *args, meta_outputs=meta_outputs, **kwargs)
         except NotImplementedError:
             columns = [arg if isinstance(arg, list) else [arg] * len(self) for arg in args]
-            return _alone(target, zip(self, *columns, strict=True), meta_outputs, **kwargs)
+            return _alone(target, zip(self, *columns, strict=True), meta_outputs, last, **kwargs)
 
     return tried
 
@@ -135,24 +152,22 @@ for _name, _middle, _pairs, _by_number, _by_tensor in (
     converter(_packet.ScalarList)(_or_alone(_with_number(_many), _by_number))
     converter(_packet.List)(_or_alone(_pairs(_list), _by_tensor))
 
-for _name, _middle in (("addcmul", "Addcmul"), ("addcdiv", "Addcdiv")):
-    _packet = getattr(aten, f"_foreach_{_name}")
-    converter(_packet.ScalarList)(_with_number(getattr(ge, f"Foreach{_middle}ScalarList")))
-    converter(_packet.Tensor)(_with_number(getattr(ge, f"Foreach{_middle}List")))
 
-
-def _accumulate(op):
+def _accumulate(op, target):
     """self + value * (one combined with the other)."""
+    run_all = _or_alone(_with_number(op), target, last="value")
 
     def run(self, tensor1, tensor2, value=1, *, meta_outputs):
-        dtype = _dtype(meta_outputs, self, tensor1, tensor2)
-        return op(self, tensor1, tensor2, _number(value, dtype), outputs=len(self))
+        return run_all(self, tensor1, tensor2, value, meta_outputs=meta_outputs)
 
     return run
 
 
-converter(aten._foreach_addcmul.Scalar)(_accumulate(ge.ForeachAddcmulScalar))
-converter(aten._foreach_addcdiv.Scalar)(_accumulate(ge.ForeachAddcdivScalar))
+for _name, _middle in (("addcmul", "Addcmul"), ("addcdiv", "Addcdiv")):
+    _packet, _one = getattr(aten, f"_foreach_{_name}"), getattr(aten, _name).default
+    converter(_packet.Scalar)(_accumulate(getattr(ge, f"Foreach{_middle}Scalar"), _one))
+    converter(_packet.ScalarList)(_accumulate(getattr(ge, f"Foreach{_middle}ScalarList"), _one))
+    converter(_packet.Tensor)(_with_number(getattr(ge, f"Foreach{_middle}List")))
 
 
 @converter(aten._foreach_lerp.Scalar)
@@ -165,7 +180,9 @@ def lerp_scalar(self, tensors1, weight, *, meta_outputs):
 @converter(aten._foreach_lerp.List)
 def lerp_list(self, tensors1, weights, *, meta_outputs):
     """From one list toward the other by weights of the same shapes."""
-    _dtype(meta_outputs, self, tensors1, weights)
+    dtype = _dtype(meta_outputs, self, tensors1, weights)
+    # There are no weights of BF16.
+    weights = [cast(weight, _ONE.get(dtype, dtype)) for weight in weights]
     return ge.ForeachLerpList(self, tensors1, weights, outputs=len(self))
 
 
@@ -183,7 +200,8 @@ def norm(self, ord=2, dtype=None, *, meta_outputs):
 def pow_of_number(self, exponent, *, meta_outputs):
     """A number to the power of every tensor."""
     dtype = _dtype(meta_outputs, exponent)
-    return ge.ForeachPowScalarAndTensor(_number(self, dtype), exponent, outputs=len(exponent))
+    number = cast(self, FLOAT) if dtype.is_floating_point else _number(self, dtype)
+    return ge.ForeachPowScalarAndTensor(number, exponent, outputs=len(exponent))
 
 
 def _rounding(mode):
@@ -192,13 +210,14 @@ def _rounding(mode):
     def run(self, *, meta_outputs):
         if not _dtype(meta_outputs, self).is_floating_point:
             return [ge.TensorMove(tensor) for tensor in self]
-        return ge.ForeachRoundOffNumber(self, cast(mode, INT64), outputs=len(self))
+        return ge.ForeachRoundOffNumber(self, cast([mode], INT8), outputs=len(self))
 
     return run
 
 
 for _name, _mode in (("floor", 2), ("ceil", 3), ("round", 4), ("trunc", 5), ("frac", 7)):
-    converter(getattr(aten, f"_foreach_{_name}").default)(_rounding(_mode))
+    _one = getattr(aten, _name).default
+    converter(getattr(aten, f"_foreach_{_name}").default)(_or_alone(_rounding(_mode), _one))
 
 
 def _each(target):

@@ -17,7 +17,7 @@ torch_kernels(
     {f"Foreach{name}": getattr(aten, f"_foreach_{name.lower()}").default for name in _UNARY.split()}
 )
 torch_kernels({"ForeachACos": aten._foreach_acos.default, "ForeachASin": aten._foreach_asin.default})
-torch_kernels({"ForeachATan": aten._foreach_atan.default, "ForeachLerpList": aten._foreach_lerp.List})
+torch_kernels({"ForeachATan": aten._foreach_atan.default})
 torch_kernels({
     "ForeachMulList": aten._foreach_mul.List, "ForeachDivList": aten._foreach_div.List,
     "ForeachMaximumList": aten._foreach_maximum.List, "ForeachMinimumList": aten._foreach_minimum.List,
@@ -38,9 +38,16 @@ def _with_numbers(fn):
     """A list and one number per tensor, which is data here."""
 
     def run(x, scalars):
-        return [fn(tensor, number) for tensor, number in zip(x, scalars.unbind(), strict=True)]
+        pairs = zip(x, scalars.unbind(), strict=True)
+        return [_narrow(fn(tensor, number), tensor) for tensor, number in pairs]
 
     return run
+
+
+def _narrow(made, like):
+    """A number widens no result: INT64 beside INT32, FLOAT beside halves."""
+    same_kind = made.dtype.is_floating_point == like.dtype.is_floating_point
+    return made.to(like.dtype) if same_kind else made
 
 
 for _name, _fn in {
@@ -77,18 +84,29 @@ def addcdiv(x1, x2, x3, scalar: Number):
 
 @kernel("ForeachAddcmulList", "ForeachAddcmulScalarList")
 def addcmul_list(x1, x2, x3, scalars):
-    """x1 + scalar * x2 * x3, one scalar per tensor."""
-    return [
-        (a + number * b * c).to(a.dtype) for a, b, c, number in zip(x1, x2, x3, scalars.unbind(), strict=True)
-    ]
+    """x1 + scalar * x2 * x3, one scalar per tensor; halves are rounded once."""
+    rows = zip(x1, x2, x3, scalars.unbind(), strict=True)
+    return [(_wide(a) + number * _wide(b) * c).to(a.dtype) for a, b, c, number in rows]
 
 
 @kernel("ForeachAddcdivList", "ForeachAddcdivScalarList")
 def addcdiv_list(x1, x2, x3, scalars):
-    """x1 + scalar * x2 / x3, one scalar per tensor."""
-    return [
-        (a + number * b / c).to(a.dtype) for a, b, c, number in zip(x1, x2, x3, scalars.unbind(), strict=True)
-    ]
+    """x1 + scalar * x2 / x3, one scalar per tensor; halves are rounded once."""
+    rows = zip(x1, x2, x3, scalars.unbind(), strict=True)
+    return [(_wide(a) + number * _wide(b) / c).to(a.dtype) for a, b, c, number in rows]
+
+
+def _wide(x):
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+@kernel("ForeachLerpList")
+def lerp_list(x1, x2, weight):
+    """x1 + weight * (x2 - x1), one tensor of weights per pair; weights may be wider."""
+    rows = list(zip(x1, x2, weight, strict=True))
+    if all(a.dtype == by.dtype for a, _, by in rows):
+        return aten._foreach_lerp.List(x1, x2, weight)
+    return [torch.lerp(a.to(by.dtype), b.to(by.dtype), by).to(a.dtype) for a, b, by in rows]
 
 
 @kernel("ForeachLerpScalar")

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
+from torchair.core.slots import Ints
 from torchair.core.torch_private.fake import statically_known_true
 from torchair.ops.npu.attend import Heads, attend, attend_quantised, attend_with_lse, with_sink
 from torchair.ops.npu.formats import (
@@ -343,18 +344,31 @@ def result_dtype(query, rope, out_dtype):
     return torch.float16 if rope is None else rope.dtype
 
 
+def from_the_start(op, *starts) -> None:
+    """Positions that a shift made on the device would count from: without such a shift they are 0."""
+    if any(start for listed in starts for start in listed or ()):
+        raise UnsupportedOp(
+            f"{op} whose positions do not begin at 0",
+            got=f"q_start_idx {starts[0]}, kv_start_idx {starts[1]}",
+            near="0 is supported; other starts belong to shifts that the device makes itself (pse_type 2, 3)",
+            next="pass the shift as a tensor",
+        )
+
+
 def fused_infer_attention_score(
     query, key, value, pse_shift, atten_mask, actual_seq_lengths, actual_seq_lengths_kv, dequant_scale1,
     quant_scale1, dequant_scale2, quant_scale2, quant_offset2, antiquant_scale, antiquant_offset, block_table,
     query_padding_size, kv_padding_size, key_antiquant_scale, key_antiquant_offset, value_antiquant_scale,
     value_antiquant_offset, key_shared_prefix, value_shared_prefix, actual_shared_prefix_len, query_rope,
-    key_rope, key_rope_antiquant_scale, dequant_scale_query, learnable_sink, q_start_idx, kv_start_idx, *,
+    key_rope, key_rope_antiquant_scale, dequant_scale_query, learnable_sink, q_start_idx: Ints | None,
+    kv_start_idx: Ints | None, *,
     num_heads, scale=1.0, pre_tokens=FAR, next_tokens=FAR, input_layout="BSH", num_key_value_heads=0,
     sparse_mode=0, inner_precise=0, block_size=0, antiquant_mode=0, softmax_lse_flag=False,
     key_antiquant_mode=0, value_antiquant_mode=0, query_quant_mode=0, pse_type=0, out_dtype=0,
 ):  # fmt: skip
     """(attention, log-sum-exp or an empty tensor) with all that inference asks for."""
-    if q_start_idx is not None or kv_start_idx is not None or pse_type not in (0, 1):
+    from_the_start("FusedInferAttentionScore", q_start_idx, kv_start_idx)
+    if pse_type not in (0, 1):
         raise UnsupportedOp("FusedInferAttentionScore that makes its own shift", near="pse_type 0 and 1")
     (key,), (value,) = key, value
     key_by = Scale(key_antiquant_scale, key_antiquant_offset, key_antiquant_mode)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import UnsupportedOp
+from torchair.core.slots import Ints
 from torchair.ops.npu.attend import (
     Heads,
     attend,
@@ -20,7 +21,7 @@ from torchair.ops.npu.attend import (
     scores,
     with_sink,
 )
-from torchair.ops.npu.attention import core, key_tokens, query_tokens
+from torchair.ops.npu.attention import core, from_the_start, key_tokens, query_tokens
 from torchair.ops.npu.formats import wide
 from torchair.ops.npu.row import Row
 from torchair.ops.npu.sequences import (
@@ -116,11 +117,11 @@ def flash(query, key, value, shift, drop_mask, mask, prefix, ends, sink, *, keep
 
 def flash_attention_score(
     query, key, value, real_shift, drop_mask, padding_mask, atten_mask, prefix, actual_seq_qlen,
-    actual_seq_kvlen, q_start_idx, kv_start_idx, *, scale_value=1.0, keep_prob=1.0, pre_tockens=FAR,
-    next_tockens=FAR, head_num, input_layout, inner_precise=1, sparse_mode=0,
+    actual_seq_kvlen, q_start_idx: Ints | None, kv_start_idx: Ints | None, *, scale_value=1.0, keep_prob=1.0,
+    pre_tockens=FAR, next_tockens=FAR, head_num, input_layout, inner_precise=1, sparse_mode=0,
 ):  # fmt: skip
     """(max, sum, an empty tensor, the result)."""
-    assert q_start_idx is None and kv_start_idx is None, "they belong to shifts made on the device"
+    from_the_start("FlashAttentionScore", q_start_idx, kv_start_idx)
     top, total, out = flash(
         query, key, value, real_shift, drop_mask, atten_mask, prefix, (actual_seq_qlen, actual_seq_kvlen),
         None, keep_prob=keep_prob, heads=head_num, layout=input_layout, scale=scale_value,
@@ -180,11 +181,12 @@ def _summed(ds, shift):
 
 def flash_attention_score_grad(
     query, key, value, dy, pse_shift, drop_mask, padding_mask, atten_mask, softmax_max, softmax_sum,
-    softmax_in, attention_in, prefix, actual_seq_qlen, actual_seq_kvlen, q_start_idx, kv_start_idx, *,
-    scale_value=1.0, keep_prob=1.0, pre_tockens=65536, next_tockens=65536, head_num, input_layout,
-    inner_precise=1, sparse_mode=0,
+    softmax_in, attention_in, prefix, actual_seq_qlen, actual_seq_kvlen, q_start_idx: Ints | None,
+    kv_start_idx: Ints | None, *, scale_value=1.0, keep_prob=1.0, pre_tockens=65536, next_tockens=65536,
+    head_num, input_layout, inner_precise=1, sparse_mode=0,
 ):  # fmt: skip
     """(dq, dk, dv, dshift)."""
+    from_the_start("FlashAttentionScoreGrad", q_start_idx, kv_start_idx)
     return fusion_attention_grad(
         query, key, value, dy, head_num, input_layout, pse_shift, atten_mask, softmax_max, softmax_sum,
         attention_in, scale_value, keep_prob, pre_tockens, next_tockens, prefix, actual_seq_qlen,
