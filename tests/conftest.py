@@ -26,6 +26,7 @@ from tests.capture.simulated import SimulatedDevice
 from torchair.capture import promised
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
+from torchair.ge import verify
 
 SEED = 20240607
 # The same examples in every run, and no time limit on a machine that others use too.
@@ -78,6 +79,12 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def _layouts_are_checked() -> None:
     """The results of every call are held to the promised layouts; a mismatch is a warning, so an error."""
     promised.EVERY_CALL = True
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _emitted_ops_are_checked() -> None:
+    """Every op of every graph is given types that its prototype declares, and images say their format."""
+    verify.EVERY_GRAPH = True
 
 
 @pytest.fixture(autouse=True)

@@ -30,6 +30,7 @@ from torchair.engine.lower import lower
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values
 from torchair.ge.graph import Graph
+from torchair.ge.verify import verify, verify_emitted
 
 Run = Callable[[list[Any]], list[Any]]
 OLD = TorchVersion(torch.__version__) < "2.12"
@@ -70,6 +71,8 @@ def check(
     """
     expected = seen(lambda given: _listed(fn(*given)), args)
     graph, report, gm, fake_mode = converted(fn, args, dynamic)
+    verify(graph)
+    verify_emitted(graph)
     fell_back = [reason for reason in report.fallbacks if reason.op not in allow]
     assert not fell_back, f"fell back: {fell_back}"
     faults = ("the converter is wrong", "the converter failed")

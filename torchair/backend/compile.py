@@ -66,7 +66,8 @@ from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import has_symbols, is_symbol
 from torchair.fxgraph.values import device_of
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
-from torchair.ge.verify import verify
+from torchair.ge import verify as ge_verify
+from torchair.ge.verify import verify, verify_emitted
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
 from torchair.passes.run import Observer, PassFailed
@@ -385,6 +386,7 @@ def _verifier(graph: Any) -> None:
     """FX checks FX graphs, our verifier GE graphs."""
     if isinstance(graph, Graph):
         verify(graph)
+        verify_emitted(graph)
     else:
         graph.graph.lint()
 
@@ -400,11 +402,14 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
         fold_views=stage.settings.fold_views,
         layouts=stage.layouts,
         opaque=stage.detours.nodes,
+        soc=stage.settings.soc,
     )
     stage.show("convert", graph)
     stage.watch.ir(ORIGINAL, graph)
     stage.ge_graph = run(GE_PASSES, graph, context)
     stage.watch.ir(OPTIMIZED, graph)
+    if ge_verify.EVERY_GRAPH:
+        verify_emitted(graph)
     return graph
 
 

@@ -76,6 +76,7 @@ def convert(
     fold_views: bool = default_of("experimental_config.enable_view_optimize"),
     layouts: Sequence[Layout | None] | None = None,
     opaque: Mapping[str, str] | None = None,
+    soc: str = default_of("engine_config.soc"),
 ) -> tuple[Graph, Report]:
     """The GE graph of a functional ATen graph, and the report of how it came about.
 
@@ -84,6 +85,7 @@ def convert(
     """
     walk = Walk(Graph(name, infer), fake_mode, fold_views, opaque=opaque or {})
     walk.graph.subgraphs = walk.parts
+    walk.graph.soc = soc
     graph = _walk(walk, gm, layouts_of(gm) if layouts is None else layouts)
     walk.report.is_of_ir = True
     return graph, walk.report
@@ -111,6 +113,7 @@ def _part(walk: Walk, gm: fx.GraphModule, role: str) -> Graph:
     while name in walk.parts:
         name += "_"
     graph = walk.parts[name] = Graph(name, walk.graph.infer)
+    graph.soc = walk.graph.soc
     part = replace(walk, graph=graph, placeholders=[], views={}, is_part=True)
     return _walk(part, gm, layouts_of(gm))
 

@@ -9,13 +9,21 @@ import torch
 
 from torchair import ge
 from torchair.core import dtypes
-from torchair.ge.graph import Tensor
+from torchair.ge.graph import Tensor, current_graph
 from torchair.ge.host import Host, is_symbol
 
 INT64 = ge.DataType.DT_INT64
 INT32 = ge.DataType.DT_INT32
 FLOAT = ge.DataType.DT_FLOAT
 BOOL = ge.DataType.DT_BOOL
+
+
+NEWEST = ("ascend910_95", "ascend950")
+
+
+def is_newest_chip() -> bool:
+    """Is the graph written for a chip of the newest family, which has ops of its own?"""
+    return current_graph().soc.lower().startswith(NEWEST)
 
 
 def cast(x: Any, dtype: int | torch.dtype) -> Tensor:

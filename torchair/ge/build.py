@@ -20,13 +20,14 @@ from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
 from torchair.core.torch_private.fake import without_modes
 from torchair.fxgraph.sameness import constant_key, number_key
 from torchair.ge import attr as attrs_of
+from torchair.ge import declared, formats
 from torchair.ge.attr import Attr
 from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Slot, Tensor, current_graph
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue, prototype
 
 _FLOATS = ("BF16", "FLOAT16", "FLOAT", "DOUBLE")
 _INTS = ("INT8", "UINT8", "INT32", "UINT32", "INT64")
-_INDEX_TYPES = {"INT32", "INT64"}
+_INDEX_TYPES = {"INT16", "INT32", "INT64"}
 # A parameter whose IR name is a Python word, or the name of an input too, may be spelled with these endings.
 _IS_KEYWORD, _IS_INPUT_TOO = "_changed_as_is_python_key", "_changed_as_duplicate_with_input"
 # Elements per byte of types smaller than a byte.
@@ -66,7 +67,31 @@ def build(
         if row.required and row.name not in values:
             raise BadAttribute(f"{op_type} needs the attribute {row.name!r} ({row.type})", near=str(proto))
     counts = [(param.name, _count(proto, param, outputs)) for param in proto.outputs]
-    return add_op(op_type, inputs, values, counts, dependencies=dependencies, node_name=node_name)
+    op, results = _make(op_type, inputs, values, counts, dependencies=dependencies, node_name=node_name)
+    return _add_as_declared(op, results)
+
+
+def _add_as_declared(op: Op, results: Any) -> Any:
+    """Add an op, with casts around it where it does not take the types of its inputs."""
+    graph = current_graph()
+    casts = {} if graph.infer is None else declared.casts(op)
+    if not casts or graph.infer is None:
+        formats.mark(graph.add(op))
+        return results
+    graph.infer(op)
+    asked = [output.dtype for output in op.outputs]
+    for number, dtype in casts.items():
+        slot = op.slots[number]
+        slot.tensor = Cast(slot.tensor, dst_type=dtype)
+    formats.mark(graph.add(op))
+
+    def restored(result: Any) -> Any:
+        if isinstance(result, Tensor):
+            wanted = asked[result.index]
+            return result if result.dtype == wanted else Cast(result, dst_type=wanted)
+        return type(result)(map(restored, result)) if isinstance(result, list | tuple) else result
+
+    return restored(results)
 
 
 def add_op(
@@ -84,8 +109,27 @@ def add_op(
 
     A dependency is a tensor or, where an op has none, the op: the new op runs after it.
     """
-    graph = current_graph()
-    op = Op(_name(graph, op_type, node_name), op_type)
+    op, results = _make(
+        op_type, inputs, attrs, outputs, dependencies=dependencies, node_name=node_name, objects=objects,
+        subgraphs=subgraphs,
+    )  # fmt: skip
+    current_graph().add(op)
+    return results
+
+
+def _make(
+    op_type: str,
+    inputs: Mapping[str, Tensor | Sequence[Tensor] | None],
+    attrs: Mapping[str, Attr],
+    outputs: Sequence[tuple[str, int | None]],
+    *,
+    dependencies: Sequence[Tensor | Op] = (),
+    node_name: str | None = None,
+    objects: Mapping[str, Any] | None = None,
+    subgraphs: Sequence[str] = (),
+) -> tuple[Op, Any]:
+    """An op that is in no graph yet, and what its builder returns."""
+    op = Op(_name(current_graph(), op_type, node_name), op_type)
     for name, value in inputs.items():
         if isinstance(value, Tensor) or value is None:
             op.slots.append(_slot(name, value, is_input=op_type in INPUT_TYPES))
@@ -103,10 +147,7 @@ def add_op(
         ]
         op.outputs.extend(made)
         results.append(made[0] if count is None else made)
-    graph.add(op)
-    if not results:
-        return None
-    return results[0] if len(results) == 1 else tuple(results)
+    return op, (results[0] if len(results) == 1 else tuple(results)) if results else None
 
 
 def _name(graph: Graph, op_type: str, node_name: str | None) -> str:
@@ -162,7 +203,7 @@ def _literal_dtype(proto: Prototype, param: Param, value: Any, named: Mapping[st
     if isinstance(first, bool) or not isinstance(first, int | float):
         return None
     if param.dtypes and set(param.dtypes) <= _INDEX_TYPES:
-        return dtypes.BY_NAME["INT64"].runtime
+        return dtypes.BY_NAME["INT64" if "INT64" in param.dtypes else "INT32"].runtime
     pool = _FLOATS if isinstance(first, float) else _INTS
     beside: list[Any] = []
     for other in named.values():

@@ -209,6 +209,8 @@ class Graph:
         self.ops: list[Op] = []
         self.attrs: dict[str, Attr] = {}
         self.infer = infer
+        # The chip it is written for; empty: ops that all chips have.
+        self.soc = ""
         self.by_name: dict[str, Op] = {}
         self.origin: Origin | None = None
         # Attributes that open scopes give to every new op, outer first.
@@ -297,7 +299,13 @@ class Graph:
         return uses
 
     def replace(self, old: Tensor, new: Tensor) -> int:
-        """Let every reader of `old` read `new`; returns how many slots changed."""
+        """Let every reader of `old` read `new`, results of the graph too; returns how many slots changed."""
+        self.results = [
+            replace(result, tensor=new)
+            if not isinstance(result, ConstantResult) and result.tensor is old
+            else result
+            for result in self.results
+        ]
         changed = 0
         for op in self.ops:
             for slot in op.slots:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Raw
+from torchair.ge.declared import taken, undeclared
+from torchair.ge.formats import formats_of
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, ConstantResult, Graph, Op, Tensor
 from torchair.ge.order import out_of_place, sort_ops
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
@@ -29,6 +31,30 @@ def verify(graph: Graph) -> None:
             _against_prototype(op, graph.subgraphs)
         _inputs_and_output(part)
         _runtime_facts(part)
+
+
+EVERY_GRAPH = False
+"""Check what every conversion has emitted. Set by tests."""
+
+
+def verify_emitted(graph: Graph) -> None:
+    """Raise `BadGraph` for the first op that an engine would not take: a type that its prototype does not
+    declare, an image without its format. Graphs of other producers may know better, ours may not.
+    """
+    for part in (graph, *graph.subgraphs.values()):
+        for op in part.ops:
+            for slot, dtype in undeclared(op):
+                raise _wrong(
+                    f"{_shown(op)} takes no {dtype} as {slot!r}", op, near=" ".join(taken(op.type, slot))
+                )
+            for name, formats in formats_of(op).items():
+                if name not in op.attrs or op.attrs[name].value != formats:
+                    raise _wrong(
+                        f"{_shown(op)} must say {name} = {formats}",
+                        op,
+                        got=repr(op.attrs.get(name)),
+                        next="build ops with torchair.ge",
+                    )
 
 
 def _wrong(what: str, op: Op | None = None, *, got: str = "", near: str = "", next: str = "") -> BadGraph:

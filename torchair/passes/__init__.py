@@ -25,6 +25,7 @@ from torchair.passes.fx.workspace import replace_dynamic_workspace_ops
 from torchair.passes.ge.fold_constants import fold_constants
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
 from torchair.passes.ge.order_ops import order_ops
+from torchair.passes.ge.pool_masks import pool_with_masks
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
 from torchair.passes.ge.reference_inputs import mark_reference_inputs
 from torchair.passes.ge.sym_pack import optimize_sym_pack
@@ -122,6 +123,8 @@ GE_PASSES = steps(
     Step(move_transpose_into_mm, fusion=True),
     # What the passes above left without a reader.
     Step(remove_dead_ops, on="dead_code_elimination"),
+    # Who reads the indices of a pool is settled here.
+    Step(pool_with_masks, after=(remove_dead_ops,)),
     Step(remove_dead_data_and_reorder_data_index, after=(remove_dead_ops,), mandatory=True),
     # From here on nobody makes or drops ops: names and order are final.
     Step(mark_reference_inputs, on="experimental_config.enable_ref_data", mandatory=True),

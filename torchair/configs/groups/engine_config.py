@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair.configs.kinds import INT64_MAX, Choice, IntRange
+from torchair.configs.kinds import INT64_MAX, Choice, IntRange, Regex
 from torchair.configs.option import Group, Option
 
 
@@ -17,6 +17,15 @@ class EngineConfig(Group):
         flat="codegen",
         own=True,
         effect="tests/backend/test_effects.py::test_code_generators",
+    )
+    soc = Option(
+        "",
+        "The chip that graphs are written for, such as `Ascend910B`. Those of the newest family "
+        "(`Ascend910_95`, `Ascend950`) get ops that only it has; unset means ops that all have.",
+        Regex(r"(?i:ascend\w+)?", "the name of a chip: `Ascend` and its number"),
+        flat="soc",
+        own=True,
+        effect="tests/convert/test_chips.py::test_newest_ops",
     )
     memory_budget = Option(
         None,

@@ -6,7 +6,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along
-from torchair.convert.operands import cast, dim_of, like, size_of
+from torchair.convert.operands import cast, dim_of, is_newest_chip, like, pack, shape_of, size_of
 from torchair.convert.registry import converter, opaque
 from torchair.core import dtypes
 
@@ -91,8 +91,16 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, meta_output
     """(y, mean, rstd); statistics are [N, group]."""
     weight = filled(1.0, input, C) if weight is None else weight
     bias = filled(0.0, input, C) if bias is None else bias
-    made = ge.GroupNormV2(input, weight, bias, num_groups=group, data_format="NCHW", eps=eps)
-    return as_promised(made, meta_outputs, used)
+    form = {"num_groups": group, "data_format": "NCHW", "eps": eps}
+    if is_newest_chip():
+        return as_promised(ge.GroupNormV2(input, weight, bias, **form), meta_outputs, used)
+    given = [input, weight, bias]
+    if used[1] or used[2]:
+        # The older op rounds its statistics to the dtype of the data.
+        given = [cast(part, statistics_dtype(input)) for part in given]
+    y, mean, variance = ge.GroupNorm(*given, **form)
+    rstd = ge.Rsqrt(ge.Add(variance, like(eps, variance))) if used[2] else None
+    return as_promised([y, mean, rstd], meta_outputs, used)
 
 
 @converter(aten.native_group_norm_backward.default)
@@ -100,6 +108,8 @@ def native_group_norm_backward(
     grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, meta_outputs, used
 ):
     """The gradients of input, weight and bias."""
+    if not is_newest_chip():
+        raise NotImplementedError("only the newest chips have GroupNormGrad")
     weight = filled(1.0, input, C) if weight is None else weight
     made = ge.GroupNormGrad(grad_out, mean, rstd, input, weight, num_groups=group, data_format="NCHW")
     return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
@@ -133,6 +143,18 @@ def affine(input, weight, bias, running):
     return weight, filled(0.0, dtype, channels) if bias is None else bias
 
 
+def as_images(*tensors):
+    """Data of any rank as [N, C, H, W], and a function that gives a result its rank back."""
+    x = tensors[0]
+    if x.rank == 4:
+        return tensors, lambda y: y
+    if x.rank < 4:
+        axes = list(range(x.rank, 4))
+        return [ge.Unsqueeze(part, axes=axes) for part in tensors], lambda y: ge.Squeeze(y, axis=axes)
+    flat = pack([size_of(x, 0), size_of(x, 1), -1, size_of(x, x.rank - 1)])
+    return [ge.Reshape(part, flat) for part in tensors], lambda y: ge.Reshape(y, shape_of(x))
+
+
 def empty(spec):
     """A statistic that inference does not make."""
     return ge.Const(torch.empty(0, dtype=spec.torch_dtype), readable=False)
@@ -142,17 +164,20 @@ def empty(spec):
 def batch_norm_inference(input, weight, bias, running_mean, running_var, momentum, eps, *, meta_outputs):
     """The running statistics applied per channel; the other two results are empty."""
     weight, bias = affine(input, weight, bias, running_mean)
-    y = ge.BNInfer(input, weight, bias, running_mean, running_var, epsilon=eps)
+    (x,), restore = as_images(input)
+    y = restore(ge.BNInfer(x, weight, bias, running_mean, running_var, epsilon=eps))
     return y, empty(meta_outputs[1]), empty(meta_outputs[2])
 
 
 def batch_norm(input, weight, bias, running_mean, running_var, momentum, eps):
     """BatchNormV3 with batch statistics: (y, running mean, running variance, batch mean, batch rstd)."""
     weight, bias = affine(input, weight, bias, running_mean)
-    return ge.BatchNormV3(
-        input, weight, bias, ge.TensorMove(running_mean), ge.TensorMove(running_var),
+    (x,), restore = as_images(input)
+    y, *statistics = ge.BatchNormV3(
+        x, weight, bias, ge.TensorMove(running_mean), ge.TensorMove(running_var),
         epsilon=eps, momentum=momentum, is_training=True,
     )  # fmt: skip
+    return restore(y), *statistics
 
 
 @converter(aten._native_batch_norm_legit_functional.default)
@@ -212,11 +237,29 @@ def native_batch_norm_backward(
     """The gradients of input, weight and bias, by batch or by running statistics."""
     dtype, channels = statistics_dtype(input), size_of(input, 1)
     weight = filled(1.0, dtype, channels) if weight is None else weight
+    wanted = [a and b for a, b in zip(used, output_mask, strict=True)]
+    (grad, x), restore = as_images(grad_out, input)
+    if not is_newest_chip():
+        statistics = (save_mean, save_invstd) if train else (running_mean, running_var)
+        made = _batch_norm_gradients(grad, x, weight, statistics, train, eps)
+        return as_promised([restore(made[0]), *made[1:]], meta_outputs, wanted)
     # Statistics of the other kind are not read; GE still wants tensors.
     running = [save_mean, save_invstd] if running_mean is None else [running_mean, running_var]
     saved = [save_mean, save_invstd] if train else running
-    made = ge.BatchNormGradV3(grad_out, input, weight, *running, *saved, is_training=train, epsilon=eps)
-    return as_promised(made, meta_outputs, [a and b for a, b in zip(used, output_mask, strict=True)])
+    made = ge.BatchNormGradV3(grad, x, weight, *running, *saved, is_training=train, epsilon=eps)
+    return as_promised([restore(made[0]), *made[1:]], meta_outputs, wanted)
+
+
+def _batch_norm_gradients(grad, x, weight, statistics, train, eps):
+    """(of the data, of the weight, of the bias); with batch statistics the second one is 1 / deviation."""
+    mean, spread = statistics
+    if train:
+        one = like(1, spread)
+        spread = ge.Sub(ge.RealDiv(one, ge.Square(spread)), like(eps, spread))
+    scale, shift = ge.BNTrainingUpdateGrad(grad, x, mean, spread, epsilon=eps)
+    if not train:
+        return ge.BNInferGrad(grad, weight, spread, epsilon=eps), scale, shift
+    return ge.BNTrainingReduceGrad(grad, x, scale, shift, weight, mean, spread, epsilon=eps), scale, shift
 
 
 @converter(aten.batch_norm_backward.default)

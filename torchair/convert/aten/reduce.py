@@ -5,7 +5,19 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, FLOAT, INT64, cast, dim_of, dims_of, like, size_of, torch_dtype
+from torchair.convert.operands import (
+    BOOL,
+    FLOAT,
+    INT64,
+    cast,
+    dim_of,
+    dims_of,
+    is_newest_chip,
+    like,
+    shape_of,
+    size_of,
+    torch_dtype,
+)
 from torchair.convert.registry import converter
 
 aten = torch.ops.aten
@@ -164,15 +176,20 @@ def _std_mean(x, dim, correction, keepdim):
     if not x.rank or torch_dtype(x).is_complex:
         raise NotImplementedError(f"{torch_dtype(x)} with {x.rank} dims")
     axes = dims_of(dim, x.rank)
-    if correction != int(correction):
+    if correction != int(correction) or torch_dtype(x) == torch.float64:
         return _any_correction(x, axes, float(correction), keepdim)
     if correction in (0, 1):
         return ge.ReduceStd(x, dim=axes, unbiased=correction == 1, keepdim=keepdim)
-    return ge.ReduceStdV2(x, dim=axes, correction=int(correction), keepdim=keepdim)
+    if is_newest_chip():
+        return ge.ReduceStdV2(x, dim=axes, correction=int(correction), keepdim=keepdim)
+    middle = ge.ReduceMean(x, axes, keep_dims=True)
+    spread = ge.BroadcastTo(middle, shape_of(x))
+    deviation = ge.ReduceStdWithMean(x, spread, dim=axes, keepdim=keepdim, correction=int(correction))
+    return deviation, middle if keepdim else ge.Squeeze(middle, axis=axes)
 
 
 def _any_correction(x, axes, correction, keepdim):
-    """The ops know whole corrections only: the definition, for every other."""
+    """The ops know whole corrections only, and no doubles: the definition, for all others."""
     middle = ge.ReduceMean(x, axes, keep_dims=True)
     squares = ge.ReduceSum(ge.Square(ge.Sub(x, middle)), axes, keep_dims=keepdim)
     count = cast(1, x.dtype)

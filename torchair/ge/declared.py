@@ -1,0 +1,101 @@
+"""Which data types an op takes: those of its prototype, and the few that prototypes forget.
+
+Prototypes are what engines check graphs against, so an op is never given another type: `build` casts to a
+declared one that holds all values, or says that there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchair.core import dtypes
+from torchair.core.errors import UnsupportedOp
+from torchair.ge.graph import INPUT_TYPES, Op
+from torchair.ge.prototype import Param, Prototype, catalogue
+
+FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
+"""Rows of (op, slot, data type, evidence): taken by the op, and missing in its prototype."""
+
+_INTEGERS = ("INT16", "INT32", "INT64")
+_HELD_BY: dict[str, tuple[str, ...]] = {
+    "BOOL": ("UINT8", "INT8", *_INTEGERS),
+    "UINT8": _INTEGERS, "INT8": _INTEGERS, "UINT16": _INTEGERS[1:], "INT16": _INTEGERS[1:],
+    "UINT32": _INTEGERS[2:], "INT32": _INTEGERS[2:],
+    "FLOAT8_E5M2": ("FLOAT16", "FLOAT"), "FLOAT8_E4M3FN": ("FLOAT16", "BF16", "FLOAT"),
+    "FLOAT16": ("FLOAT", "DOUBLE"), "BF16": ("FLOAT", "DOUBLE"), "FLOAT": ("DOUBLE",),
+    "COMPLEX32": ("COMPLEX64", "COMPLEX128"), "COMPLEX64": ("COMPLEX128",),
+}  # fmt: skip
+"""Types that hold all values of a type and compute as it does, the narrowest first. Integers are not computed
+in floats: what wraps around would be rounded.
+"""
+
+_OF_THE_TYPE_ITSELF = ("Bitcast", "NextAfter")
+"""What these make depends on how values are stored: another type gives another result."""
+
+
+@functools.cache
+def taken(op_type: str, slot: str) -> tuple[str, ...]:
+    """The names of the types an input takes; none: any."""
+    param = _param(catalogue()[op_type], slot)
+    if param is None or not param.dtypes:
+        return ()
+    return (*param.dtypes, *_forgotten().get((op_type, param.name), ()))
+
+
+def _param(proto: Prototype, slot: str) -> Param | None:
+    """Slots of a list are numbered; the name of a list may itself end in a digit."""
+    for param in proto.inputs:
+        if param.name == slot:
+            return param
+    stems = [param for param in proto.inputs if param.kind == "dynamic" and slot.startswith(param.name)]
+    return next((param for param in stems if slot.removeprefix(param.name).isdecimal()), None)
+
+
+@functools.cache
+def _forgotten() -> dict[tuple[str, str], tuple[str, ...]]:
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for op_type, slot, dtype, _ in json.loads(FORGOTTEN.read_text()):
+        found[op_type, slot] = (*found.get((op_type, slot), ()), dtype)
+    return found
+
+
+def undeclared(op: Op) -> Iterator[tuple[str, str]]:
+    """(slot, name of its type) for each input whose type the op does not take."""
+    if op.type not in catalogue() or op.type in INPUT_TYPES:
+        return
+    for slot in op.slots:
+        if slot.tensor is None or slot.tensor.dtype == dtypes.UNDEFINED:
+            continue
+        name, declared = dtypes.BY_RUNTIME[slot.tensor.dtype].name, taken(op.type, slot.name)
+        if declared and name not in declared:
+            yield slot.name, name
+
+
+def casts(op: Op) -> dict[int, int]:
+    """The types to cast inputs to, by the number of the slot, so that the op takes them.
+
+    Inputs of one type stay of one type where the op takes it at both.
+    """
+    found: dict[int, int] = {}
+    for name, dtype in undeclared(op):
+        wider = _holder(dtype, taken(op.type, name))
+        if wider is None or op.type in _OF_THE_TYPE_ITSELF:
+            raise UnsupportedOp(f"{op.type} takes no {dtype} as {name}", near=" ".join(taken(op.type, name)))
+        for number, slot in enumerate(op.slots):
+            is_alike = slot.tensor is not None and dtypes.BY_RUNTIME[slot.tensor.dtype].name == dtype
+            if slot.name == name or (is_alike and _takes(op.type, slot.name, wider)):
+                found.setdefault(number, dtypes.BY_NAME[wider].runtime)
+    return found
+
+
+def _takes(op_type: str, slot: str, dtype: str) -> bool:
+    declared = taken(op_type, slot)
+    return not declared or dtype in declared
+
+
+def _holder(dtype: str, declared: tuple[str, ...]) -> str | None:
+    """The narrowest declared type that holds what this one holds."""
+    return next((name for name in _HELD_BY.get(dtype, ()) if name in declared), None)
