@@ -1,15 +1,12 @@
 """Files of a graph: `.air`, weights beside it, and the digests of all of them.
 
-All files of one graph are written under other names first and get theirs at the end, so an interrupt leaves
-what was there before.
+All files of one graph appear together, so an interrupt leaves what was there before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +17,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadPath
+from torchair.core.files import Together, make_parents, together
 from torchair.core.torch_private.fake import disable_modes
 from torchair.ge.attr import DataType, ListInt, Str, as_bytes
 from torchair.ge.attr import Tensor as TensorAttr
@@ -30,7 +28,6 @@ EXTERNAL_FROM = (2048 - 200) << 20
 """Bytes of graph and weights from which on weights are files of their own."""
 DIGESTS = ".sha256"
 CHUNK = 1 << 24
-FOLDER_MODE, FILE_MODE = 0o750, 0o640
 
 
 @dataclass
@@ -38,20 +35,15 @@ class Writing:
     """Files that appear together, in one folder."""
 
     folder: Path
-    parts: dict[Path, Path] = field(default_factory=dict)
+    files: Together
     digests: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def file(self, name: str) -> Iterator[_Hashed]:
         """A file of this name below the folder; its digest is taken on the way."""
         path = self.folder / name
-        if path.is_symlink():
-            raise BadPath(f"{path} is a symbolic link: nothing is written through it", next="remove the link")
-        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        part = path.parent / f".{uuid.uuid4().hex}.part"
-        self.parts[path] = part
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(part, flags, FILE_MODE), "wb") as file:
+        make_parents(path.parent)
+        with self.files.file(path) as file:
             hashed = _Hashed(file)
             yield hashed
         self.digests[name] = hashed.hash.hexdigest()
@@ -70,15 +62,8 @@ class _Hashed:
 @contextmanager
 def writing(folder: Path) -> Iterator[Writing]:
     """Several files of one folder: all of them, or none."""
-    made = Writing(folder)
-    try:
-        yield made
-        for path, part in made.parts.items():
-            os.replace(part, path)
-    except BaseException:
-        for part in made.parts.values():
-            part.unlink(missing_ok=True)
-        raise
+    with together() as files:
+        yield Writing(folder, files)
 
 
 def write_bytes(into: Writing, name: str, data: bytes) -> None:
