@@ -54,6 +54,7 @@ def adopt(graph: Graph) -> None:
             _fit(graph, op)
             while op.type in CASES:
                 op = _choose(graph, part, op)
+    _refuse_many(graph)
     for part in _called_first(graph):
         for op in [op for op in part.ops if op.type in CALLS]:
             _inline(part, op, graph.subgraphs[op.subgraphs[0]])
@@ -256,10 +257,18 @@ def _among(graph: Graph, case: Op, branches: list[str], count: int) -> tuple[lis
 # Calls
 
 
+def _refuse_many(graph: Graph) -> None:
+    """Counted before they are made."""
+    counts: dict[str, int] = {}
+    for part in _called_first(graph):
+        calls = [counts[op.subgraphs[0]] for op in part.ops if op.type in CALLS]
+        counts[part.name] = len(part.ops) + sum(calls)
+        if calls and counts[part.name] > MANY_OPS:
+            raise BadGraph(f"{part.name} has more than {MANY_OPS} ops where its calls are inlined")
+
+
 def _inline(part: Graph, call: Op, called: Graph) -> None:
     """Put the ops of a sub-graph where it is called."""
-    if len(part.ops) + len(called.ops) > MANY_OPS:
-        raise BadGraph(f"{part.name} has more than {MANY_OPS} ops where its calls are inlined")
     copied = copy_graph(called)
     given = dict(zip((data.outputs[0] for data in copied.inputs), call.inputs, strict=True))
     ends = copied.output
@@ -273,9 +282,7 @@ def _inline(part: Graph, call: Op, called: Graph) -> None:
     for old, new in zip(call.outputs, returned, strict=True):
         part.replace(old, new)
         part.results = [
-            result
-            if isinstance(result, ConstantResult) or result.tensor is not old
-            else replace(result, tensor=new)
+            replace(result, tensor=new) if getattr(result, "tensor", None) is old else result
             for result in part.results
         ]
     for op in part.ops:

@@ -194,6 +194,12 @@ def _layout(layout: Layout) -> dict[str, Any]:
 def _as_layout(
     sizes: list[int], strides: list[int], dtype: str, device: str, steps: Sequence[Any] = (), **rest: Any
 ) -> Layout:
+    numbers = [*sizes, *strides, rest.get("offset", 0), rest.get("storage", 0)]
+    if len(sizes) != len(strides) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise BadGraph(
+            "a result has no layout that a tensor can have",
+            got=f"sizes {sizes}, strides {strides}, {rest}"[:200],
+        )
     made = tuple(_as_step(*step) for step in steps)
     where = torch.device(device)
     return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=made, **rest)
