@@ -126,7 +126,7 @@ class LoadedModel:
                 evaluate(each.number, sizes) if value is None else self._prepared(value)
                 for each, value in zip(self.form.inputs, values, strict=True)
             ]
-            outputs = self._runner(sizes)(list(given) + self.weights)
+            outputs = self._runner(sizes).run(*given, *self.weights)
             for place in self._written:
                 value = values[place]
                 if value is not None and given[place] is not value:
@@ -246,6 +246,7 @@ class LoadedModel:
         static = tuple(range(len(fakes), len(fakes) + len(self.weights)))
         fakes += [mode.from_tensor(weight, static_shapes=True) for weight in self.weights]
         stage = Stage(self._settings, fakes, mode, self._device, static, name=self._graph.name)
+        stage.guarded = True  # every call is checked here, and its tensors are dense
         stage.watch = Watch(self._settings.debug, None, False, self.degradations, stage.name)
         return stage, {name: size.node.expr for name, size in known.items() if is_symbol(size)}
 
