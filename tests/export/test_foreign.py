@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,34 @@ def test_huge_sizes_are_refused_before_memory_is_asked_for(tmp_path: Path, make:
     main.op("Neg", "neg", {"x": "huge:0"})
     main.output("neg:0")
     with pytest.raises(BadGraph, match=r"bytes|overflowed"):
+        load(tmp_path, main)(X)
+
+
+@pytest.mark.parametrize("type", ["Pow", "LeftShift"])
+def test_huge_numbers(tmp_path: Path, type: str) -> None:
+    """Numbers that decide sizes are Python's, of any length."""
+    main = Build()
+    main.data("x", 0, [2, 3])
+    main.const("three", [], ints(3), "INT64")
+    main.const("many", [], ints(2**45), "INT64")
+    first, second = ("x1", "x2") if type == "Pow" else ("x", "y")
+    main.op(type, "huge", {first: "three:0", second: "many:0"}, ("y" if type == "Pow" else "z",))
+    main.op("Neg", "neg", {"x": "huge:0"})
+    main.output("neg:0")
+    with pytest.raises(BadGraph, match="no number of 64 bits"):
+        load(tmp_path, main)(X)
+
+
+def test_huge_layouts_of_results(tmp_path: Path) -> None:
+    main = Build()
+    main.data("x", 0, [2, 3])
+    main.op("Neg", "neg", {"x": "x:0"})
+    main.output("neg:0")
+    layout = {"sizes": [2, 3], "strides": [3, 1], "offset": HUGE, "dtype": "float32", "device": "cpu"}
+    result = {"kind": "tensor", "tensor": "neg:0", "layout": {**layout, "storage": 0}}
+    wire.put(main.graph.attr["_torchair_feeds"], json.dumps({"x": ["value", [0]]}))
+    wire.put(main.graph.attr["_torchair_results"], json.dumps([result]))
+    with pytest.raises(BadGraph, match="main returns a tensor of"):
         load(tmp_path, main)(X)
 
 

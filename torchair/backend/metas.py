@@ -30,6 +30,10 @@ from torchair.ge.graph import (
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.random_state import FROM_GENERATOR
 
+# Their results have as many digits as their second number says.
+_LONG = ("Pow", "LeftShift")
+MOST_BITS = 64
+
 
 class Refused(BadGraph):
     """A graph asks for what no way of running it can give."""
@@ -47,7 +51,14 @@ def fill_metas(graph: Graph, args: Sequence[Any], mode: FakeTensorMode, device: 
                 op.outputs[0].meta = Host(tuple(args[index] for index in indices), torch.int64)
             case RandomFeed(count):
                 op.outputs[0].meta = Host((FROM_GENERATOR,) * count)
-    _Filling(graph.subgraphs, mode, device).fill(graph)
+    filling = _Filling(graph.subgraphs, mode, device)
+    filling.fill(graph)
+    for result in graph.results:
+        layout = result.layout if isinstance(result, TensorResult) else None
+        if layout is not None and not layout.is_example:
+            pairs = zip(layout.sizes, layout.strides, strict=True)
+            reach = layout.offset + sum((hint(size) - 1) * hint(step) for size, step in pairs) + 1
+            filling.check_bytes(f"{graph.name} returns", reach * layout.dtype.itemsize, str(layout.sizes))
 
 
 class _Filling:
@@ -59,6 +70,7 @@ class _Filling:
     def fill(self, graph: Graph) -> None:
         for op in graph.ops:
             try:
+                _check_numbers(op)
                 if op.subgraphs:
                     self._control(op)
                 else:
@@ -72,17 +84,17 @@ class _Filling:
             self._check_size(op)
 
     def _check_size(self, op: Op) -> None:
-        """The one bound on what a file can ask for: no tensor is larger than the memory there is."""
         for output in op.outputs:
             meta = output.meta
             if isinstance(meta, torch.Tensor):
                 size = math.prod(hint(size) for size in meta.shape) * meta.dtype.itemsize
-                if size > self._limit:
-                    raise Refused(
-                        f"{op.name} ({op.type}) makes a tensor of {size} bytes",
-                        got=describe(meta),
-                        near=f"{self._device} has {self._limit} bytes",
-                    )
+                self.check_bytes(f"{op.name} ({op.type}) makes", size, describe(meta))
+
+    def check_bytes(self, who: str, size: int, shown: str) -> None:
+        """The one bound on what a file can ask for: no tensor is larger than the memory there is."""
+        if size > self._limit:
+            near = f"{self._device} has {self._limit} bytes"
+            raise Refused(f"{who} a tensor of {size} bytes", got=shown, near=near)
 
     def _control(self, op: Op) -> None:
         """A sub-graph takes data: a number that a loop changes is not the one it began with."""
@@ -110,6 +122,17 @@ class _Filling:
         assert meta is not None, "what is read has been inferred"
         with self._mode:
             return torch.empty(meta.shape, dtype=meta.dtype, device=self._device)
+
+
+def _check_numbers(op: Op) -> None:
+    """Python's numbers have no bound, and sizes are computed with them."""
+    metas = [tensor.meta for tensor in op.inputs]
+    numbers = [meta.items for meta in metas if isinstance(meta, Host) and not meta.dtype.is_floating_point]
+    if op.type not in _LONG or len(numbers) != 2:
+        return
+    bases, powers = ([abs(n) for n in items if isinstance(n, int)] for items in numbers)
+    if max(bases, default=0) > (1 if op.type == "Pow" else 0) and max(powers, default=0) > MOST_BITS:
+        raise BadGraph("its result is no number of 64 bits", got=f"{numbers[0]}, {numbers[1]}"[:200])
 
 
 def memory_of_machine(device: torch.device) -> int:
