@@ -8,7 +8,7 @@ import ast
 import inspect
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +94,13 @@ def form_of(graph: Graph) -> Form:
                 f"{graph.name} does not say how it is called: {name!r} in {CALL} is no such thing",
                 got=repr(facts[name])[:200],
             )
-    inputs = [Input(**{**row, "sizes": tuple(row.get("sizes", ()))}) for row in facts["inputs"]]
-    return Form(**{name: facts[name] for name in _FIELDS if name in facts} | {"inputs": inputs})
+    said: dict[str, Any] = {name: facts[name] for name in _FIELDS if name in facts}
+    said["inputs"] = [_input(**row) for row in facts["inputs"]]
+    return Form(**said)
+
+
+def _input(sizes: Sequence[Any] = (), **rest: Any) -> Input:
+    return Input(sizes=tuple(sizes), **rest)
 
 
 def _obvious(graph: Graph) -> Form:
@@ -154,7 +159,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-    return (_is_text(value) and value != "") or (_is_number(value) and value >= 0)
+    return value != "" if isinstance(value, str) else _is_number(value) and value >= 0
 
 
 def _is_range(value: Any) -> bool:

@@ -275,7 +275,7 @@ def _inline(part: Graph, call: Op, called: Graph) -> None:
     inner = [op for op in copied.ops if op.type not in (*INPUT_TYPES, OUTPUT_TYPE)]
     for op in inner:
         op.name = f"{call.name}/{op.name}"
-        op.slots = [replace(slot, tensor=given.get(slot.tensor, slot.tensor)) for slot in op.slots]
+        op.slots = [Slot(slot.desc, slot.tensor and given.get(slot.tensor, slot.tensor)) for slot in op.slots]
         op.after = [before for before in op.after if before in inner] + call.after
     returned = [given.get(tensor, tensor) for tensor in copied.returned]
     last = [tensor.op for tensor in returned] + (ends.after if ends is not None else [])
