@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +101,24 @@ def air(mode: str, codegen: str = "auto") -> Callable[[nn.Module, bool], Call]:
     )
 
 
+class Loaded:
+    """Graph mode from a file: exported with the inputs of the first call, and called without the model."""
+
+    def __init__(self, model: nn.Module, dynamic: bool) -> None:
+        self._model, self._dynamic = model, dynamic
+        self._run: Call | None = None
+
+    def __call__(self, **feed: Any) -> Any:
+        if self._run is None:
+            device = next(value.device for value in feed.values() if isinstance(value, torch.Tensor))
+            with tempfile.TemporaryDirectory() as folder:
+                torchair.dynamo_export(
+                    model=own_copy(self._model), export_path=folder, dynamic=self._dynamic, **feed
+                )
+                self._run = torchair.load_air(f"{folder}/export.air", device=device)
+        return self._run(**feed)
+
+
 def with_static_kernels(model: nn.Module, dynamic: bool) -> Call:
     """Capture mode that also compiles kernels for the shapes it sees."""
     options = {"static_kernel_compile": True}
@@ -113,6 +132,7 @@ COLUMNS = (
     Column("reduce", "reduce-overhead", stock(mode="reduce-overhead"), devices=("cuda",)),
     Column("tuned", "stock max-autotune", stock(mode="max-autotune"), devices=("cuda",)),
     Column("graph", "graph mode", air("max-autotune"), ours=True),
+    Column("loaded", "graph file", Loaded, ours=True),
     Column("native", "graph, native", air("max-autotune", "native"), ours=True),
     Column("capture", "capture mode", air("npugraph_ex"), ours=True),
     Column("raw", "raw CUDA graph", RawGraph, devices=("cuda",)),

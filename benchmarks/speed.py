@@ -74,12 +74,12 @@ def warm(call: Thunk) -> list[torch.Tensor]:
 
 
 def show(suite: report.Suite, columns: list[Column]) -> None:
-    """Times, then speed against stock and against eager."""
+    """Times, then speed against stock, against eager, and of a file against the model that it is of."""
     titles = {column.name: column.title for column in columns}
     caption = "Dynamo alone: guards and call only, nothing computed; every compiled column includes it."
     report.console.print(report.time_table(suite, titles, caption))
     compared = [name for name in titles if name not in ("eager", "dynamo")]
-    for base in ("stock", "eager"):
-        others = [name for name in compared if name != base]
+    for base, against in (("stock", compared), ("eager", compared), ("graph", ["loaded"])):
+        others = [name for name in against if name != base and name in titles]
         if base in titles and others:
             report.console.print(report.ratio_table(suite, titles, base, others))

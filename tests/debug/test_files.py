@@ -10,7 +10,8 @@ import pytest
 
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning, NotPossible
-from torchair.debug.files import Told, make_folder, rank_folder, stamped, whole_file, write_text
+from torchair.core.files import whole_file
+from torchair.debug.files import Told, make_folder, rank_folder, stamped, write_text
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchair.backend.traced import Counted
-from torchair.core.errors import BadCall, NotPossible
+from torchair.core.errors import BadCall, BadGraph, NotPossible
 from torchair.core.torch_private.trees import children_of, leaves_by_path
 
 Plain = bool | int | float | str | None
@@ -42,16 +42,25 @@ def parameters_of(function: Callable[..., Any]) -> list[tuple[str, str, bool]]:
     return [(each.name, each.kind.name, each.default is not EMPTY) for each in found]
 
 
-def leaves_of(
-    parameters: Sequence[Sequence[Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The leaves of a call by their place: `['x']`, `['cache'][0]`."""
-    rows = [
-        inspect.Parameter(name, getattr(inspect.Parameter, kind), default=None if is_optional else EMPTY)
-        for name, kind, is_optional in parameters
-    ]
+def signature_of(parameters: Sequence[Sequence[Any]]) -> inspect.Signature:
+    """The signature that has these parameters."""
     try:
-        bound = inspect.Signature(rows).bind(*args, **kwargs)
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    name, getattr(inspect.Parameter, kind), default=None if is_optional else EMPTY
+                )
+                for name, kind, is_optional in parameters
+            ]
+        )
+    except ValueError as error:
+        raise BadGraph(f"no function has such parameters: {error}") from error
+
+
+def leaves_of(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of a call by their place: `['x']`, `['cache'][0]`."""
+    try:
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise BadCall(f"the model cannot be called so: {error}") from None
     return leaves_by_path(dict(bound.arguments))
@@ -109,11 +118,11 @@ def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any
             return tensor_at(place)
         case {"value": value}:
             return value
-        case {"list": items}:
+        case {"list": list(items)}:
             return [build(item, tensor_at) for item in items]
-        case {"tuple": items}:
+        case {"tuple": list(items)}:
             return tuple(build(item, tensor_at) for item in items)
-        case {"items": items, "type": name}:
+        case {"items": dict(items), "type": str(name)}:
             made = {key: build(item, tensor_at) for key, item in items.items()}
             return made if not name else _instance(name, made)
         case _:
@@ -128,4 +137,7 @@ def _instance(name: str, items: dict[str, Any]) -> Any:
     is_known = isinstance(found, type) and (
         dataclasses.is_dataclass(found) or issubclass(found, dict) or hasattr(found, "_fields")
     )
-    return found(**items) if is_known else Fields(items)
+    try:
+        return found(**items) if is_known else Fields(items)
+    except TypeError:
+        return Fields(items)  # a class of other fields

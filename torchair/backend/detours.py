@@ -24,6 +24,7 @@ class Detours:
     without_ir: bool = False
     said: list[Reason] = field(default_factory=list)
     degradations: Degradations = field(default_factory=Degradations)
+    last: str = "the graph runs without the passes of the IR"  # what is done at last
 
     def add(self, error: Exception) -> bool:
         """Go around what raised this; False where there is no way around, or the user can mend it."""
@@ -39,7 +40,7 @@ class Detours:
         if not self.without_ir:
             self.without_ir = True
             what = f"{type(error).__name__}: {first_line(error)}"
-            return self.say("graph", f"{what}; the graph runs without the passes of the IR")
+            return self.say("graph", f"{what}; {self.last}")
         return False
 
     def say(self, what: str, why: str) -> bool:

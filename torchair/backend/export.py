@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchair.backend.call_form import defaults_of, form_of, leaves_of, parameters_of
+from torchair.backend.call_form import defaults_of, form_of, leaves_of, parameters_of, signature_of
 from torchair.backend.cluster_files import cluster_files, groups_of
 from torchair.backend.hcom import patch_for_hcom
 from torchair.backend.settings import checked, settle
@@ -261,7 +261,7 @@ def _call(
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
     parameters = parameters_of(model.forward)
-    leaves = leaves_of(parameters, args, kwargs)
+    leaves = leaves_of(signature_of(parameters), args, kwargs)
     fakes = traced.stage.inputs
     by_identity = {id(leaf): path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
     constants = {

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import ast
-import json
-import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from torchair.backend import call_form
-from torchair.backend.compile import codegen_kind, contract_of, finish, pass_context
+from torchair.backend.compile import codegen_kind, contract_of, finish, pass_context, to_runner
 from torchair.backend.detours import Detours
-from torchair.backend.export import CALL
+from torchair.backend.file_form import Input, evaluate, form_of, title_of
+from torchair.backend.foreign import adopt
+from torchair.backend.metas import Refused, fill_metas
+from torchair.backend.reference import Reference
 from torchair.backend.settings import Settings, checked, settle
 from torchair.backend.stage import Stage
-from torchair.capture import Runner
+from torchair.capture import Around, Runner
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core import dtypes
 from torchair.core.degraded import Degradations
-from torchair.core.errors import BadCall, BadGraph, NotInThisMode
+from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, new_size
 from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.watch import Watch
-from torchair.engine.infer import inference
 from torchair.engine.lower import lower
 from torchair.fxgraph.symbols import is_symbol
-from torchair.ge.air import read_air, read_tensor
+from torchair.ge.air import read_air, read_tensor, within
 from torchair.ge.attr import Int
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.graph import (
@@ -39,14 +40,11 @@ from torchair.ge.graph import (
     Graph,
     Op,
     PackFeed,
-    RandomFeed,
     Result,
     Slot,
     TensorResult,
     copy_graph,
 )
-from torchair.ge.host import Host, host_dtype
-from torchair.ge.random_state import FROM_GENERATOR
 from torchair.ge.verify import verify
 from torchair.passes import GE_PASSES, run
 
@@ -68,39 +66,21 @@ def load_air(
     if settings.captures:
         raise NotInThisMode("a graph of the IR runs in graph mode", got=f"mode {settings.mode!r}")
     where = torch.device("cpu" if device is None else device)
-    return LoadedModel(read_air(Path(path)), settings, where, Path(path).parent)
+    with blamed(f"{path} is no graph that can be run"):
+        return LoadedModel(read_air(Path(path)), settings, where, Path(path).parent)
 
 
-@dataclass(frozen=True)
-class Input:
-    """One flat argument of a graph: a tensor, by where it is in the call or by the file with what it is at
-    first; or a number, as text, or where it is in the call.
-    """
-
-    at: str = ""
-    sizes: tuple[int | str, ...] = ()
-    dtype: int = dtypes.UNDEFINED
-    number: str = ""
-    state: str = ""
-
-    @property
-    def title(self) -> str:
-        """What the user calls it."""
-        return _title(self.at)
-
-
-@dataclass
-class Form:
-    """How a graph is called."""
-
-    parameters: list[Any]
-    inputs: list[Input]
-    result: Any
-    places: list[str] = field(default_factory=list)
-    constants: dict[str, Any] = field(default_factory=dict)
-    symbols: dict[str, list[int | None]] = field(default_factory=dict)
-    weights: list[str] = field(default_factory=list)
-    is_foreign: bool = False
+@contextmanager
+def blamed(what: str, kind: type[AirError] = BadGraph) -> Iterator[None]:
+    """A file may say anything: whatever fails because of it is an error of ours, with this said first."""
+    try:
+        yield
+    except (AirError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if is_of_user(error):
+            raise
+        raise kind(f"{what}: {type(error).__name__}: {first_line(error)}") from error
 
 
 class LoadedModel:
@@ -109,20 +89,20 @@ class LoadedModel:
     """
 
     def __init__(self, graph: Graph, settings: Settings, device: torch.device, folder: Path) -> None:
+        adopt(graph)
         verify(graph)
         self._graph, self._settings, self._device = graph, settings, device
-        self.form = _form(graph)
+        self.form = form_of(graph)
+        _check_feeds(graph, len(self.form.inputs))
         graph.results = [_on(result, device) for result in graph.results]
         self._written = _written(graph)
         self._states = {
-            each.state: read_tensor(folder / each.state, [int(size) for size in each.sizes], each.dtype).to(
-                device
-            )
+            each.state: read_tensor(within(folder, each.state), _fixed(each), each.dtype).to(device)
             for each in self.form.inputs
             if each.state
         }
         self.weights = _take_weights(graph, len(self.form.inputs), self.form.weights, device)
-        self._symbols = sorted({name for each in self.form.inputs for name in _names(each)})
+        self.degradations = Degradations(settings.strict)
         self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
         self._runners: dict[tuple[int, ...], Runner] = {}
 
@@ -137,25 +117,25 @@ class LoadedModel:
         return self._graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = call_form.leaves_of(self.form.parameters, args, kwargs)
+        leaves = call_form.leaves_of(self.form.signature, args, kwargs)
         self._check_constants(leaves)
         values = [None if each.number else self._tensor(each, leaves) for each in self.form.inputs]
         sizes = self._sizes(values, leaves)
-        with torch.no_grad():
+        with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
             given = [
-                _evaluate(each.number, sizes) if value is None else self._prepared(value)
+                evaluate(each.number, sizes) if value is None else self._prepared(value)
                 for each, value in zip(self.form.inputs, values, strict=True)
             ]
-            outputs = self._runner(sizes)(list(given) + self.weights)
+            outputs = self._runner(sizes).run(*given, *self.weights)
             for place in self._written:
                 value = values[place]
                 if value is not None and given[place] is not value:
                     value.copy_(given[place])
-        return call_form.build(self.form.result, lambda place: self._found(place, outputs, leaves))
+            return call_form.build(self.form.result, lambda place: self._found(place, outputs, leaves))
 
     def _found(self, place: Sequence[Any], outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
         match place:
-            case ["output", int(number)] if number < len(outputs):
+            case ["output", int(number)] if 0 <= number < len(outputs):
                 return outputs[number]
             case ["input", str(path)] if path in leaves:
                 return leaves[path]
@@ -166,13 +146,13 @@ class LoadedModel:
         new = [path for path in leaves if path not in self.form.places and path not in self.form.constants]
         if new and self.form.places:
             raise BadCall(
-                f"argument {_title(new[0])} was not given when the graph was made, and is no part of it",
+                f"argument {title_of(new[0])} was not given when the graph was made, and is no part of it",
                 next="export the model with it",
             )
         for path, value in self.form.constants.items():
             if path in leaves and leaves[path] != value:
                 raise BadCall(
-                    f"argument {_title(path)} was {value!r} when the graph was made, and is part of it",
+                    f"argument {title_of(path)} was {value!r} when the graph was made, and is part of it",
                     got=repr(leaves[path]),
                     next=f"export the model once more with {leaves[path]!r}",
                 )
@@ -212,10 +192,10 @@ class LoadedModel:
             if size.isidentifier():
                 found.setdefault(size, int(have))
         for size, have, each in pairs:
-            if _evaluate(size, found) != have:
+            if evaluate(size, found) != have:
                 raise BadCall(
                     f"argument {each.title} has a size of {have}",
-                    got=f"{size} is {_evaluate(size, found)} in this call",
+                    got=f"{size} is {evaluate(size, found)} in this call",
                 )
         for name, (least, most) in self.form.symbols.items():
             is_below = least is not None and least > 2 and found.get(name, least) < least
@@ -227,7 +207,7 @@ class LoadedModel:
         return self.form.symbols.get(name, [None, None])[0] or 0
 
     def _runner(self, sizes: Mapping[str, int]) -> Runner:
-        key = tuple(sizes[name] for name in self._symbols)
+        key = tuple(sizes[name] for name in self.form.names)
         if key not in self._runners:
             if len(self._runners) >= MANY_SIZES:
                 self.compiled.pop(oldest := next(iter(self._runners)), None)
@@ -250,14 +230,14 @@ class LoadedModel:
         if not sizes:
             known = {
                 name: new_size(env, name, max(SOME_SIZE + 2 * place, self._least(name)))
-                for place, name in enumerate(self._symbols)
+                for place, name in enumerate(self.form.names)
             }
         with mode:
             fakes: list[Any] = [
-                _evaluate(each.number, known)
+                evaluate(each.number, known)
                 if each.number
                 else torch.empty(
-                    [_evaluate(size, known) if isinstance(size, str) else size for size in each.sizes],
+                    [evaluate(size, known) if isinstance(size, str) else size for size in each.sizes],
                     dtype=dtypes.to_torch(each.dtype),
                     device=self._device,
                 )
@@ -266,9 +246,8 @@ class LoadedModel:
         static = tuple(range(len(fakes), len(fakes) + len(self.weights)))
         fakes += [mode.from_tensor(weight, static_shapes=True) for weight in self.weights]
         stage = Stage(self._settings, fakes, mode, self._device, static, name=self._graph.name)
-        degradations = Degradations(self._settings.strict)
-        stage.detours = Detours(degradations=degradations)
-        stage.watch = Watch(self._settings.debug, None, False, degradations, stage.name)
+        stage.guarded = True  # every call is checked here, and its tensors are dense
+        stage.watch = Watch(self._settings.debug, None, False, self.degradations, stage.name)
         return stage, {name: size.node.expr for name, size in known.items() if is_symbol(size)}
 
 
@@ -287,76 +266,59 @@ class _Compiled:
 
 
 def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
-    stage, symbols = model.stage(sizes)
+    """What fails on the way is left out, and told: a pass, and at last all of lowering."""
+    detours = Detours(degradations=model.degradations, last="its IR is interpreted, op by op")
+    while True:
+        stage, symbols = model.stage(sizes)
+        stage.detours = detours
+        try:
+            runner = _runner_of(model, stage)
+        except Exception as error:
+            if is_of_user(error) or isinstance(error, Refused) or not detours.add(error):
+                raise
+        else:
+            return _Compiled(runner, stage.fake_mode.shape_env, symbols)
+
+
+def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
     graph = copy_graph(model.graph)
-    infer = inference(stage.fake_mode, stage.device)
-    _feed_metas(graph, stage.inputs)
-    for op in graph.ops:
-        infer(op)
+    fill_metas(graph, stage.inputs, stage.fake_mode, stage.device)
+    stage.calls, stage.layouts = len(graph.ops), (None,) * len(graph.results)
+    if stage.detours.without_ir:
+        return _interpreted(graph, stage)
     stage.ge_graph = run(GE_PASSES, graph, pass_context(stage))
-    stage.calls = len(graph.ops)
     names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
     lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
-    stage.layouts = (None,) * len(graph.results)
-    runner = finish(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
-    return _Compiled(runner, stage.fake_mode.shape_env, symbols)
+    return finish(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
 
 
-def _feed_metas(graph: Graph, values: Sequence[Any]) -> None:
-    """What flows out of the inputs of a graph that is called with these."""
-    for op in graph.inputs:
-        match graph.feeds[op.name]:
-            case ArgumentFeed(index) if isinstance(values[index], torch.Tensor):
-                op.outputs[0].meta = values[index]
-            case ArgumentFeed(index):
-                op.outputs[0].meta = Host(values[index], host_dtype(values[index]))
-            case PackFeed(indices):
-                op.outputs[0].meta = Host(tuple(values[index] for index in indices), torch.int64)
-            case RandomFeed(count):
-                op.outputs[0].meta = Host((FROM_GENERATOR,) * count)
+def _interpreted(graph: Graph, stage: Stage) -> Runner:
+    """The last way: the ops themselves, one after the other."""
+    bare = fx.Graph()
+    for place, value in enumerate(stage.inputs):
+        bare.placeholder(f"arg{place}").meta["val"] = value
+    bare.output(())
+    gm = fx.GraphModule(torch.nn.Module(), bare)
+    stage.settings = replace(stage.settings, run_eagerly=True)
+    program = Reference(graph, stage.device, None, stage.detours)
+    return to_runner(program, gm, stage, contract_of(gm, stage), Around())
 
 
-# What the file says
+def _check_feeds(graph: Graph, count: int) -> None:
+    """Arguments by their numbers, which must be there."""
+    feeds = list(graph.feeds.values())
+    numbers = [feed.index for feed in feeds if isinstance(feed, ArgumentFeed)]
+    numbers += [index for feed in feeds if isinstance(feed, PackFeed) for index in feed.indices]
+    numbers += [result.base for result in graph.results if isinstance(result, AliasResult)]
+    if any(not 0 <= number < count for number in numbers):
+        raise BadGraph(f"{graph.name} reads an argument that it does not have", got=f"{numbers} of {count}")
 
 
-def _form(graph: Graph) -> Form:
-    written = graph.attrs.pop(CALL, None)
-    if written is None:
-        return _obvious(graph)
-    try:
-        facts = json.loads(written.value)
-        inputs = [
-            Input(
-                str(row.get("at", "")),
-                tuple(row.get("sizes", ())),
-                int(row.get("dtype", dtypes.UNDEFINED)),
-                str(row.get("number", "")),
-                str(row.get("state", "")),
-            )
-            for row in facts.pop("inputs")
-        ]
-        return Form(inputs=inputs, **facts)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadGraph(f"{graph.name} does not say how it is called: {error}") from error
-
-
-def _obvious(graph: Graph) -> Form:
-    """The inputs in their order, each with the sizes its descriptor has; an unknown one is a symbol."""
-    inputs: list[Input] = []
-    names = [op.name if op.name.isidentifier() else f"input{n}" for n, op in enumerate(graph.inputs)]
-    for number, op in enumerate(graph.inputs):
-        desc = op.outputs[0].desc
-        if desc.shape is None or -2 in desc.shape:
-            raise BadGraph(f"the input {op.name} of {graph.name} has no rank")
-        if not desc.shape and desc.device == "CPU" and not dtypes.to_torch(desc.dtype).is_floating_point:
-            inputs.append(Input(f"['{names[number]}']", number=f"n{number}"))
-            continue
-        sizes = tuple(f"s{number}_{dim}" if size < 0 else size for dim, size in enumerate(desc.shape))
-        inputs.append(Input(f"['{names[number]}']", sizes, desc.dtype))
-    parameters = [(name, "POSITIONAL_OR_KEYWORD", False) for name in names]
-    result = {"tuple": [{"tensor": ["output", place]} for place in range(len(graph.results))]}
-    is_foreign = any(each.number or any(isinstance(size, str) for size in each.sizes) for each in inputs)
-    return Form(parameters, inputs, result, is_foreign=is_foreign)
+def _fixed(each: Input) -> list[int]:
+    sizes = [size for size in each.sizes if isinstance(size, int)]
+    if len(sizes) != len(each.sizes):
+        raise BadGraph(f"the state {each.state!r} has no fixed sizes", got=str(list(each.sizes)))
+    return sizes
 
 
 def _on(result: Result, device: torch.device) -> Result:
@@ -404,48 +366,3 @@ def _become_input(graph: Graph, op: Op, index: int) -> None:
     op.slots = [Slot(Desc("x"), None)]
     op.outputs[0].desc = Desc("y", dtype=dtype)
     graph.feeds[op.name] = ArgumentFeed(index)
-
-
-def _names(each: Input) -> set[str]:
-    texts = [size for size in (*each.sizes, each.number) if isinstance(size, str) and size]
-    return {node.id for text in texts for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
-
-
-def _title(path: str) -> str:
-    return path[2:].replace("']", "", 1) if path.startswith("['") else path
-
-
-# Sizes are written as arithmetic on names.
-
-_OPERATORS: dict[type[ast.AST], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
-
-def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadGraph(f"{text[:80]!r} is no size") from error
-
-
-def _evaluate(text: str, values: Mapping[str, Any]) -> Any:
-    return _value(_parsed(text), text, values)
-
-
-def _value(node: ast.expr, text: str, values: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.Name(id=name) if name in values:
-            return values[name]
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_value(inner, text, values)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, text, values), _value(right, text, values))
-        case _:
-            raise BadGraph(f"{text[:80]!r} is no size that this call tells", near=", ".join(values))

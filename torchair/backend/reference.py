@@ -21,7 +21,7 @@ from torchair.passes.ge.prune import EFFECTS
 
 class Reference:
     """Runs the graph; where that fails and nothing has happened yet, `other`, a program of the same graph,
-    runs.
+    runs, if there is one.
     """
 
     kind = "reference"
@@ -31,7 +31,7 @@ class Reference:
         self,
         graph: Graph,
         device: torch.device,
-        other: Callable[[], Program],
+        other: Callable[[], Program] | None,
         detours: Detours,
     ) -> None:
         self._graph = graph
@@ -64,9 +64,11 @@ class Reference:
                 return interpret(self._graph, args, self._device, observe, before=before)
             except Exception as error:
                 # What is not ours may have acted already, or would act twice.
-                if is_of_user(error) or written or any(op.type == "TorchOp" for op in self._graph.ops):
+                is_last = self._other is None or written
+                if is_of_user(error) or is_last or any(op.type == "TorchOp" for op in self._graph.ops):
                     raise
                 # What the ops themselves refuse, they refuse here too, and that is what is told.
+                assert self._other is not None, "else it was raised"
                 outputs = self._other()(args)
                 why = f"{type(error).__name__}: {first_line(error)}"
                 text = f"the reference engine failed ({why}); ops run one by one"

@@ -12,8 +12,9 @@ from torch import fx
 from torchair.compare.blame import Culprit
 from torchair.compare.numbers import Errors
 from torchair.compare.stages import StageRow
+from torchair.core.files import PRIVATE_MODE
 from torchair.core.tables import as_text, table
-from torchair.debug.files import PRIVATE_MODE, write_text
+from torchair.debug.files import write_text
 
 WIDTH = 120
 

@@ -1,27 +1,19 @@
-"""Files and folders for debugging: never through a link, closed to strangers, within the limits of file
-systems, and whole or not there at all. What cannot be written is told, and ends nothing.
+"""Files and folders for debugging, written as `core/files.py` has it. What cannot be written is told, and
+ends nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from torchair.core.degraded import Degradations
-from torchair.core.errors import NotPossible, first_line, is_of_user
-
-FOLDER_MODE = 0o750
-FILE_MODE = 0o640
-PRIVATE_MODE = 0o600  # for code that somebody may run
-LONGEST_PATH = 4096
-LONGEST_NAME = 255
+from torchair.core.errors import first_line, is_of_user
+from torchair.core.files import FILE_MODE, FOLDER_MODE, checked, make_parents, whole_file
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -49,12 +41,10 @@ def now() -> str:
 
 def make_folder(root: Path, *below: str) -> Path:
     """`root/below…`, made where it is missing. `root` and what is below it must not be links."""
-    folder = _checked(root)
-    missing = [folder, *folder.absolute().parents] if not folder.exists() else []
-    for parent in reversed([parent for parent in missing if not parent.exists()]):
-        parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    folder = checked(root)
+    make_parents(folder)
     for name in below:
-        folder = _checked(folder / name)
+        folder = checked(folder / name)
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
     return folder
 
@@ -63,7 +53,7 @@ def next_folder(parent: Path, stem: str) -> Path:
     """`<stem>__<n>` with the first number that is free. Others may look for theirs at the same time."""
     number = 0
     while True:
-        folder = _checked(parent / f"{stem}__{number}")
+        folder = checked(parent / f"{stem}__{number}")
         try:
             folder.mkdir(mode=FOLDER_MODE)
         except FileExistsError:
@@ -74,22 +64,7 @@ def next_folder(parent: Path, stem: str) -> Path:
 
 def open_log(path: Path) -> int:
     """A descriptor to append lines with."""
-    return os.open(_checked(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_APPEND, FILE_MODE)
-
-
-@contextlib.contextmanager
-def whole_file(path: Path, mode: int = FILE_MODE) -> Iterator[IO[bytes]]:
-    """A file to write bytes into, which has its name only once all of them are written."""
-    _checked(path)
-    part = path.parent / f".{uuid.uuid4().hex}.part"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(part, flags, mode), "wb") as file:
-            yield file
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    return os.open(checked(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_APPEND, FILE_MODE)
 
 
 def write_text(path: Path, text: str, mode: int = FILE_MODE) -> None:
@@ -116,14 +91,3 @@ class Told:
         why = f"{type(error).__name__}: {first_line(error)}"
         self._degradations.add(f"{self._what} was not written: {why}")
         return True
-
-
-def _checked(path: Path) -> Path:
-    whole = path.absolute()
-    if len(os.fsencode(whole)) > LONGEST_PATH or len(os.fsencode(whole.name)) > LONGEST_NAME:
-        raise NotPossible(f"the path of a debug file is too long: {whole}", next="debug in another directory")
-    if whole.is_symlink():
-        raise NotPossible(
-            f"{whole} is a symbolic link: nothing is written through it", next="remove the link"
-        )
-    return path

@@ -1,7 +1,6 @@
 """Files of a graph: `.air`, weights beside it, and the digests of all of them.
 
-All files of one graph are written under other names first and get theirs at the end, so an interrupt leaves
-what was there before.
+All files of one graph appear together, so an interrupt leaves what was there before.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadPath
+from torchair.core.files import Together, make_parents, together
 from torchair.core.torch_private.fake import disable_modes
 from torchair.ge.attr import DataType, ListInt, Str, as_bytes
 from torchair.ge.attr import Tensor as TensorAttr
@@ -30,7 +29,6 @@ EXTERNAL_FROM = (2048 - 200) << 20
 """Bytes of graph and weights from which on weights are files of their own."""
 DIGESTS = ".sha256"
 CHUNK = 1 << 24
-FOLDER_MODE, FILE_MODE = 0o750, 0o640
 
 
 @dataclass
@@ -38,20 +36,15 @@ class Writing:
     """Files that appear together, in one folder."""
 
     folder: Path
-    parts: dict[Path, Path] = field(default_factory=dict)
+    files: Together
     digests: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def file(self, name: str) -> Iterator[_Hashed]:
         """A file of this name below the folder; its digest is taken on the way."""
         path = self.folder / name
-        if path.is_symlink():
-            raise BadPath(f"{path} is a symbolic link: nothing is written through it", next="remove the link")
-        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        part = path.parent / f".{uuid.uuid4().hex}.part"
-        self.parts[path] = part
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(part, flags, FILE_MODE), "wb") as file:
+        make_parents(path.parent)
+        with self.files.file(path) as file:
             hashed = _Hashed(file)
             yield hashed
         self.digests[name] = hashed.hash.hexdigest()
@@ -70,15 +63,8 @@ class _Hashed:
 @contextmanager
 def writing(folder: Path) -> Iterator[Writing]:
     """Several files of one folder: all of them, or none."""
-    made = Writing(folder)
-    try:
-        yield made
-        for path, part in made.parts.items():
-            os.replace(part, path)
-    except BaseException:
-        for part in made.parts.values():
-            part.unlink(missing_ok=True)
-        raise
+    with together() as files:
+        yield Writing(folder, files)
 
 
 def write_bytes(into: Writing, name: str, data: bytes) -> None:
@@ -162,11 +148,11 @@ def check_digests(path: Path) -> None:
     listed = path.with_name(path.name + DIGESTS)
     if not listed.is_file():
         return
-    for line in listed.read_text(encoding="utf-8").splitlines():
+    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines():
         digest, _, name = line.partition("  ")
-        file = path.parent / name
-        if not file.is_file() or _digest(file) != digest:
-            what = "is not what was written" if file.is_file() else "is missing"
+        file = within(path.parent, name)
+        if not os.path.isfile(file) or _digest(file) != digest:
+            what = "is not what was written" if os.path.isfile(file) else "is missing"
             raise BadGraph(f"{file} {what}", next=f"export again, or remove {listed} if that is meant")
 
 
@@ -178,15 +164,24 @@ def _digest(path: Path) -> str:
         return found.hexdigest()
 
 
+def within(folder: Path, name: str) -> Path:
+    """A file of this name below the folder: what a file says leads nowhere else."""
+    asked = Path(name)
+    if not name or asked.is_absolute() or ".." in asked.parts:
+        raise BadPath(f"a graph in {folder} names the file {name!r}, which is not below that folder")
+    return folder / asked
+
+
 def _load_file(op: Op, folder: Path) -> None:
     """Paths are as they were given to the export: from where it ran, or else beside the graph."""
     attrs = op.attributes()
     asked = Path(str(attrs["file_path"]))
     # Beside the graph first: the folder may have moved, and another export may stand where this one was.
-    places = [folder.joinpath(*asked.parts[-count:]) for count in range(1, min(len(asked.parts), 3) + 1)]
-    found = next((place for place in (*places, asked) if place.is_file()), None)
+    below = [part for part in asked.parts if part not in ("..", asked.anchor)]
+    places = [folder.joinpath(*below[-count:]) for count in range(1, min(len(below), 3) + 1)]
+    found = next((place for place in (*places, asked) if os.path.isfile(place)), None)
     if found is None:
-        raise BadPath(f"the weight {op.name} is in {asked}, and there is no such file")
+        raise BadPath(f"the weight {op.name} is in {str(asked)[:200]!r}, and there is no such file")
     op.type, op.attrs = "Const", {"value": TensorAttr(read_tensor(found, attrs["shape"], attrs["dtype"]))}
 
 
@@ -196,8 +191,9 @@ def read_tensor(path: Path, shape: Sequence[int], dtype: int) -> torch.Tensor:
     if kind is None or any(size < 0 for size in shape):
         raise BadGraph(f"{path} has no size or type that torch has", got=f"{list(shape)}, {dtype}")
     count = math.prod(shape)
-    if not path.is_file() or path.stat().st_size != count * kind.itemsize:
-        have = f"{path.stat().st_size} bytes" if path.is_file() else "no such file"
+    is_there = os.path.isfile(path)
+    if not is_there or path.stat().st_size != count * kind.itemsize:
+        have = f"{path.stat().st_size} bytes" if is_there else "no such file"
         raise BadGraph(f"{path} must have {count * kind.itemsize} bytes", got=have)
     with disable_modes():
         if not count:

@@ -372,10 +372,7 @@ def from_raw(data: bytes, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
     if dtype in STORED_AS_BYTES:
         return flat
     wanted = dtypes.to_torch(dtype)
-    if (
-        any(size < 0 for size in shape)
-        or int(np.prod(shape, dtype=np.int64)) * wanted.itemsize != flat.numel()
-    ):
+    if any(size < 0 for size in shape) or math.prod(shape) * wanted.itemsize != flat.numel():
         return flat
     return flat.view(wanted).reshape(shape)
 

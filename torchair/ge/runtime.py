@@ -16,6 +16,7 @@ import torch
 
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.torch_private.ops import find_overload
+from torchair.fxgraph.effects import makes_views
 from torchair.fxgraph.layout import Layout, Step
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Attr, Str
@@ -109,16 +110,16 @@ def _write_feed(feed: Feed) -> tuple[str, Sequence[int]]:
 
 def _read_feed(graph: Graph, kind: str, numbers: list[int]) -> Feed:
     match kind, numbers:
-        case "value", [index]:
+        case "value", [int(index)]:
             return ArgumentFeed(index)
-        case "pack", _:
-            return PackFeed(tuple(numbers))
-        case "random", [count]:
+        case "pack", [*indices] if all(isinstance(index, int) for index in indices):
+            return PackFeed(tuple(indices))
+        case "random", [int(count)] if 0 <= count <= len(graph.ops):
             return RandomFeed(count)
         case _:
             raise BadGraph(
                 f"an input of {graph.name} is fed by {kind!r} of {numbers}",
-                near="'value' and 'random' have one number, 'pack' has any",
+                near="'value' and 'random' (which is no more than ops) have one number, 'pack' has any",
             )
 
 
@@ -193,6 +194,12 @@ def _layout(layout: Layout) -> dict[str, Any]:
 def _as_layout(
     sizes: list[int], strides: list[int], dtype: str, device: str, steps: Sequence[Any] = (), **rest: Any
 ) -> Layout:
+    numbers = [*sizes, *strides, rest.get("offset", 0), rest.get("storage", 0)]
+    if len(sizes) != len(strides) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise BadGraph(
+            "a result has no layout that a tensor can have",
+            got=f"sizes {sizes}, strides {strides}, {rest}"[:200],
+        )
     made = tuple(_as_step(*step) for step in steps)
     where = torch.device(device)
     return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=made, **rest)
@@ -204,8 +211,8 @@ def _step(step: Step) -> list[Any]:
 
 def _as_step(target: str, args: list[Any], kwargs: dict[str, Any], place: int, item: int | None) -> Step:
     found = find_overload(target)
-    if found is None:
-        raise BadGraph(f"a result is viewed by {target!r}, which is no operator here")
+    if not makes_views(found):
+        raise BadGraph(f"a result is viewed by {target!r}, which makes no views here")
     named = {key: _value(value) for key, value in kwargs.items()}
     return Step(found, tuple(_value(value) for value in args), named, place, item)
 

@@ -1,0 +1,295 @@
+"""Graphs of other producers in the form that the engine runs. What it does not have is said for all ops at
+once; calls of sub-graphs are inlined, a choice among many is a chain of choices between two, and sub-graphs
+take all that their callers pass, in order.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from dataclasses import replace
+
+import torch
+
+from torchair.core import dtypes
+from torchair.core.errors import BadGraph, UnsupportedOp
+from torchair.engine.kernels.control import IF, WHILE
+from torchair.engine.registry import has_kernel, kernel_names
+from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw
+from torchair.ge.attr import Tensor as TensorAttr
+from torchair.ge.build import Const, add_op
+from torchair.ge.graph import (
+    INPUT_TYPES,
+    OUTPUT_TYPE,
+    Desc,
+    Graph,
+    Op,
+    Slot,
+    Tensor,
+    copy_graph,
+)
+from torchair.ge.order import sort_ops
+from torchair.ge.runtime import take_runtime_attrs
+
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+CASES = ("Case", "StatelessCase")
+# What the engine runs without a kernel.
+_SPECIAL = {*INPUT_TYPES, OUTPUT_TYPE, "Const", "Constant", "Shape", *IF, *WHILE, *CALLS, *CASES}
+PARENT = "_parent_node_index"
+"""Of an input or result of a sub-graph: the number of the caller's input or output that it is."""
+MANY_OPS = 1 << 18
+"""Sub-graphs that call each other twice are as many ops as two to the power of their number."""
+SHOWN = 3
+
+
+def adopt(graph: Graph) -> None:
+    """Bring a graph into our form, or say all that is lacking."""
+    _refuse_lacking(graph)
+    for part in (graph, *graph.subgraphs.values()):
+        for op in part.ops:
+            _refuse_odd(op)
+            op.type = "Const" if op.type == "Constant" else op.type
+    for part in _called_first(graph):
+        for op in [op for op in part.ops if op.subgraphs]:
+            _fit(graph, op)
+            while op.type in CASES:
+                op = _choose(graph, part, op)
+    _refuse_many(graph)
+    for part in _called_first(graph):
+        for op in [op for op in part.ops if op.type in CALLS]:
+            _inline(part, op, graph.subgraphs[op.subgraphs[0]])
+
+
+def _called_first(graph: Graph) -> list[Graph]:
+    """All graphs, each after those that its ops name. One that comes back to itself would never end."""
+    done: dict[str, Graph] = {}
+
+    def visit(part: Graph, path: tuple[str, ...]) -> None:
+        for op, name in [(caller, name) for caller in part.ops for name in caller.subgraphs]:
+            if name not in graph.subgraphs or name in path:
+                what = "itself" if name in path else "a sub-graph that is not there"
+                raise BadGraph(
+                    f"{op.name} ({op.type}) in {part.name} comes to {what}: {name!r}",
+                    near=", ".join(graph.subgraphs),
+                )
+            if name not in done:
+                visit(graph.subgraphs[name], (*path, name))
+                done[name] = graph.subgraphs[name]
+
+    visit(graph, ())
+    return [*done.values(), graph]
+
+
+# What is lacking
+
+
+def _refuse_lacking(graph: Graph) -> None:
+    """Every op without a meaning here: its type, where it is, and what is like it."""
+    lacking: dict[str, list[str]] = {}
+    for part in (graph, *graph.subgraphs.values()):
+        for op in part.ops:
+            if op.type not in _SPECIAL and not has_kernel(op.type):
+                lacking.setdefault(op.type, []).append(op.name)
+    if not lacking:
+        return
+    raise UnsupportedOp(
+        f"{graph.name} has {len(lacking)} kinds of ops that have no kernel here: {', '.join(lacking)}",
+        got="\n".join(f"{kind}: {_listed(names)}" for kind, names in lacking.items()),
+        near="\n".join(f"{kind}: {', '.join(_like(kind)) or 'nothing'}" for kind in lacking),
+        next="see docs/develop/kernel.md for how to add a kernel",
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _like(kind: str) -> list[str]:
+    return difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
+
+
+def _refuse_odd(op: Op) -> None:
+    """What reads as a value and is none: an attribute of a kind that its op does not have, a constant of
+    other bytes than its sizes need.
+    """
+    rows = op.prototype.attr_by_name if op.prototype is not None else {}
+    for name, attr in op.attrs.items():
+        if name in rows and isinstance(attr, Raw) and rows[name].type in BY_PROTOTYPE:
+            raise BadGraph(
+                f"{op.name}: attribute {name!r} is no {rows[name].type}",
+                got=repr(attr),
+                near=str(op.prototype),
+            )
+    if op.type in ("Const", "Constant"):
+        value = op.attrs.get("value")
+        if not isinstance(value, TensorAttr) or len(op.outputs) != 1:
+            raise BadGraph(f"the constant {op.name} has no value", got=repr(value)[:200])
+        is_stored = value.dtype in STORED_AS_BYTES and value.dtype != dtypes.UNDEFINED
+        if not is_stored and (value.dtype, value.shape) != (_of(value.value), tuple(value.value.shape)):
+            raise BadGraph(
+                f"the constant {op.name} has other bytes than its type and sizes need",
+                got=f"{value.value.nbytes} bytes",
+                near=f"{dtypes.BY_RUNTIME[value.dtype].name} {list(value.shape)}",
+            )
+
+
+def _of(tensor: torch.Tensor) -> int:
+    return dtypes.to_ge(tensor.dtype)
+
+
+# Sub-graphs
+
+
+def _fit(graph: Graph, op: Op) -> None:
+    """Let the sub-graphs of an op take what it passes, all of it and in its order, and return its outputs."""
+    offset = 1 if op.type in (*IF, *CASES) else 0
+    for name in op.subgraphs:
+        called = graph.subgraphs[name]
+        _fit_inputs(called, op, len(op.inputs) - offset, offset)
+        _fit_outputs(called, op)
+        take_runtime_attrs(called)
+
+
+def _fit_inputs(called: Graph, op: Op, count: int, offset: int) -> None:
+    places: dict[int, Op] = {}
+    for data in called.inputs:
+        place = _number(data.attrs, PARENT, _number(data.attrs, "index", 0) + offset) - offset
+        if not 0 <= place < count or place in places:
+            raise BadGraph(
+                f"{data.name} of {called.name} is input {place + offset} of {op.name}",
+                got=f"{op.type} with {count + offset} inputs",
+            )
+        places[place] = data
+    for place in range(count):
+        if place not in places:
+            places[place] = _unread(called)
+        places[place].attrs["index"] = Int(place)
+
+
+def _unread(called: Graph) -> Op:
+    """An input that this sub-graph does not read."""
+    op = Op(called.new_name("unread"), "Data")
+    op.slots, op.outputs = [Slot(Desc("x"), None)], [Tensor(op, 0, "y")]
+    called.add(op)
+    called.ops.insert(0, called.ops.pop())
+    return op
+
+
+def _fit_outputs(called: Graph, op: Op) -> None:
+    output = called.output
+    slots = output.slots if output is not None else []
+    order = [_number(slot.desc.attrs, PARENT, place) for place, slot in enumerate(slots)]
+    wanted = 1 if op.type in WHILE and called.name == op.subgraphs[0] else len(op.outputs)
+    if sorted(order) != list(range(wanted)):
+        raise BadGraph(
+            f"{called.name} does not return the {wanted} outputs of {op.name}", got=f"outputs {order}"
+        )
+    if output is not None:
+        output.slots = [slot for _, slot in sorted(zip(order, slots, strict=True), key=lambda pair: pair[0])]
+
+
+def _number(attrs: dict[str, Attr], name: str, default: int) -> int:
+    found = attrs.get(name)
+    return int(found.value) if isinstance(found, Int) else default
+
+
+# A choice among many
+
+
+def _choose(graph: Graph, part: Graph, case: Op) -> Op:
+    """Case -> If; returns the op that chooses among the branches that are left. A number that no branch has
+    means the last one, as the op is defined.
+    """
+    number, *given = case.inputs
+    first, *others = case.subgraphs
+    if not others:
+        case.type, case.slots = CALLS[0], _slots("args", given)
+        return case
+    rest = None
+    with part:
+        kind = dtypes.BY_NAME["INT32"].runtime
+        is_first = add_op("Equal", {"x1": number, "x2": Const(0, kind)}, {}, [("y", None)])
+        if len(others) > 1:
+            given = [add_op("Sub", {"x1": number, "x2": Const(1, kind)}, {}, [("y", None)]), *given]
+    if len(others) > 1:
+        first = _with_number(graph, first)
+        others, rest = _among(graph, case, others, len(given))
+    case.type, case.subgraphs = IF[0], [first, others[0]]
+    case.slots = [Slot(Desc("cond"), is_first), *_slots("input", given)]
+    sort_ops(part)
+    return case if rest is None else _choose(graph, graph.subgraphs[others[0]], rest)
+
+
+def _slots(name: str, tensors: list[Tensor]) -> list[Slot]:
+    return [Slot(Desc(f"{name}{place}"), tensor) for place, tensor in enumerate(tensors)]
+
+
+def _new_name(graph: Graph, stem: str) -> str:
+    return next(name for n in itertools.count() if (name := f"{stem}_{n}") not in graph.subgraphs)
+
+
+def _with_number(graph: Graph, name: str) -> str:
+    """The same branch, where the number of the branch is passed too."""
+    made = copy_graph(graph.subgraphs[name])
+    made.name = _new_name(graph, name)
+    for data in made.inputs:
+        data.attrs["index"] = Int(data.attrs["index"].value + 1)
+    _unread(made).attrs["index"] = Int(0)
+    take_runtime_attrs(made)
+    graph.subgraphs[made.name] = made
+    return made.name
+
+
+def _among(graph: Graph, case: Op, branches: list[str], count: int) -> tuple[list[str], Op]:
+    """A new branch that chooses among these; its inputs are the number of the branch, then theirs."""
+    made = graph.subgraph(_new_name(graph, case.name))
+    with made:
+        given = [add_op("Data", {"x": None}, {"index": Int(place)}, [("y", None)]) for place in range(count)]
+        inputs = {"branch_index": given[0], "input": given[1:]}
+        outputs = [("output", len(case.outputs))]
+        results = add_op("Case", inputs, {}, outputs, subgraphs=branches)
+        add_op(OUTPUT_TYPE, {"input": results}, {}, [])
+    take_runtime_attrs(made)
+    return [made.name], results[0].op
+
+
+# Calls
+
+
+def _refuse_many(graph: Graph) -> None:
+    """Counted before they are made."""
+    counts: dict[str, int] = {}
+    for part in _called_first(graph):
+        calls = [counts[op.subgraphs[0]] for op in part.ops if op.type in CALLS]
+        counts[part.name] = len(part.ops) + sum(calls)
+        if calls and counts[part.name] > MANY_OPS:
+            raise BadGraph(f"{part.name} has more than {MANY_OPS} ops where its calls are inlined")
+
+
+def _inline(part: Graph, call: Op, called: Graph) -> None:
+    """Put the ops of a sub-graph where it is called."""
+    copied = copy_graph(called)
+    given = dict(zip((data.outputs[0] for data in copied.inputs), call.inputs, strict=True))
+    ends = copied.output
+    inner = [op for op in copied.ops if op.type not in (*INPUT_TYPES, OUTPUT_TYPE)]
+    for op in inner:
+        op.name = f"{call.name}/{op.name}"
+        op.slots = [Slot(slot.desc, slot.tensor and given.get(slot.tensor, slot.tensor)) for slot in op.slots]
+        op.after = [before for before in op.after if before in inner] + call.after
+    returned = [given.get(tensor, tensor) for tensor in copied.returned]
+    last = [tensor.op for tensor in returned] + (ends.after if ends is not None else [])
+    for old, new in zip(call.outputs, returned, strict=True):
+        part.replace(old, new)
+        part.results = [
+            replace(result, tensor=new) if getattr(result, "tensor", None) is old else result
+            for result in part.results
+        ]
+    for op in part.ops:
+        if call in op.after:
+            op.after = [before for before in op.after if before is not call] + last
+    at = part.ops.index(call)
+    part.ops[at : at + 1] = inner
+    if len({op.name for op in part.ops}) != len(part.ops):
+        raise BadGraph(f"{part.name} has ops with the names of those in {call.name}")
+    part.by_name = {op.name: op for op in part.ops}

@@ -1,0 +1,142 @@
+"""What flows on the edges of a graph from a file: inferred from its arguments, sub-graphs included, and held
+to the memory of the machine before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchair.core.errors import AirError, BadGraph, first_line
+from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.engine.infer import inference
+from torchair.engine.kernels.control import WHILE
+from torchair.fxgraph.layout import layout_of
+from torchair.fxgraph.symbols import hint
+from torchair.ge.graph import (
+    ArgumentFeed,
+    Graph,
+    Op,
+    PackFeed,
+    RandomFeed,
+    TensorResult,
+    describe,
+)
+from torchair.ge.host import Host, host_dtype
+from torchair.ge.random_state import FROM_GENERATOR
+
+# Their results have as many digits as their second number says.
+_LONG = ("Pow", "LeftShift")
+MOST_BITS = 64
+
+
+class Refused(BadGraph):
+    """A graph asks for what no way of running it can give."""
+
+
+def fill_metas(graph: Graph, args: Sequence[Any], mode: FakeTensorMode, device: torch.device) -> None:
+    """Infer all metas of a graph that is called with these fake arguments."""
+    for op in graph.inputs:
+        match graph.feeds[op.name]:
+            case ArgumentFeed(index) if isinstance(args[index], torch.Tensor):
+                op.outputs[0].meta = args[index]
+            case ArgumentFeed(index):
+                op.outputs[0].meta = Host(args[index], host_dtype(args[index]))
+            case PackFeed(indices):
+                op.outputs[0].meta = Host(tuple(args[index] for index in indices), torch.int64)
+            case RandomFeed(count):
+                op.outputs[0].meta = Host((FROM_GENERATOR,) * count)
+    filling = _Filling(graph.subgraphs, mode, device)
+    filling.fill(graph)
+    for result in graph.results:
+        layout = result.layout if isinstance(result, TensorResult) else None
+        if layout is not None and not layout.is_example:
+            pairs = zip(layout.sizes, layout.strides, strict=True)
+            reach = layout.offset + sum((hint(size) - 1) * hint(step) for size, step in pairs) + 1
+            filling.check_bytes(f"{graph.name} returns", reach * layout.dtype.itemsize, str(layout.sizes))
+
+
+class _Filling:
+    def __init__(self, parts: Mapping[str, Graph], mode: FakeTensorMode, device: torch.device) -> None:
+        self._parts, self._mode, self._device = parts, mode, device
+        self._infer: Callable[[Op], None] = inference(mode, device)
+        self._limit = memory_of_machine(device)
+
+    def fill(self, graph: Graph) -> None:
+        for op in graph.ops:
+            try:
+                _check_numbers(op)
+                if op.subgraphs:
+                    self._control(op)
+                else:
+                    self._infer(op)
+            except AirError as error:
+                raise Refused(f"{op.name} ({op.type}): {error.what}", **error.details) from error
+            except Exception as error:
+                inputs = [f"{slot.name} {describe(slot.tensor.meta)}" for slot in op.slots if slot.tensor]
+                what = f"the kernel of {op.type} failed on {op.name}: {first_line(error)}"
+                raise Refused(what, got=", ".join(inputs)) from error
+            self._check_size(op)
+
+    def _check_size(self, op: Op) -> None:
+        for output in op.outputs:
+            meta = output.meta
+            if isinstance(meta, torch.Tensor):
+                size = math.prod(hint(size) for size in meta.shape) * meta.dtype.itemsize
+                self.check_bytes(f"{op.name} ({op.type}) makes", size, describe(meta))
+
+    def check_bytes(self, who: str, size: int, shown: str) -> None:
+        """The one bound on what a file can ask for: no tensor is larger than the memory there is."""
+        if size > self._limit:
+            near = f"{self._device} has {self._limit} bytes"
+            raise Refused(f"{who} a tensor of {size} bytes", got=shown, near=near)
+
+    def _control(self, op: Op) -> None:
+        """A sub-graph takes data: a number that a loop changes is not the one it began with."""
+        parts = [self._parts[name] for name in op.subgraphs]
+        returned: list[list[torch.Tensor]] = []
+        for part in parts:
+            given = op.inputs[len(op.inputs) - len(part.inputs) :]
+            for data, tensor in zip(part.inputs, given, strict=True):
+                data.outputs[0].meta = self._new(tensor.meta)
+            self.fill(part)
+            returned.append([self._new(tensor.meta) for tensor in part.returned])
+            part.results = [
+                replace(result, layout=layout_of(made, place)) if isinstance(result, TensorResult) else result
+                for place, (result, made) in enumerate(zip(part.results, returned[-1], strict=True))
+            ]
+        if op.type in WHILE:
+            returned[0] = [self._new(tensor.meta) for tensor in op.inputs]
+        one, other = ([(made.dtype, tuple(made.shape)) for made in values] for values in returned)
+        if one != other:
+            raise BadGraph(f"the sub-graphs of {op.name} return different things", got=f"{one}, {other}")
+        for output, made in zip(op.outputs, returned[1], strict=True):
+            output.meta = made
+
+    def _new(self, meta: torch.Tensor | Host | None) -> torch.Tensor:
+        assert meta is not None, "what is read has been inferred"
+        with self._mode:
+            return torch.empty(meta.shape, dtype=meta.dtype, device=self._device)
+
+
+def _check_numbers(op: Op) -> None:
+    """Python's numbers have no bound, and sizes are computed with them."""
+    metas = [tensor.meta for tensor in op.inputs]
+    numbers = [meta.items for meta in metas if isinstance(meta, Host) and not meta.dtype.is_floating_point]
+    if op.type not in _LONG or len(numbers) != 2:
+        return
+    bases, powers = ([abs(n) for n in items if isinstance(n, int)] for items in numbers)
+    if max(bases, default=0) > (1 if op.type == "Pow" else 0) and max(powers, default=0) > MOST_BITS:
+        raise BadGraph("its result is no number of 64 bits", got=f"{numbers[0]}, {numbers[1]}"[:200])
+
+
+def memory_of_machine(device: torch.device) -> int:
+    """Bytes that tensors on a device can take, all together."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
