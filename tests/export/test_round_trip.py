@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchair
+from tests.export import wire
 from tests.models.zoo import ROWS, Row, leaves
 from tests.process import python
 from tests.slow import slow
@@ -39,6 +40,7 @@ def exported(model: nn.Module, folder: Path, *args: Any, dynamic: bool = False, 
     torchair.dynamo_export(
         *args, model=model, export_path=str(folder), export_name="net", dynamic=dynamic, **kwargs
     )
+    wire.read(folder / "net.air")  # others read every file
     return torchair.load_air(folder / "net.air")
 
 

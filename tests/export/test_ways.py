@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
+from tests.export import wire
 from tests.export.test_round_trip import Cache, exported
 from torchair.backend import compile as compiling
 from torchair.backend import loaded as loading
@@ -133,3 +135,35 @@ def test_a_kernel_that_cannot_be_lowered(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(loading, "lower", lower)
     loaded = check_told(net(), tmp_path, "Gelu failed on gelu: not traced; its IR is interpreted, op by op")
     assert runner_of(loaded).program.kind == "reference"
+
+
+class Related(nn.Module):
+    """Only sizes whose product is 12 will do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten() + self.bias
+
+
+def test_sizes_that_belong_together(tmp_path: Path) -> None:
+    """The file says with which sizes it was traced; without that, it is compiled for each, and says so."""
+    model = Related()
+    exported(model, tmp_path, torch.randn(3, 4), dynamic=True)
+    loaded = torchair.load_air(tmp_path / "net.air", config=with_codegen())
+    shapes = [torch.randn(3, 4), torch.randn(2, 6), torch.randn(4, 3)]
+    with torch.no_grad():
+        for x in shapes:
+            torch.testing.assert_close(loaded(x), model(x))
+        assert list(loaded.compiled) == [None]
+        whole = wire.read(tmp_path / "net.air")
+        call = whole.graph[0].attr["_torchair_call"]
+        call.s = json.dumps({**json.loads(call.s), "examples": {}}).encode()
+        (tmp_path / "other.air").write_bytes(whole.SerializeToString())
+        loaded = torchair.load_air(tmp_path / "other.air", config=with_codegen())
+        with pytest.warns(torchair.DegradedWarning, match="is compiled for each size"):
+            torch.testing.assert_close(loaded(shapes[0]), model(shapes[0]))
+        torch.testing.assert_close(loaded(shapes[1]), model(shapes[1]))
+        assert len(loaded.compiled) == 2

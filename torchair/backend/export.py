@@ -21,7 +21,7 @@ from torchair.core.errors import BadOption, NotInThisMode, NotPossible
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import module_title
 from torchair.debug.files import rank_and_size
-from torchair.fxgraph.symbols import is_symbol
+from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge import air
 from torchair.ge.attr import Int, Str
 from torchair.ge.graph import (
@@ -298,6 +298,7 @@ def _call(
         "places": list(leaves),
         "constants": constants,
         "symbols": _ranges(traced),
+        "examples": _examples(traced),
         "result": form_of(traced.result, place_of),
     }
 
@@ -339,6 +340,13 @@ def _ranges(traced: Traced) -> dict[str, list[int | None]]:
                 if bounds is not None:
                     found[str(symbol)] = [_finite(bounds.lower), _finite(bounds.upper)]
     return found
+
+
+def _examples(traced: Traced) -> dict[str, int]:
+    """The value that each symbol had when the model was traced: what tracing took for granted holds there."""
+    sizes = [size for fake in traced.stage.inputs for size in (fake, *getattr(fake, "shape", ()))]
+    symbols = [size for size in sizes if is_symbol(size) and size.node.expr.is_Symbol]
+    return {str(size.node.expr): int(hint(size)) for size in symbols}
 
 
 def _finite(bound: Any) -> int | None:

@@ -59,8 +59,9 @@ class Form:
     places: list[str] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     symbols: dict[str, list[int | None]] = field(default_factory=dict)
+    examples: dict[str, int] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
-    is_foreign: bool = False
+    is_for_each_size: bool = False
 
     def __post_init__(self) -> None:
         self.signature = signature_of(self.parameters)
@@ -119,8 +120,8 @@ def _obvious(graph: Graph) -> Form:
         inputs.append(Input(f"['{names[number]}']", sizes, desc.dtype))
     parameters = [(name, "POSITIONAL_OR_KEYWORD", False) for name in names]
     result = {"tuple": [{"tensor": ["output", place]} for place in range(len(graph.results))]}
-    is_foreign = any(each.number or any(isinstance(size, str) for size in each.sizes) for each in inputs)
-    return Form(parameters, inputs, result, is_foreign=is_foreign)
+    is_open = any(each.number or any(isinstance(size, str) for size in each.sizes) for each in inputs)
+    return Form(parameters, inputs, result, is_for_each_size=is_open)
 
 
 def _logical(desc: Desc) -> tuple[int, ...] | None:
@@ -198,6 +199,7 @@ _FIELDS: dict[str, tuple[bool, Check]] = {
     "places": (False, _list_of(_is_text)),
     "constants": (False, _dict_of(_is_plain)),
     "symbols": (False, _dict_of(_is_range)),
+    "examples": (False, _dict_of(_is_number)),
     "weights": (False, _list_of(_is_text)),
 }
 

@@ -203,8 +203,11 @@ class LoadedModel:
                 raise BadCall(f"the graph is for sizes {name} from {least} to {most}", got=str(found[name]))
         return found
 
-    def _least(self, name: str) -> int:
-        return self.form.symbols.get(name, [None, None])[0] or 0
+    def _example(self, name: str, otherwise: int) -> int:
+        """A size to trace with, of two at least."""
+        least = self.form.symbols.get(name, [None, None])[0] or 0
+        given = self.form.examples.get(name, 0)
+        return given if given >= max(least, 2) else max(otherwise, least)
 
     def _runner(self, sizes: Mapping[str, int]) -> Runner:
         key = tuple(sizes[name] for name in self.form.names)
@@ -212,10 +215,24 @@ class LoadedModel:
             if len(self._runners) >= MANY_SIZES:
                 self.compiled.pop(oldest := next(iter(self._runners)), None)
                 del self._runners[oldest]
-            general = None if self.form.is_foreign else self._get(None, {})
+            general = self._general()
             found = general if general is not None and general.serves(sizes) else self._get(key, sizes)
             self._runners[key] = found.runner
         return self._runners[key]
+
+    def _general(self) -> _Compiled | None:
+        """For all sizes, unless the graph holds only for some."""
+        if self.form.is_for_each_size:
+            return None
+        try:
+            return self._get(None, {})
+        except Refused as error:
+            if not self.form.names:
+                raise
+            self.form.is_for_each_size = True
+            what = f"{self._graph.name} is compiled for each size, not once for all: {first_line(error)}"
+            self.degradations.add(what)
+            return None
 
     def _get(self, key: tuple[int, ...] | None, sizes: Mapping[str, int]) -> _Compiled:
         if key not in self.compiled:
@@ -229,7 +246,7 @@ class LoadedModel:
         known: dict[str, Any] = dict(sizes)
         if not sizes:
             known = {
-                name: new_size(env, name, max(SOME_SIZE + 2 * place, self._least(name)))
+                name: new_size(env, name, self._example(name, SOME_SIZE + 2 * place))
                 for place, name in enumerate(self.form.names)
             }
         with mode:
