@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchair import ge
+from torchair.convert.aten.matmul import matrix_product
 from torchair.convert.operands import (
     INT32,
     INT64,
@@ -59,11 +60,6 @@ def transposed(x: Tensor) -> Tensor:
 def adjoint(x: Tensor) -> Tensor:
     """Transposed and conjugated."""
     return ge.Conj(transposed(x)) if torch_dtype(x).is_complex else transposed(x)
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b over the last two dims."""
-    return (ge.MatMul if a.rank == b.rank == 2 else ge.BatchMatMul)(a, b)
 
 
 def real(x: Tensor) -> Tensor:
@@ -148,7 +144,7 @@ def cholesky_inverse(self, upper=False):
     """The inverse of A, where self is a Cholesky factor of A."""
     lower = adjoint(self) if upper else self
     inverse = ge.MatrixTriangularSolve(lower, identity_like(lower), lower=True)
-    return product(adjoint(inverse), inverse)
+    return matrix_product(adjoint(inverse), inverse)
 
 
 def identity_like(x: Tensor) -> Tensor:
@@ -296,7 +292,7 @@ def reflectors(packed: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     if not same_size(sizes(packed)[-1], sizes(tau)[-1]):
         packed = ge.StridedSliceV2(packed, [0], pack([count]), [packed.rank - 1], [1])
     v = unit_lower(packed)
-    overlap = ge.Triu(product(adjoint(v), v), diagonal=1)
+    overlap = ge.Triu(matrix_product(adjoint(v), v), diagonal=1)
     row = ge.Unsqueeze(tau, axes=[-1])
     scaled = ge.Mul(row, overlap)
     weights = ge.MatrixSetDiag(ge.ZerosLike(scaled), tau)
@@ -310,7 +306,7 @@ def linalg_householder_product(input, tau):
     if same_size(sizes(tau)[-1], 0):
         return unit
     v, t = reflectors(input, tau)
-    return ge.Sub(unit, product(product(v, t), product(adjoint(v), unit)))
+    return ge.Sub(unit, matrix_product(matrix_product(v, t), matrix_product(adjoint(v), unit)))
 
 
 @converter(aten.ormqr.default)
@@ -322,7 +318,7 @@ def ormqr(self, input2, input3, left=True, transpose=False):
     # C Q is the adjoint of Q^H C^H.
     c = input3 if left else adjoint(input3)
     middle = adjoint(t) if transpose == left else t
-    result = ge.Sub(c, product(product(v, middle), product(adjoint(v), c)))
+    result = ge.Sub(c, matrix_product(matrix_product(v, middle), matrix_product(adjoint(v), c)))
     return result if left else adjoint(result)
 
 
@@ -370,7 +366,7 @@ def linalg_pinv(self, *, atol=None, rtol=None, hermitian=False):
         ge.Greater(size, tolerance(self, largest, atol, rtol)), ge.Reciprocal(sigma), like(0, sigma)
     )
     scaled = ge.Mul(v, cast(ge.Unsqueeze(inverse, axes=[-2]), v.dtype))
-    return product(scaled, adjoint(u))
+    return matrix_product(scaled, adjoint(u))
 
 
 def tolerance(x: Tensor, largest: Tensor, atol: Tensor | None, rtol: Tensor | None) -> Tensor:

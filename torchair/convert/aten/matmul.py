@@ -8,19 +8,25 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import product
-from torchair.convert.operands import INT64, cast, like, pack, promote, size_of
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.operands import INT64, cast, like, pack, promote, size_of, torch_dtype
+from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten
 
-map_one_to_one(
-    {
-        aten.mm.default: ge.MatMul,
-        aten.bmm.default: ge.BatchMatMul,
-    }
-)
+
+
+@converter(aten.mm.default, aten.bmm.default)
+def matrix_product(self, mat2):
+    """The product over the last two dims. The ops take no complex numbers: those are products of parts."""
+    make = ge.MatMul if self.rank == mat2.rank == 2 else ge.BatchMatMul
+    if not torch_dtype(self).is_complex:
+        return make(self, mat2)
+    kind = dtypes.to_ge(torch_dtype(self).to_real())
+    (a, b), (c, d) = ((ge.Real(x, Tout=kind), ge.Imag(x, Tout=kind)) for x in (self, mat2))
+    real, imaginary = ge.Sub(make(a, c), make(b, d)), ge.Add(make(a, d), make(b, c))
+    return ge.Complex(real, imaginary, Tout=self.dtype)
 
 
 def scaled(x, factor):
@@ -29,7 +35,7 @@ def scaled(x, factor):
         return ge.Mul(x, cast(factor, x.dtype))
     if factor == 1:
         return x
-    if dtypes.to_torch(x.dtype).is_floating_point:
+    if torch_dtype(x) in (torch.float32, torch.float16, torch.bfloat16):
         return ge.Muls(x, value=float(factor))
     return ge.Mul(x, like(factor, x))
 
@@ -47,21 +53,22 @@ def addmm(self, mat1, mat2, *, beta=1, alpha=1):
         and not isinstance(alpha, Tensor)
         and not isinstance(beta, Tensor)
         and alpha == beta == 1
+        and not torch_dtype(mat1).is_complex
     ):
         return ge.MatMulV2(mat1, mat2, self)
-    return plus(scaled(ge.MatMulV2(mat1, mat2), alpha), self, beta)
+    return plus(scaled(matrix_product(mat1, mat2), alpha), self, beta)
 
 
 @converter(aten.baddbmm.default)
 def baddbmm(self, batch1, batch2, *, beta=1, alpha=1):
     """beta * self + alpha * (batch1 @ batch2), matrix by matrix."""
-    return plus(scaled(ge.BatchMatMul(batch1, batch2), alpha), self, beta)
+    return plus(scaled(matrix_product(batch1, batch2), alpha), self, beta)
 
 
 @converter(aten.addbmm.default)
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
     """beta * self + alpha * the sum of the products of all matrix pairs."""
-    product = ge.ReduceSum(ge.BatchMatMul(batch1, batch2), [0])
+    product = ge.ReduceSum(matrix_product(batch1, batch2), [0])
     return plus(scaled(product, alpha), self, beta)
 
 
@@ -71,7 +78,7 @@ def matmul(self, other, *, meta_outputs):
     if min(self.rank, other.rank) < 2:
         raise NotImplementedError("an operand is a vector")
     self, other = promote(self, other, to=meta_outputs.dtype)
-    return (ge.MatMul if self.rank == other.rank == 2 else ge.BatchMatMul)(self, other)
+    return matrix_product(self, other)
 
 
 @converter(aten.linear.default)
@@ -79,6 +86,8 @@ def linear(input, weight, bias=None):
     """input @ weight.T + bias over the last dim."""
     if input.rank < 2 or weight.rank != 2:
         raise NotImplementedError("an operand is a vector")
+    if torch_dtype(input).is_complex:
+        raise NotImplementedError("complex products are products of parts")
     if input.rank == 2:
         return ge.MatMulV2(input, weight, bias, transpose_x2=True)
     return ge.BatchMatMulV2(input, weight, bias, adj_x2=True)
@@ -122,11 +131,11 @@ def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, meta_outputs
 
 def along_dim(matrix, x, dim):
     """Every line of `x` along one dim multiplied by a matrix."""
-    if dim == x.rank - 1:
+    if dim == x.rank - 1 and not torch_dtype(x).is_complex:
         return ge.BatchMatMul(x, matrix, adj_x2=True)
     have = [size_of(x, place) for place in range(x.rank)]
     behind = functools.reduce(product, have[dim + 1 :], 1)
-    made = ge.BatchMatMul(matrix, ge.Reshape(x, pack([-1, have[dim], behind])))
+    made = matrix_product(matrix, ge.Reshape(x, pack([-1, have[dim], behind])))
     return ge.Reshape(made, pack([*have[:dim], size_of(matrix, 0), *have[dim + 1 :]]))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchair import ge
+from torchair.convert.aten.matmul import scaled
 from torchair.convert.operands import BOOL, FLOAT, INT64, cast, pack, promote, shape_of
 from torchair.convert.registry import converter
 from torchair.ge.graph import Tensor
@@ -259,7 +260,7 @@ def native_dropout(input, p, train=None, *, meta_outputs):
         mask = _placed(mask, mask_spec)
         return ge.DropOutDoMask(input, mask, cast(keep, FLOAT)), mask
     kept = _placed(_bernoulli(shape_of(input), cast(keep, FLOAT), spec.device, BOOL), spec)
-    return ge.Muls(ge.Mul(input, cast(kept, input.dtype)), value=1.0 / keep), kept
+    return scaled(ge.Mul(input, cast(kept, input.dtype)), 1.0 / keep), kept
 
 
 @converter(aten.native_dropout_backward.default)
@@ -267,7 +268,7 @@ def native_dropout_backward(grad_output, mask, scale):
     """The gradient of what was kept, scaled."""
     if mask.dtype == ge.DataType.DT_UINT8:
         return ge.DropOutDoMask(grad_output, mask, cast(1.0 / scale, FLOAT))
-    return ge.Muls(ge.Mul(grad_output, cast(mask, grad_output.dtype)), value=float(scale))
+    return scaled(ge.Mul(grad_output, cast(mask, grad_output.dtype)), float(scale))
 
 
 def _wide(spec: Any) -> int:
@@ -284,7 +285,7 @@ def _unit(self: Tensor, spec: Any) -> Tensor:
 def exponential(self, lambd=1.0, *, generator=None, meta_outputs):
     """-log(1 - u) / lambd."""
     unit = _unit(self, meta_outputs)
-    return cast(ge.Muls(ge.Log1p(ge.Neg(unit)), value=-1.0 / lambd), meta_outputs.dtype)
+    return cast(scaled(ge.Log1p(ge.Neg(unit)), -1.0 / lambd), meta_outputs.dtype)
 
 
 @converter(aten.geometric.default, only=default_generator)
@@ -303,7 +304,7 @@ def geometric(self, p, *, generator=None, meta_outputs):
 def cauchy(self, median=0.0, sigma=1.0, *, generator=None, meta_outputs):
     """median + sigma · tan(π (u - ½))."""
     unit = _unit(self, meta_outputs)
-    angle = ge.Muls(ge.Sub(unit, cast(0.5, unit.dtype)), value=math.pi)
+    angle = scaled(ge.Sub(unit, cast(0.5, unit.dtype)), math.pi)
     return cast(_affine(ge.Tan(angle), sigma, median, unit.dtype), meta_outputs.dtype)
 
 
@@ -322,7 +323,7 @@ def rrelu_with_noise_functional(
     spec = meta_outputs[0]
     negative = ge.LessEqual(self, cast(0, self.dtype))
     if not training:
-        slope = ge.Muls(self, value=(lower + upper) / 2)
+        slope = scaled(self, (lower + upper) / 2)
         return ge.SelectV2(negative, slope, self), noise
     drawn = _affine(rand(shape_of(self), meta_outputs=spec), upper - lower, lower, spec.dtype)
     scales = ge.SelectV2(negative, drawn, cast(1.0, self.dtype))
