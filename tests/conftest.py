@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice
+from tests.slow import leave_one_form
 from torchair.capture import promised
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
@@ -40,10 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Names of tests are the same in every process. Without a GPU, tests marked `cuda` are skipped and say
     why.
     """
+    leave_one_form(items)
     named_by_address = [item.nodeid for item in items if re.search(r"0x[0-9a-f]{6,}", item.nodeid)]
     if named_by_address:
         raise pytest.UsageError(

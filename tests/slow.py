@@ -1,7 +1,8 @@
-"""Cases of a table of parameters that only `make test-full` runs."""
+"""Cases that only `make test-full` runs: those that say so, and one of two forms of what comes in both."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,3 +15,16 @@ def slow(*values: Any) -> Any:
 
 STATIC_FIRST = pytest.mark.parametrize("dynamic", [False, slow(True)], ids=["static", "dynamic"])
 """With symbols, each of these cases is slow; others try symbols in the quick run."""
+
+
+def leave_one_form(items: Sequence[pytest.Item]) -> None:
+    """Of a case with known sizes and with symbols (`dynamic`), the quick run takes one form, in turn."""
+    forms: dict[tuple[str, tuple[Any, ...]], dict[bool, pytest.Item]] = {}
+    for item in items:
+        call = getattr(item, "callspec", None)
+        dynamic = call.params.get("dynamic") if call is not None else None
+        if isinstance(dynamic, bool) and item.get_closest_marker("full") is None:
+            others = tuple((name, id(value)) for name, value in call.params.items() if name != "dynamic")
+            forms.setdefault((item.nodeid.partition("[")[0], others), {})[dynamic] = item
+    for number, pair in enumerate(pair for pair in forms.values() if len(pair) == 2):
+        pair[number % 2 == 0].add_marker(pytest.mark.full)

@@ -37,11 +37,13 @@ def why_not(query, key, value, dropout_p, scale):
     return None
 
 
-def has_op(query, key):
-    """GE's attention ops have the number of heads and the scale as attributes, and no doubles."""
+def has_op(query, key, wants_lse=False):
+    """GE's attention ops have the number of heads and the scale as attributes, and no doubles; those that
+    return a log-sum-exp take halves only.
+    """
     numbers = [size for x in (query, key) for size in (sizes(x)[1], sizes(x)[3])]
-    known_dtype = dtypes.to_torch(query.dtype) in (*_HALVES, torch.float32)
-    return known_dtype and not any(is_symbol(size) for size in numbers)
+    taken = _HALVES if wants_lse else (*_HALVES, torch.float32)
+    return dtypes.to_torch(query.dtype) in taken and not any(is_symbol(size) for size in numbers)
 
 
 def scores(query, key, attn_mask, is_causal, scale):
@@ -145,11 +147,11 @@ def spread(mask, wanted):
 
 
 def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_lse):
-    """(result, log-sum-exp or None). GE takes float32 in PromptFlashAttention only."""
+    """(result, log-sum-exp or None)."""
     reason = why_not(query, key, value, dropout_p, scale)
     if reason is not None:
         raise NotImplementedError(reason)
-    if not has_op(query, key):
+    if not has_op(query, key, wants_lse):
         return written_out(query, key, value, attn_mask, is_causal, scale)
     scale = sizes(query)[3] ** -0.5 if scale is None else scale
     pse, mask, mode = masks(query, key, attn_mask, is_causal)
@@ -159,7 +161,7 @@ def attention(query, key, value, attn_mask, dropout_p, is_causal, scale, wants_l
         "input_layout": "BNSD",
         "sparse_mode": mode,
     }
-    if dtypes.to_torch(query.dtype) not in _HALVES and not wants_lse:
+    if dtypes.to_torch(query.dtype) not in _HALVES:
         return ge.PromptFlashAttention(
             query, key, value, pse, mask, **attrs, scale_value=scale, inner_precise=2
         ), None
