@@ -18,7 +18,8 @@ def why_around(report: Report, calls: int) -> str:
         return f"detours: {report.detours}"
     if calls and not report.is_of_ir:
         return "nothing was converted"
-    return f"carried through as they are: {report.fallbacks}" if report.fallbacks else ""
+    lost = [reason for reason in report.fallbacks if not reason.is_of_type]
+    return f"carried through as they are: {lost}" if lost else ""
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def test_python_text() -> None:
         'Add_0 = ge.Add(arg0_1_0, ge.Const(1.0, dtype=0), node_name="Add")\n'
         "[Unpack_0, Unpack_1] = ge.Unpack(Add_0, num=2, outputs=2)\n"
         'Cast_0 = ge.Cast(Unpack_0, dst_type=1, dependencies=[Unpack_0], node_name="Cast")\n'
-        "TopKV2_0, TopKV2_1 = ge.TopKV2(Cast_0, ge.Const(2, dtype=9), sorted=True)\n"
+        "TopKV2_0, TopKV2_1 = ge.TopKV2(Cast_0, ge.Const(2, dtype=3), sorted=True)\n"
         "\n"
         '_ = ge.NetOutput([TopKV2_0, TopKV2_1], dependencies=[Cast_0], node_name="NetOutput")\n'
     )

@@ -14,7 +14,7 @@ import torch
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnsupportedOp
 from torchair.engine.kernels.control import IF, WHILE
-from torchair.engine.registry import has_kernel, kernel_names
+from torchair.engine.registry import has_kernel, kernel_names, why_without
 from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.build import Const, add_op
@@ -113,7 +113,7 @@ def _refuse_lacking(graph: Graph) -> None:
     raise UnsupportedOp(
         f"{graph.name} has {len(lacking)} kinds of ops that have no kernel here: {', '.join(lacking)}",
         got="\n".join(f"{kind}: {_listed(names)}" for kind, names in lacking.items()),
-        near="\n".join(f"{kind}: {', '.join(_like(kind)) or 'nothing'}" for kind in lacking),
+        near="\n".join(f"{kind}: {_near(kind)}" for kind in lacking),
         next="see docs/develop/kernel.md for how to add a kernel",
     )
 
@@ -123,8 +123,10 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _like(kind: str) -> list[str]:
-    return difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
+def _near(kind: str) -> str:
+    """What is like it; or why there is nothing."""
+    like = difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
+    return why_without(kind) or ", ".join(like) or "nothing"
 
 
 def _refuse_odd(op: Op) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from torchair.ge.declared import NOT_TAKEN
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -15,6 +17,13 @@ class Reason:
     op: str
     why: str
     source: str = ""
+
+    @property
+    def is_of_type(self) -> bool:
+        """Has the IR op no type that holds the values? Torch's own op computes them, and nothing is lost
+        here; only another engine could not be given the graph.
+        """
+        return NOT_TAKEN in self.why
 
 
 @dataclass

@@ -97,6 +97,11 @@ def without_kernel(rows: Mapping[str, tuple[str, str]]) -> None:
     _without.update(rows)
 
 
+def why_without(op: str) -> str:
+    """Why no kernel can give an op a value, and what to do; empty for an op that just has none."""
+    return "; ".join(_without.get(op, ()))
+
+
 def host_kernels(rows: Mapping[str, Fn]) -> None:
     """Size arithmetic: `fn(*inputs: Host, **attributes) -> Host | list[Host] | None`, used when every input
     is a host value; where it gives None, the ordinary kernel computes.

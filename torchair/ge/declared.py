@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
+import torch
+
 from torchair.core import dtypes
 from torchair.core.errors import UnsupportedOp
 from torchair.ge.graph import INPUT_TYPES, Op
+from torchair.ge.host import Host
 from torchair.ge.prototype import Param, Prototype, catalogue
 
 FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
@@ -33,6 +36,8 @@ _HELD_BY: dict[str, tuple[str, ...]] = {
 in floats: what wraps around would be rounded.
 """
 
+NOT_TAKEN = "takes no"
+"""So it is said of an op that it has no type for a value."""
 _OF_THE_TYPE_ITSELF = ("Bitcast", "NextAfter")
 """What these make depends on how values are stored: another type gives another result."""
 
@@ -85,14 +90,28 @@ def casts(op: Op) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     for name, dtype in undeclared(op):
-        wider = _holder(dtype, taken(op.type, name))
+        declared = taken(op.type, name)
+        if "INT32" in declared and _is_size(op, name):
+            found[_number(op, name)] = dtypes.BY_NAME["INT32"].runtime
+            continue
+        wider = _holder(dtype, declared)
         if wider is None or op.type in _OF_THE_TYPE_ITSELF:
-            raise UnsupportedOp(f"{op.type} takes no {dtype} as {name}", near=" ".join(taken(op.type, name)))
+            raise UnsupportedOp(f"{op.type} {NOT_TAKEN} {dtype} as {name}", near=" ".join(declared))
         for number, slot in enumerate(op.slots):
             is_alike = slot.tensor is not None and dtypes.BY_RUNTIME[slot.tensor.dtype].name == dtype
             if slot.name == name or (is_alike and _takes(op.type, slot.name, wider)):
                 found.setdefault(number, dtypes.BY_NAME[wider].runtime)
     return found
+
+
+def _number(op: Op, name: str) -> int:
+    return next(number for number, slot in enumerate(op.slots) if slot.name == name)
+
+
+def _is_size(op: Op, name: str) -> bool:
+    """A number that is known on the host: it fits into 32 bits."""
+    tensor = op.slots[_number(op, name)].tensor
+    return tensor is not None and isinstance(tensor.meta, Host) and tensor.meta.dtype == torch.int64
 
 
 def _takes(op_type: str, slot: str, dtype: str) -> bool:
