@@ -270,3 +270,14 @@ def test_a_script_with_default_logging_shows_each_once(tmp_path: Path) -> None:
     assert len(lines) == 2, done.stderr
     assert "script.py:14: DegradedWarning: export.inputs_name='x'" in lines[0]
     assert "script.py:15: DegradedWarning: airtest.script.default has no converter" in lines[1]
+
+
+def test_doubles_are_no_less_than_promised() -> None:
+    """No IR op takes their products: torch's own does, and nothing is said; strict mode agrees."""
+    config = torchair.CompilerConfig()
+    config.engine_config.strict = True
+    run = torch.compile(torch.mm, backend=torchair.get_npu_backend(compiler_config=config))
+    a, b = torch.randn(2, 3).double(), torch.randn(3, 2).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(run(a, b), a @ b)

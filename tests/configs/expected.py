@@ -97,6 +97,7 @@ OWN: dict[str, Any] = {
     "capture.disable_static_kernel_compile_cache": False,
     "engine_config.codegen": "auto",
     "engine_config.memory_budget": None,
+    "engine_config.soc": "",
     "engine_config.verify": False,
     "engine_config.strict": False,
 }

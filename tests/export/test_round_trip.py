@@ -207,3 +207,29 @@ def test_in_another_process(net: Net, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with torch.no_grad():
         torch.testing.assert_close(torch.load(tmp_path / "got.pt"), net(x, y=y))
+
+
+class Buffered(nn.Module):
+    """A buffer that a reference op updates."""
+
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4, 3))
+
+    def forward(self, index: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        self.cache.copy_(torch.ops.npu.npu_scatter_nd_update(self.cache, index, update))
+        return self.cache.sum(0)
+
+
+def test_reference_ops_write_states(tmp_path: Path) -> None:
+    """In the file the op writes the state itself, as on a device; loaded, the state is written too."""
+    model = Buffered().eval()
+    index, update = torch.tensor([[1], [3]]), torch.randn(2, 3)
+    loaded = exported(model, tmp_path, index, update)
+    (scatter,) = [op for op in air.read_air(tmp_path / "net.air").ops if op.type == "ScatterNdUpdate"]
+    assert scatter.inputs[0].op.type == "RefData"
+    check(loaded, model, index, update)
+    check(loaded, model, torch.tensor([[0], [1]]), update)
+    check(loaded, model, torch.tensor([[2], [2]]), update * 0)

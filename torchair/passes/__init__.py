@@ -139,7 +139,7 @@ GE_PASSES = steps(
 
 HAND_OVER_PASSES = steps(
     # Here reference ops make new values; who is handed the graph writes where they say.
-    Step(optimize_reference_op_redundant_copy, on="input_inplace_pass"),
+    Step(optimize_reference_op_redundant_copy),
 )
 
 

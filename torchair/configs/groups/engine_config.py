@@ -23,7 +23,6 @@ class EngineConfig(Group):
         "The chip that graphs are written for, such as `Ascend910B`. Those of the newest family "
         "(`Ascend910_95`, `Ascend950`) get ops that only it has; unset means ops that all have.",
         Regex(r"(?i:ascend\w+)?", "the name of a chip: `Ascend` and its number"),
-        flat="soc",
         own=True,
         effect="tests/convert/test_chips.py::test_newest_ops",
     )
