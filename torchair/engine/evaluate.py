@@ -71,10 +71,17 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
     _check_attributes(op, row)
     if row.wants_device:
         chosen["device"] = device_of(op, device)
+    if row.wants_types:
+        chosen["types"] = types_of(op)
     passed = [_pass(value, how, device) for value, how in zip(arguments, row.takes, strict=True)]
     if Takes.OPERAND in row.takes:
         passed = _operands(passed, row.takes, device)
     return flat_values(row.fn(*passed, **chosen))
+
+
+def types_of(op: Op) -> dict[str, int]:
+    """The GE data types of inputs, by the names of their slots."""
+    return {slot.name: slot.tensor.dtype for slot in op.slots if slot.tensor is not None}
 
 
 def constant(op: Op, device: torch.device) -> Value:

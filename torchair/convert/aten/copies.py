@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, same_size, shape_of, sizes
+from torchair.convert.operands import cast, same_size, shape_of, sizes, torch_dtype
 from torchair.convert.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
@@ -61,8 +61,9 @@ map_one_to_one(
 
 @converter(aten.view.dtype)
 def view_dtype(self, dtype):
-    """The same bytes as another type."""
-    return ge.Bitcast(self, type=dtype)
+    """The same bytes as another type; a change of width scales the last dim."""
+    scales = torch_dtype(self).itemsize != dtype.itemsize
+    return ge.Bitcast(self, type=dtype, keep_dim=scales or None)
 
 
 @converter(aten.copy.default)

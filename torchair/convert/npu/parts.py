@@ -7,7 +7,8 @@ from torchair.convert.aten.norm import filled
 from torchair.convert.operands import FLOAT, cast, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
-from torchair.ops.npu.formats import FP4, HIF8, INT4, ir_type
+from torchair.core.dtypes import SMALL
+from torchair.ops.npu.formats import HIF8, UINT8, ir_type
 
 
 @converter("npu.batch_norm_reduce.default")
@@ -61,11 +62,12 @@ def dtype_cast_plain(self, dtype):
 
 @converter("npu.npu_dtype_cast.default", "npu.npu_dtype_cast_backward.default")
 def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
-    """A cast between torch's types; packed ones have no shape in the IR that torch would know."""
-    kinds = [ir_type(code) for code in (dtype, input_dtype) if code is not None]
-    if any(kind in (*FP4, HIF8, INT4) for kind in kinds):
-        raise NotImplementedError("a type that torch has no name for")
-    return ge.Cast(self, dst_type=kinds[0])
+    """A cast between any two types; those of four bits are packed in bytes outside the IR."""
+    kind, source = ir_type(dtype), ir_type(input_dtype)
+    if source in (*SMALL, HIF8) and self.dtype != source:
+        self = ge.Bitcast(self, type=source, keep_dim=source in SMALL or None)
+    made = cast(self, kind)
+    return ge.Bitcast(made, type=UINT8, keep_dim=True) if kind in SMALL else made
 
 
 @converter("npu.npu_gather_backward.default")

@@ -186,9 +186,15 @@ ROWS = (
         when=lambda given: given["quant_mode"] == "static",
     ),
     Row("npu_gelu_quant", "GeluQuant", gelu_quant, _GELU_QUANT),
-    Row("npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU),
-    Row(
-        "npu_inference::npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU
+    *(
+        Row(op, "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU, makes={0: "dst_type"})
+        for op in ("npu_dequant_swiglu_quant", "npu_inference::npu_dequant_swiglu_quant")
     ),
-    Row("npu_swiglu_mx_quant", "SwigluMxQuant", swiglu_mx_quant, {"dst_type": made(ir_type, "dst_type")}),
+    Row(
+        "npu_swiglu_mx_quant",
+        "SwigluMxQuant",
+        swiglu_mx_quant,
+        {"dst_type": made(ir_type, "dst_type")},
+        makes={0: "dst_type"},
+    ),
 )
