@@ -60,6 +60,11 @@ ROWS = {
     "set_casts": (setting(lambda y, v: y[1:3].copy_(v)), X, torch.arange(36).reshape(2, 6, 3)),
     "set_none": (setting(lambda y: y[2:2].zero_()), X),
     "slice_scatter": (lambda x, v: x.slice_scatter(v, 1, 2, 5), X, torch.randn(5, 3, 3)),
+    "slice_scatter without end": (
+        lambda x, v: x.slice_scatter(v, 1, x.shape[1] - 5, 2**63 - 1, 2),
+        X,
+        torch.randn(5, 3, 3),
+    ),
     "select_scatter": (lambda x, v: x.select_scatter(v, 0, -2), X, torch.randn(6, 3)),
     "slice_grad": (lambda g: aten.slice_backward(g, [5, 6, 3], 1, 1, 4, 1), torch.randn(5, 3, 3)),
     "slice_grad_steps": (lambda g: aten.slice_backward(g, [5, 6, 3], 1, 0, 6, 2), torch.randn(5, 3, 3)),

@@ -137,6 +137,80 @@ def test_one_torch_call(name: str, dynamic: bool) -> None:
     check(make, expected, *(strided(x) if x.is_floating_point() else x for x in tensors))
 
 
+HALF, TRUE = torch.rand(5, 7) * 0.8 + 0.1, MATRIX > 0
+IDS = torch.tensor([0, 2, 0, 1, 2], dtype=i32)
+AT = torch.tensor([[1], [3]])
+# Ops whose inputs are all tensors, and which have these attributes: the op, attributes, its meaning, tensors.
+PLAIN: list[tuple[str, dict[str, Any], Any, list[torch.Tensor]]] = [
+    ("AddV2", {}, torch.add, [X, rand(6)]),
+    ("Inv", {}, torch.reciprocal, [HALF]),
+    ("InvGrad", {}, lambda y, dy: -dy * y**2, [HALF, MATRIX]),
+    ("ReciprocalGrad", {}, lambda y, dy: -dy * y**2, [HALF, MATRIX]),
+    ("MulNoNan", {}, lambda x, y: torch.where(y == 0, 0, x * y), [MATRIX / 0, TRUE.float()]),
+    ("Xlog1py", {}, torch.special.xlog1py, [MATRIX, HALF]),
+    ("FusedMulAdd", {}, lambda a, b, c: a * b + c, [MATRIX, HALF, rand(7)]),
+    ("FusedMulAddAdd", {}, lambda a, b, c, d: a * b + c + d, [MATRIX, HALF, rand(7), rand(5, 1)]),
+    ("IsPosInf", {}, torch.isposinf, [MATRIX / 0]),
+    ("IsNegInf", {}, torch.isneginf, [MATRIX / 0]),
+    ("CastLike", {}, lambda x, y: x.half(), [MATRIX, rand(2).half()]),
+    ("StopGradient", {}, torch.clone, [MATRIX]),
+    ("GuaranteeConst", {}, torch.clone, [MATRIX]),
+    ("Snapshot", {}, torch.clone, [MATRIX]),
+    ("PreventGradient", {"message": "no"}, torch.clone, [MATRIX]),
+    ("Fills", {"value": 1.5}, lambda x: torch.full_like(x, 1.5), [MATRIX]),
+    ("ReduceMaxD", {"axes": [0]}, lambda x: x.amax(0), [MATRIX]),
+    ("ReduceMinD", {"axes": [1], "keep_dims": True}, lambda x: x.amin(1, keepdim=True), [MATRIX]),
+    ("ReduceAllD", {"axes": [0]}, lambda x: x.all(0), [TRUE]),
+    ("ReduceAnyD", {"axes": [0]}, lambda x: x.any(0), [TRUE]),
+    ("ArgMinD", {"dimension": 0, "dtype": 3}, lambda x: x.argmin(0).int(), [MATRIX]),
+    ("CumprodD", {"axis": 0}, lambda x: x.cumprod(0), [MATRIX]),
+    ("CumulativeLogsumexpD", {"axis": 1}, lambda x: x.logcumsumexp(1), [MATRIX]),
+    ("BroadcastToD", {"shape": [2, 5, 7]}, lambda x: x.expand(2, 5, 7), [MATRIX]),
+    ("SqueezeV2", {"axis": [0]}, lambda x: x.squeeze(0), [rand(1, 5)]),
+    ("UnsqueezeV2", {"axis": [0, -1]}, lambda x: x[None, ..., None], [MATRIX]),
+    ("TensorScatterUpdate", {}, lambda x, i, u: x.index_put((i[:, 0],), u), [MATRIX, AT, rand(2, 7)]),
+    ("TensorScatterAdd", {}, lambda x, i, u: x.index_add(0, i[:, 0], u), [MATRIX, AT, rand(2, 7)]),
+    (
+        "UnsortedSegmentMaxD", {"num_segments": 3},
+        lambda x, i: torch.stack([x[i == n].amax(0) for n in range(3)]), [MATRIX, IDS],
+    ),
+    (
+        "UnsortedSegmentMinD", {"num_segments": 3},
+        lambda x, i: torch.stack([x[i == n].amin(0) for n in range(3)]), [MATRIX, IDS],
+    ),
+    (
+        "UnsortedSegmentProdD", {"num_segments": 3},
+        lambda x, i: torch.stack([x[i == n].prod(0) for n in range(3)]), [MATRIX, IDS],
+    ),
+    ("BinaryCrossEntropy", {}, F.binary_cross_entropy, [HALF, TRUE.float()]),
+    ("SigmoidCrossEntropyWithLogitsV2", {"reduction": "sum"},
+     lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="sum"), [MATRIX, TRUE.float()]),
+    ("SoftMarginLoss", {"reduction": "none"}, lambda x, y: torch.log1p(torch.exp(-y * x)), [MATRIX, HALF]),
+    ("L2Loss", {}, lambda x: (x**2).sum() / 2, [MATRIX]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "attrs", "meaning", "tensors"), PLAIN, ids=[row[0] for row in PLAIN])
+def test_plain_meaning(op: str, attrs: dict[str, Any], meaning: Any, tensors: list[torch.Tensor]) -> None:
+    check(lambda *given: getattr(ge, op)(*given, **attrs), meaning(*tensors), *tensors)
+
+
+def test_lists_and_numbers() -> None:
+    a, b = MATRIX, rand(5, 7) + 1
+    check(lambda a, b: ge.AccumulateNV2([a, b], N=2), a + b, a, b)
+    check(lambda a, b: ge.IdentityN([a, b], outputs=2), [a, b], a, b)
+    values, indices = torch.topk(a, 3)
+    check(lambda a: ge.TopK(a, 3), [values, indices.int()], a)
+    check(lambda a: ge.Fill([2], ge.Rank(a)), torch.full((2,), 2, dtype=i32), a, dynamic=True)
+    swapped = [b.reshape(7, 5), a.reshape(7, 5)]
+
+    def make(a: Any, b: Any) -> Any:
+        shapes = ge.ShapeN([a, b], dtype=9, outputs=2)
+        return [ge.Reshape(x, ge.Gather(shape, [1, 0])) for x, shape in zip((b, a), shapes, strict=True)]
+
+    check(make, swapped, a, b, dynamic=True)
+
+
 @pytest.mark.parametrize(
     "make",
     [

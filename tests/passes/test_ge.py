@@ -18,7 +18,9 @@ from torchair.passes.ge.fold_constants import fold_constants
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
 from torchair.passes.ge.order_ops import order_ops
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
+from torchair.passes.ge.reference_copies import optimize_reference_op_redundant_copy
 from torchair.passes.ge.reference_inputs import mark_reference_inputs
+from torchair.passes.ge.side_effects import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
 from torchair.passes.ge.sym_pack import optimize_sym_pack
 
 
@@ -199,3 +201,69 @@ def test_nothing_passes_a_write(strategy: str) -> None:
     order_ops(graph, PassContext(order=strategy))
     place = types(graph).index("Assign")
     assert set(types(graph)[:place]) == {"Data", "Sin", "Cos"}
+
+
+def cached(is_read: bool) -> Graph:
+    """An input is copied, a reference op writes the copy, and the result goes back to the input."""
+    graph = Graph("cached")
+    with graph:
+        cache, index, update = (ge.Data(index=number) for number in range(3))
+        made = ge.ScatterNdUpdate(ge.TensorMove(cache), index, update)
+        ge.Assign(cache, made)
+        kept = ge.Relu(made if is_read else update)
+        ge.NetOutput([kept])
+    graph.results = [TensorResult(kept)]
+    return graph
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_reference_ops_write_the_input_itself(is_read: bool) -> None:
+    graph = cached(is_read)
+    assert optimize_reference_op_redundant_copy(graph, PassContext()) == 1
+    assert "TensorMove" not in types(graph)
+    (scatter,) = [op for op in graph.ops if op.type == "ScatterNdUpdate"]
+    assert scatter.inputs[0].op.type == "Data"
+    # An Assign that nothing else would keep the op for stays.
+    assert ("Assign" in types(graph)) == (not is_read)
+    assert optimize_reference_op_redundant_copy(graph, PassContext()) == 0
+
+
+def test_an_input_that_others_read_is_copied() -> None:
+    graph = cached(is_read=True)
+    with graph:
+        other = ge.Neg(graph.inputs[0].outputs[0])
+        graph.results.append(TensorResult(other))
+    assert optimize_reference_op_redundant_copy(graph, PassContext()) == 0
+    assert "TensorMove" in types(graph)
+
+
+def test_side_effects_are_tied_in_program_order() -> None:
+    graph = Graph("talking")
+    with graph:
+        x = ge.Data(index=0)
+        ge.PrintV2(x)
+        ge.Assign(x, ge.Neg(x))
+        ge.PrintV2(x)
+        ge.NetOutput([ge.Abs(x)])
+    first, second = [op for op in graph.ops if op.type == "PrintV2"]
+    (write,) = [op for op in graph.ops if op.type == "Assign"]
+    assert explicit_order_for_side_effect_nodes(graph, PassContext()) == 4
+    assert second.after == [first, write]
+    assert write.after == [first]
+    assert graph.output is not None
+    assert graph.output.after == [second]
+    assert explicit_order_for_side_effect_nodes(graph, PassContext()) == 0
+
+
+def test_loads_of_memory_are_tied_in_program_order() -> None:
+    graph = Graph("loads")
+    with graph:
+        x = ge.Data(index=0)
+        for size in (1, 2):
+            ge.Cmo(x, max_size=size, type=6)
+        ge.NetOutput([ge.Abs(x)])
+    first, second = [op for op in graph.ops if op.type == "Cmo"]
+    assert explicit_order_for_cmo(graph, PassContext()) == 2
+    assert second.after == [first]
+    assert graph.output is not None
+    assert graph.output.after == [second]

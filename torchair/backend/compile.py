@@ -65,8 +65,8 @@ from torchair.fxgraph.layout import (
 from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import has_symbols, is_symbol
 from torchair.fxgraph.values import device_of
-from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
 from torchair.ge import verify as ge_verify
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
 from torchair.ge.verify import verify, verify_emitted
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.host_lists import MARK as HOST_LIST

@@ -29,6 +29,7 @@ from torchair.ge.graph import (
     copy_graph,
 )
 from torchair.ge.order import sort_ops
+from torchair.ge.references import aliases
 from torchair.ge.runtime import take_runtime_attrs
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -58,6 +59,23 @@ def adopt(graph: Graph) -> None:
     for part in _called_first(graph):
         for op in [op for op in part.ops if op.type in CALLS]:
             _inline(part, op, graph.subgraphs[op.subgraphs[0]])
+    _write_references(graph)
+
+
+def _write_references(graph: Graph) -> None:
+    """Reference ops make new values here: what they write on a device is written by an Assign, at the end."""
+    written = {op.inputs[0] for op in graph.ops if op.type == "Assign" and op.inputs}
+    output = graph.output
+    for op in list(graph.ops):
+        for number, slot in aliases(op):
+            target = op.slots[slot].tensor
+            if target is None or target.op.type not in INPUT_TYPES or target in written or output is None:
+                continue
+            with graph:
+                add_op("Assign", {"ref": target, "value": op.outputs[number]}, {}, [("ref", None)])
+            assign = graph.ops.pop()
+            graph.ops.insert(graph.ops.index(output), assign)
+            output.after.append(assign)
 
 
 def _called_first(graph: Graph) -> list[Graph]:

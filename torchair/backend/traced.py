@@ -22,7 +22,7 @@ from torchair.debug.watch import Watch
 from torchair.fxgraph.symbols import hint
 from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result
 from torchair.ge.host import Host
-from torchair.passes import FX_PASSES, run
+from torchair.passes import FX_PASSES, HAND_OVER_PASSES, run
 
 
 @dataclass
@@ -85,6 +85,7 @@ def _converted(
             got="\n         ".join(lacking),
             next="register_fx_node_ge_converter gives an op a converter",
         )
+    run(HAND_OVER_PASSES, graph, context)
     return Traced(graph, stage)
 
 

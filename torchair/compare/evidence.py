@@ -202,6 +202,4 @@ def converted(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings | No
     settings = settings or Settings.of({})
     prepared, stage = prepare(gm, inputs, settings)
     infer = inference(stage.fake_mode, stage.device)
-    return convert(
-        prepared, infer, stage.fake_mode, fold_views=settings.fold_views, soc=settings.soc
-    )
+    return convert(prepared, infer, stage.fake_mode, fold_views=settings.fold_views, soc=settings.soc)

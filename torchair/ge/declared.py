@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 from torchair.core import dtypes
@@ -17,7 +18,7 @@ from torchair.ge.graph import INPUT_TYPES, Op
 from torchair.ge.prototype import Param, Prototype, catalogue
 
 FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
-"""Rows of (op, slot, data type, evidence): taken by the op, and missing in its prototype."""
+"""Rows of (op, slot, data type, evidence), op and slot as patterns: taken, and missing in the prototype."""
 
 _INTEGERS = ("INT16", "INT32", "INT64")
 _SMALL_FLOATS = ("FLOAT16", "BF16", "FLOAT")
@@ -45,7 +46,10 @@ def taken(op_type: str, slot: str) -> tuple[str, ...]:
     param = _param(catalogue()[op_type], slot)
     if param is None or not param.dtypes:
         return ()
-    return (*param.dtypes, *_forgotten().get((op_type, param.name), ()))
+    others = [
+        dtype for op, name, dtype, _ in forgotten() if fnmatch(op_type, op) and fnmatch(param.name, name)
+    ]
+    return (*param.dtypes, *others)
 
 
 def _param(proto: Prototype, slot: str) -> Param | None:
@@ -58,11 +62,11 @@ def _param(proto: Prototype, slot: str) -> Param | None:
 
 
 @functools.cache
-def _forgotten() -> dict[tuple[str, str], tuple[str, ...]]:
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
-    for op_type, slot, dtype, _ in json.loads(FORGOTTEN.read_text()):
-        found[op_type, slot] = (*found.get((op_type, slot), ()), dtype)
-    return found
+def forgotten() -> tuple[tuple[str, str, str, str], ...]:
+    """The rows."""
+    return tuple(
+        (op, slot, dtype, evidence) for op, slot, dtype, evidence in json.loads(FORGOTTEN.read_text())
+    )
 
 
 def undeclared(op: Op) -> Iterator[tuple[str, str]]:

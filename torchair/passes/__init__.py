@@ -27,7 +27,9 @@ from torchair.passes.ge.fold_transpose import move_transpose_into_mm
 from torchair.passes.ge.order_ops import order_ops
 from torchair.passes.ge.pool_masks import pool_with_masks
 from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
+from torchair.passes.ge.reference_copies import optimize_reference_op_redundant_copy
 from torchair.passes.ge.reference_inputs import mark_reference_inputs
+from torchair.passes.ge.side_effects import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
 from torchair.passes.ge.sym_pack import optimize_sym_pack
 from torchair.passes.patterns.before_autograd import fuse_before_autograd, fusion_names
 from torchair.passes.patterns.table import apply_pattern_passes, rule_names
@@ -38,6 +40,7 @@ __all__ = [
     "DYNAMO_PASSES",
     "FX_PASSES",
     "GE_PASSES",
+    "HAND_OVER_PASSES",
     "LOWERED_PASSES",
     "PassContext",
     "Step",
@@ -126,9 +129,17 @@ GE_PASSES = steps(
     # Who reads the indices of a pool is settled here.
     Step(pool_with_masks, after=(remove_dead_ops,)),
     Step(remove_dead_data_and_reorder_data_index, after=(remove_dead_ops,), mandatory=True),
+    # Only ops that are there to stay are tied to each other.
+    Step(explicit_order_for_side_effect_nodes, after=(remove_dead_ops,), mandatory=True),
+    Step(explicit_order_for_cmo, after=(remove_dead_ops,), mandatory=True),
     # From here on nobody makes or drops ops: names and order are final.
     Step(mark_reference_inputs, on="experimental_config.enable_ref_data", mandatory=True),
     Step(order_ops, on="sorts_ops", mandatory=True),
+)
+
+HAND_OVER_PASSES = steps(
+    # Here reference ops make new values; who is handed the graph writes where they say.
+    Step(optimize_reference_op_redundant_copy, on="input_inplace_pass"),
 )
 
 
@@ -136,6 +147,6 @@ def names() -> dict[str, bool]:
     """The passes and fusions of graph mode that can be switched by name, and whether nobody can switch them
     off.
     """
-    listed = (*DYNAMO_PASSES, *FX_PASSES, *GE_PASSES, *LOWERED_PASSES)
+    listed = (*DYNAMO_PASSES, *FX_PASSES, *GE_PASSES, *HAND_OVER_PASSES, *LOWERED_PASSES)
     fusions = dict.fromkeys([*fusion_names(), *rule_names()], False)
     return {step.title: step.mandatory for step in listed} | fusions

@@ -35,7 +35,7 @@ _ONE = {torch.bfloat16: torch.float32}
 _EACH = {torch.int32: torch.int64}
 
 
-def _number(value, dtype):
+def _number(value, dtype: torch.dtype):
     """A number beside a list, or a list of numbers, in the dtype that GE takes it in."""
     if isinstance(value, list) and any(isinstance(item, Tensor) for item in value):
         raise NotImplementedError("one of the numbers is a symbol")

@@ -7,7 +7,18 @@ import functools
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, INT64, cast, dim_of, like, pack, shape_of, size_of, sizes
+from torchair.convert.operands import (
+    BOOL,
+    INT64,
+    cast,
+    dim_of,
+    like,
+    pack,
+    shape_of,
+    size_of,
+    sizes,
+    torch_dtype,
+)
 from torchair.convert.registry import converter, opaque, register_decomposition
 
 aten = torch.ops.aten
@@ -104,7 +115,12 @@ def gather(self, dim, index, *, sparse_grad=False):
         return ge.BroadcastTo(self, shape_of(index)) if index.rank else ge.Identity(self)
     if not index.rank:
         return ge.GatherV2(self, index, [0], negative_index_support=True)
-    return ge.GatherElements(self, cast(index, INT64), dim=dim_of(dim, self.rank))
+    places = cast(index, INT64)
+    if torch_dtype(self) not in (torch.float64, torch.complex64):
+        return ge.GatherElements(self, places, dim=dim_of(dim, self.rank))
+    # It takes no numbers of eight bytes but integers, and moves bytes only.
+    words = ge.GatherElements(ge.Bitcast(self, type=INT64), places, dim=dim_of(dim, self.rank))
+    return ge.Bitcast(words, type=self.dtype)
 
 
 @converter(aten.masked_select.default)

@@ -16,7 +16,6 @@ from torchair.ge.graph import Tensor
 aten = torch.ops.aten
 
 
-
 @converter(aten.mm.default, aten.bmm.default)
 def matrix_product(self, mat2):
     """The product over the last two dims. The ops take no complex numbers: those are products of parts."""

@@ -38,7 +38,14 @@ def _is_gradient_of(reader: Op, pool: Op) -> bool:
     """Does it read the data, the indices and the window of this pool?"""
     if reader.type != GRADIENT or reader.inputs[0] is not pool.inputs[0]:
         return False
-    return reader.inputs[2] is pool.outputs[1] and reader.attributes() == pool.attributes()
+    return reader.inputs[2] is pool.outputs[1] and _window(reader) == _window(pool)
+
+
+def _window(op: Op) -> dict[str, Any]:
+    """The vectors of the older op are those of NHWC."""
+    attrs = op.attributes()
+    vectors = {name: [1, *attrs[name], 1] for name in ("ksize", "strides", "pads", "dilation")}
+    return {**vectors, "ceil_mode": attrs["ceil_mode"]}
 
 
 def _take_place(graph: Graph, old: Tensor, new: Tensor) -> None:
@@ -48,13 +55,11 @@ def _take_place(graph: Graph, old: Tensor, new: Tensor) -> None:
 
 
 def _build(graph: Graph, old: Op, make: Any, *inputs: Tensor) -> Any:
-    """The same window over another op, where the old one stands. Its vectors are those of NHWC."""
-    window = old.attributes()
-    spread = {name: [1, *window[name], 1] for name in ("ksize", "strides", "pads", "dilation")}
+    """The same window over another op, where the old one stands."""
     count, place = len(graph.ops), graph.ops.index(old)
     origin, graph.origin = graph.origin, old.origin
     with graph:
-        made = make(*inputs, **spread, ceil_mode=window["ceil_mode"])
+        made = make(*inputs, **_window(old))
     graph.origin = origin
     new = graph.ops[count:]
     graph.ops[count:] = []
