@@ -475,7 +475,8 @@ def _coded_out_dtype(query_code, rope, code):
 
 
 _LISTED = {"key": made(_listed, "key"), "value": made(_listed, "value")}
-_HELD = {name: operand(name) for name in ("key", "value", "key_shared_prefix", "value_shared_prefix")}
+_HELD = {"key": operand("key"), "value": operand("value")}
+_HELD_PREFIX = {name: operand(name) for name in ("key_shared_prefix", "value_shared_prefix")}
 _V2 = _LISTED | {
     "actual_seq_lengths": "actual_seq_qlen",
     "actual_seq_lengths_kv": "actual_seq_kvlen",
@@ -518,7 +519,7 @@ _PROMPT = {
 }
 _FUSED = ("FusedInferAttentionScore", fused_infer_attention_score)
 ROWS = (
-    *(Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD) for space in ("npu", "air")),
+    *(Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD | _HELD_PREFIX) for space in ("npu", "air")),
     *(
         row
         for space in ("npu", "air")
@@ -536,7 +537,7 @@ ROWS = (
     ),
     Row(
         "npu_incre_flash_attention", "IncreFlashAttention", incre_flash_attention, _LISTED,
-        holds={"key": _HELD["key"], "value": _HELD["value"]}, ignored=("padding_mask",),
+        holds=_HELD, ignored=("padding_mask",),
     ),
     Row(
         "npu_attention_update", "AttentionUpdate", attention_update,
