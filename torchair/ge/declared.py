@@ -23,7 +23,7 @@ FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
 _INTEGERS = ("INT16", "INT32", "INT64")
 _SMALL_FLOATS = ("FLOAT16", "BF16", "FLOAT")
 _HELD_BY: dict[str, tuple[str, ...]] = {
-    "BOOL": ("UINT8", "INT8", *_INTEGERS),
+    "BOOL": ("UINT8", "INT8", *_INTEGERS, "FLOAT16", "FLOAT"),
     "UINT8": _INTEGERS, "INT8": _INTEGERS, "UINT16": _INTEGERS[1:], "INT16": _INTEGERS[1:],
     "UINT32": _INTEGERS[2:], "INT32": _INTEGERS[2:],
     "INT4": ("INT8", *_INTEGERS),
@@ -33,7 +33,7 @@ _HELD_BY: dict[str, tuple[str, ...]] = {
     "COMPLEX32": ("COMPLEX64", "COMPLEX128"), "COMPLEX64": ("COMPLEX128",),
 }  # fmt: skip
 """Types that hold all values of a type and compute as it does, the narrowest first. Integers are not computed
-in floats: what wraps around would be rounded.
+in floats: what wraps around would be rounded. Masks may be floats: they are compared with zero.
 """
 
 _OF_THE_TYPE_ITSELF = ("Bitcast", "NextAfter")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair import ge
 from torchair.convert.aten.norm import filled
-from torchair.convert.operands import FLOAT, cast, size_of
+from torchair.convert.operands import FLOAT, INT32, cast, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.core.dtypes import SMALL
@@ -30,7 +30,7 @@ def batch_norm_gather_stats(
         ge.ReduceSum(ge.Mul(part, weights), [0], keep_dims=False)
         for part in (wide_mean, ge.Add(variance, ge.Square(wide_mean)))
     ]
-    total = ge.ReduceSum(weights, [0], keep_dims=False)
+    total = cast(ge.ReduceSum(weights, [0], keep_dims=False), INT32)
     running = [
         filled(start, FLOAT, size_of(mean, 1)) if part is None else cast(part, FLOAT)
         for part, start in ((running_mean, 0.0), (running_var, 1.0))
