@@ -90,6 +90,8 @@ SMALL = {
 """Types of four bits -> the torch dtype that our engine carries them in: one element per value, and the value
 itself, which is exact there. torch has two of them in a byte or eight in an int32; `Bitcast` is the border.
 """
+LACKING = frozenset({*SMALL, BY_NAME["HIFLOAT8"].runtime})
+"""Types that torch has no dtype for: what they are carried in does not tell them, the descriptor does."""
 
 
 def carrier(runtime: int) -> torch.dtype:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
 
+from torchair.core.dtypes import SMALL
 from torchair.core.errors import UnsupportedOp
 from torchair.core.slots import Takes
 from torchair.core.torch_private.fake import disable_modes
@@ -18,6 +20,7 @@ from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.torch_op import torch_call
+from torchair.ops.npu.formats import unpack
 
 Value = torch.Tensor | Host
 
@@ -90,6 +93,8 @@ def constant(op: Op, device: torch.device) -> Value:
     assert isinstance(stored, TensorAttr), "a Const holds a tensor"
     value: torch.Tensor = stored.value
     with disable_modes():
+        if stored.dtype in SMALL:
+            return unpack(value.flatten(), stored.dtype)[: prod(stored.shape)].reshape(stored.shape).to(device)
         if value.ndim == 0 and not value.is_quantized:
             return Host(value.item() if stored.exact is None else stored.exact, value.dtype)
         return Host(tuple(value.tolist()), value.dtype) if _is_sizes(value) else value.to(device)

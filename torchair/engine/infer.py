@@ -11,7 +11,7 @@ import torch
 
 from torchair.core.torch_private.fake import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate, listed_constants, types_of
-from torchair.engine.registry import small_results
+from torchair.engine.registry import lacking_results
 from torchair.fxgraph.sameness import number_key, tensor_key, value_key
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
@@ -44,7 +44,7 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
                 seen[key] = found
         for output, value in zip(op.outputs, found, strict=True):
             output.meta = value
-        for index, kind in small_results(op, types_of(op)).items():
+        for index, kind in lacking_results(op, types_of(op)).items():
             op.outputs[index].desc.dtype = kind
 
     return infer

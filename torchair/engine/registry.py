@@ -44,8 +44,8 @@ class Kernel:
     attrs: tuple[str, ...]
     wants_device: bool
     wants_types: bool = False
-    # Output -> what its type is, where that is smaller than a byte: the name of the attribute (or of the
-    # input) that tells, or a function of all of them.
+    # Output -> what its type is, where that may be one that torch lacks: the name of the attribute (or of
+    # the input) that tells, or a function of all of them.
     makes: Mapping[int, Makes] = field(default_factory=dict[int, "Makes"])
     # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs
     # no copy.
@@ -213,14 +213,14 @@ def takes_of(op_type: str) -> tuple[Takes, ...]:
     return () if row is None else row.takes
 
 
-def small_results(op: Op, types: Mapping[str, int]) -> dict[int, int]:
-    """The data types of outputs whose values are smaller than a byte, by the number of the output."""
+def lacking_results(op: Op, types: Mapping[str, int]) -> dict[int, int]:
+    """The data types of outputs that torch has no dtype for, by the number of the output."""
     row = _kernels.get((op.type, None))
     if row is None or not row.makes:
         return {}
     known = {**types, **op.attributes()}
     found = {i: known.get(of) if isinstance(of, str) else of(known) for i, of in row.makes.items()}
-    return {index: kind for index, kind in found.items() if kind in dtypes.SMALL}
+    return {index: kind for index, kind in found.items() if kind in dtypes.LACKING}
 
 
 def find_host_kernel(op_type: str) -> Fn | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, same_size, shape_of, sizes, torch_dtype
+from torchair.convert.operands import as_type, cast, same_size, shape_of, sizes
 from torchair.convert.registry import converter, map_one_to_one
+from torchair.core import dtypes
 
 aten = torch.ops.aten
 
@@ -61,9 +62,8 @@ map_one_to_one(
 
 @converter(aten.view.dtype)
 def view_dtype(self, dtype):
-    """The same bytes as another type; a change of width scales the last dim."""
-    scales = torch_dtype(self).itemsize != dtype.itemsize
-    return ge.Bitcast(self, type=dtype, keep_dim=scales or None)
+    """The same bytes as another type."""
+    return as_type(self, dtypes.to_ge(dtype))
 
 
 @converter(aten.copy.default)

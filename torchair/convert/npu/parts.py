@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torchair import ge
 from torchair.convert.aten.norm import filled
-from torchair.convert.operands import FLOAT, INT32, cast, size_of
+from torchair.convert.operands import FLOAT, INT32, as_type, cast, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
-from torchair.core.dtypes import SMALL
-from torchair.ops.npu.formats import HIF8, UINT8, ir_type
+from torchair.core.dtypes import LACKING
+from torchair.ops.npu.formats import UINT8, ir_type
 
 
 @converter("npu.batch_norm_reduce.default")
@@ -62,12 +62,10 @@ def dtype_cast_plain(self, dtype):
 
 @converter("npu.npu_dtype_cast.default", "npu.npu_dtype_cast_backward.default")
 def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
-    """A cast between any two types; those of four bits are packed in bytes outside the IR."""
+    """A cast between any two types; those that torch lacks are bytes outside the IR."""
     kind, source = ir_type(dtype), ir_type(input_dtype)
-    if source in (*SMALL, HIF8) and self.dtype != source:
-        self = ge.Bitcast(self, type=source, keep_dim=source in SMALL or None)
-    made = cast(self, kind)
-    return ge.Bitcast(made, type=UINT8, keep_dim=True) if kind in SMALL else made
+    made = cast(as_type(self, source) if source in LACKING else self, kind)
+    return as_type(made, UINT8) if kind in LACKING else made
 
 
 @converter("npu.npu_gather_backward.default")

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast
+from torchair.convert.operands import as_type, cast
 from torchair.convert.registry import converter
-from torchair.core.dtypes import SMALL, to_ge
+from torchair.core.dtypes import LACKING, to_ge
 from torchair.ge.graph import Tensor, transposed
 from torchair.ops.npu import ROWS
 from torchair.ops.npu.formats import INT4
@@ -58,8 +58,7 @@ def _read(x: Tensor, held: Held) -> Tensor:
     """torch's storage as the type of its values. What was just packed is read where it was packed from."""
     if x.op.type == "Bitcast" and (source := x.op.inputs[0]).dtype == held.kind and not held.turned:
         return source
-    x = _swapped(x) if held.turned else x
-    return x if x.dtype == held.kind else ge.Bitcast(x, type=held.kind, keep_dim=held.kind in SMALL or None)
+    return as_type(_swapped(x) if held.turned else x, held.kind)
 
 
 def _swapped(x: Tensor) -> Tensor:
@@ -70,10 +69,9 @@ def _swapped(x: Tensor) -> Tensor:
 
 
 def _packed(part: Any, row: Row) -> Any:
-    """Values of four bits as torch has them."""
-    if isinstance(part, Tensor) and part.dtype in SMALL:
-        word = to_ge(row.word if part.dtype == INT4 else torch.uint8)
-        return ge.Bitcast(part, type=word, keep_dim=True)
+    """Values of types that torch lacks as it stores them."""
+    if isinstance(part, Tensor) and part.dtype in LACKING:
+        return as_type(part, to_ge(row.word if part.dtype == INT4 else torch.uint8))
     return part
 
 

@@ -255,7 +255,9 @@ def finished(heads: Heads, sink, quantised, wants_lse):
 def left_as(out, leaving, dtype, quant_scale, quant_offset):
     """The result in its layout and dtype, or quantised to int8."""
     if quant_scale is None:
-        return from_heads(out.to(dtype), leaving)
+        made = from_heads(out, leaving)
+        # A cast writes new memory: dense, also in dims of one element.
+        return made if made.dtype == dtype else made.to(dtype, memory_format=torch.contiguous_format)
     scale, offset = (
         None if x is None else spread(x, out, CHANNELS, None) for x in (quant_scale, quant_offset)
     )

@@ -122,8 +122,8 @@ _STATIC, _CAST, _PER_TENSOR = 0, 6, 7
 
 
 def routed_type(mode):
-    """The type of rows that a mode makes, if that is one of four bits."""
-    return {9: E2M1, 13: INT4}.get(mode)
+    """The type of rows that a mode makes, if torch lacks it."""
+    return {_CAST: HIF8, _PER_TENSOR: HIF8, 8: HIF8, 9: E2M1, 13: INT4}.get(mode)
 
 
 def quantised(rows, scale, offset, mode):

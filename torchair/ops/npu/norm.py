@@ -182,6 +182,7 @@ ROWS = (
         "RmsNormGradQuant",
         rms_norm_grad_quant,
         {"dst_type": made(ir_type_or(INT8), "dst_type")},
+        makes={0: "dst_type"},
     ),
     Row("npu_add_rms_norm", "AddRmsNorm", add_rms_norm),
     Row("npu_add_rms_norm_cast", "AddRmsNormCast", add_rms_norm_cast),

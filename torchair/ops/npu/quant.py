@@ -55,9 +55,13 @@ def along(values, ndim, axis):
     return values.reshape([-1 if dim == axis % ndim else 1 for dim in range(ndim)])
 
 
+def _named_type(dtype):
+    return next(number for number, name in QUANTIZE_TYPES.items() if name == dtype)
+
+
 def quantize(x, scales, zero_points, *, dtype, axis=1):
     """round(x / scale + zero point), scales along `axis`."""
-    kind = next(number for number, name in QUANTIZE_TYPES.items() if name == dtype)
+    kind = _named_type(dtype)
     scales, zero_points = along(scales, x.ndim, axis), along(zero_points, x.ndim, axis)
     return static(x, scales, zero_points, kind, divide=True)
 
@@ -377,6 +381,7 @@ ROWS = (
         quantize,
         _QUANTIZE_DIVIDE,
         when=lambda given: given["div_mode"],
+        makes={0: made(_named_type, "dtype")},
         ignored=("div_mode",),
     ),
     Row(
@@ -399,6 +404,7 @@ ROWS = (
         dynamic_quant,
         _DYNAMIC | _INT8,
         when=_per_token,
+        makes=_TYPED,
         ignored=("quant_mode", "dst_type_max"),
     ),
     Row(
@@ -437,8 +443,14 @@ ROWS = (
         {"dst_type": made(ir_type_or(BF16), "dst_type")},
         holds={"x": operand("x", "src_type", of_bytes=E2M1), "mxscale": scale_of("mxscale")},
     ),
-    Row("npu_dynamic_block_quant", "DynamicBlockQuant", dynamic_block_quant, _KIND),
-    Row("npu_grouped_dynamic_block_quant", "GroupedDynamicBlockQuant", grouped_dynamic_block_quant, _KIND),
+    Row("npu_dynamic_block_quant", "DynamicBlockQuant", dynamic_block_quant, _KIND, makes=_TYPED),
+    Row(
+        "npu_grouped_dynamic_block_quant",
+        "GroupedDynamicBlockQuant",
+        grouped_dynamic_block_quant,
+        _KIND,
+        makes=_TYPED,
+    ),
     Row(
         "npu_dynamic_mx_quant",
         "DynamicMxQuant",
@@ -474,7 +486,7 @@ ROWS = (
         _KIND | _ALG,
         makes=_TYPED,
     ),
-    Row("npu_quant_max", "QuantMax", quant_max, {"dst_type": made(ir_type, "dst_dtype")}),
+    Row("npu_quant_max", "QuantMax", quant_max, {"dst_type": made(ir_type, "dst_dtype")}, makes=_TYPED),
     Row(
         "npu_rotate_quant",
         "RotateQuant",

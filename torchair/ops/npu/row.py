@@ -69,8 +69,8 @@ class Row:
     `extra`: numbers that torch returns behind the outputs.
     `count`: how many tensors a list output has. `when`: the row serves these arguments only.
     `holds`: IR input -> what the torch argument stands for (a `Held`, or None) where torch packs values.
-    `makes`: output of the IR op -> its type, if that may be one of four bits: the name of the attribute or
-    input that tells, or a `Made` of them. `word`: what torch packs int4 results in.
+    `makes`: output of the IR op -> its type, if that may be one that torch lacks: the name of the attribute
+    or input that tells, or a `Made` of them. `word`: what torch packs int4 results in.
     An empty `ir` says that no IR op can express these arguments: the call is carried through as it is.
     `shared`: another family of the engine owns the kernel of this IR op.
     """
