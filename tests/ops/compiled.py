@@ -4,35 +4,76 @@ backend.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import torchair
-from tests.convert.harness import check, compare
+from tests.convert.harness import check, compare, converted
 from tests.memory import copies, other_memory, seen
 from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.errors import AirError
 
 MODES = ("max-autotune", "npugraph_ex")
+HALVES = (torch.float16, torch.bfloat16)
+NO_FLOAT = re.compile("takes no (FLOAT|FLOAT16|BF16) as ")
 
 
 def agrees(
     op: Callable[..., Any], args: Sequence[Any], formula: Callable[..., Any], **tolerance: Any
 ) -> None:
-    """Eager, interpreted and lowered, static and dynamic: all are what `formula` says."""
+    """Eager is what `formula` says; interpreted and lowered, static and dynamic, are what eager is, in types
+    that the IR op takes.
+    """
     expected = listed(formula(*args))
     got = listed(op(*copies(args)))
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
+    args = taken(op, args)
     for dynamic in (False, True):
         report = check(op, *args, dynamic=dynamic, **tolerance)
         assert not report.fallbacks
 
 
+def taken(fn: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
+    """The arguments in types that the IR ops take: where they take no float32, numbers of 16 bits. All
+    arguments are tried at once, then one after another.
+    """
+    found, why = list(args), refused(fn, args)
+    for places in (range(len(found)), *([place] for place in range(len(found)))):
+        for dtype in HALVES if why else ():
+            tried = [halved(arg, dtype) if place in places else arg for place, arg in enumerate(found)]
+            told = refused(fn, tried)
+            if told is not None and told != why and (not told or len(places) == 1):
+                found, why = tried, told
+                break
+    return found
+
+
+def refused(fn: Callable[..., Any], args: Sequence[Any]) -> str | None:
+    """Which input takes no float32 (or another of 16 bits); None where the call itself fails."""
+    try:
+        _, report, _, _ = converted(fn, args)
+    except (RuntimeError, AirError):
+        return None
+    told = (reason.why for reason in report.fallbacks if NO_FLOAT.search(reason.why))
+    return next(told, "")
+
+
+def halved(value: Any, dtype: torch.dtype) -> Any:
+    """float32 tensors in another dtype, also in lists."""
+    if isinstance(value, list | tuple):
+        return type(value)(halved(item, dtype) for item in value)
+    is_float = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, *HALVES)
+    return value.to(dtype) if is_float else value
+
+
 def compiles(fn: Callable[..., Any], args: Sequence[Any], mode: str, dynamic: bool, **tolerance: Any) -> None:
     """`torch.compile` in one mode gives eager's results, its writes into arguments, and their memory."""
+    args = taken(fn, args)
     torch._dynamo.reset()
     config = CompilerConfig()
     config.mode = mode

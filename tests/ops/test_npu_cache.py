@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 
-from tests.ops.compiled import MODES, agrees, compiles, ints, rand
+from tests.ops.compiled import MODES, agrees, compiles, halved, ints, rand
 from tests.slow import slow
 from torchair.core.errors import DegradedWarning
 
@@ -355,7 +355,9 @@ def test_qkv_in_place(mode):
     expected = qkv_formula(*inputs)
     run_qkv(npu.npu_qkv_rms_norm_rope_cache)(*inputs)
     torch.testing.assert_close(inputs[6:9], expected[3:])
-    compiles(run_qkv(npu.npu_qkv_rms_norm_rope_cache), qkv_inputs(), mode, False)
+    *parts, scale = qkv_inputs()
+    parts = [halved(part, torch.bfloat16) for part in parts]
+    compiles(run_qkv(npu.npu_qkv_rms_norm_rope_cache), (*parts, scale), mode, False)
 
 
 def rope_inputs(cache_mode):

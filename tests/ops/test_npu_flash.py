@@ -234,11 +234,11 @@ def test_training_through_the_backend(mode):
 
     torch._dynamo.reset()
     compiled = torch.compile(attend, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
-    leaves = [x.clone().requires_grad_() for x in (Q, K, V)]
+    leaves = [x.half().requires_grad_() for x in (Q, K, V)]
     with backward_through_the_ir():
-        got = torch.autograd.grad(compiled(*leaves), leaves, DY)
+        got = torch.autograd.grad(compiled(*leaves), leaves, DY.half())
     for a, b in zip(got, expected_gradients((Q, K, V)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(a.float(), b, rtol=1e-2, atol=1e-2)
 
 
 def of_the_ir(op, *tensors, **starts):
@@ -248,7 +248,7 @@ def of_the_ir(op, *tensors, **starts):
 @pytest.mark.parametrize("op", [ge.FlashAttentionScore, ge.FlashAttentionScoreGrad])
 def test_positions_begin_at_zero(op):
     """Other producers write the start of the positions even where nothing counts from it."""
-    tensors = [Q, K, V] if op is ge.FlashAttentionScore else [Q, K, V, DY]
+    tensors = [x.half() for x in ((Q, K, V) if op is ge.FlashAttentionScore else (Q, K, V, DY))]
     (expected, _) = run_kernel(lambda *given: of_the_ir(op, *given), *tensors)
     check_kernel(lambda *given: of_the_ir(op, *given, q_start_idx=[0], kv_start_idx=[0]), expected, *tensors)
     with pytest.raises(UnsupportedOp, match="do not begin at 0") as caught:

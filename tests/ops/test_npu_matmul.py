@@ -134,9 +134,9 @@ ROWS = {
     ),
     "fused_quant": (
         lambda a, b, s, c: torch.ops.npu_inference.npu_fused_quant_matmul(
-            a, b, s, x3=c, fused_op_type="add", output_dtype=6
+            a, b, npu.npu_trans_quant_param(s), x3=c, fused_op_type="add", output_dtype=6
         ),
-        (A, B, rand(16), rand(5, 16)),
+        (A, B, torch.tensor([0.25, 2.0] * 8), rand(5, 16)),
         lambda a, b, s, c: (exact(a, b) * s).float() + c,
     ),
     "dequant": (
@@ -184,11 +184,13 @@ ROWS = {
         lambda x, w, s, q: (exact(x, w) * 2.0**-6).round().clamp(-128, 127).to(i8),
     ),
     "conv": (
-        lambda x, w, s, b: npu.npu_quant_conv2d(x, w, s, [2, 1], [1, 0], [1, 1], bias=b, offset_x=3),
+        lambda x, w, s, b: npu.npu_quant_conv2d(
+            x, w, npu.npu_trans_quant_param(s), [2, 1], [1, 0], [1, 1], bias=b, offset_x=3
+        ),
         (
             ints(-9, 9, 2, 4, 6, 7, dtype=i8),
             ints(-9, 9, 3, 4, 3, 3, dtype=i8),
-            rand(3),
+            torch.tensor([0.5, 2.0, 0.25]),
             ints(-9, 9, 3, dtype=i32),
         ),
         lambda x, w, s, b: (

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.memory import copies
-from tests.ops.compiled import MODES, agrees, compiles, ints, rand
+from tests.ops.compiled import MODES, agrees, compiles, halved, ints, rand
 from tests.slow import slow
 
 npu = torch.ops.npu
@@ -221,10 +221,12 @@ def test_pages_named_by_their_first_slot():
 )
 def test_compiled(mode, dynamic):
     def step(x, slots, kv_cache, kr_cache):
-        query, rope, *_ = npu.npu_mla_prolog_v3(x, *WEIGHTS, kv_cache, kr_cache, cache_index=slots)
+        query, rope, *_ = npu.npu_mla_prolog_v3(x, *weights, kv_cache, kr_cache, cache_index=slots)
         return query * 2, rope
 
-    compiles(step, (X, SLOTS, *CACHES), mode, dynamic, rtol=1e-5, atol=1e-5)
+    weights = halved(WEIGHTS, torch.bfloat16)
+    args = halved((X, SLOTS, *CACHES), torch.bfloat16)
+    compiles(step, args, mode, dynamic, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_written_is_what_int8_attention_reads():

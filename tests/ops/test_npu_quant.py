@@ -301,7 +301,7 @@ def test_grouped_blocks_are_those_of_each_group():
     agrees(npu.npu_grouped_dynamic_mx_quant, (x, ends), lambda *_: (y, scale))
     agrees(
         lambda x, g: npu.npu_grouped_dynamic_block_quant(x, g, row_block_size=16, col_block_size=8),
-        (x, ends),
+        (x, ends.int()),
         lambda *_: (tiles, scales),
     )
 

@@ -6,17 +6,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.ops.compiled import MODES, agrees, compiles, rand
+from tests.ops.compiled import MODES, agrees, compiles, halved, rand
 
 npu, air = torch.ops.npu, torch.ops.torchair
-LENGTHS = torch.tensor([3, 1, 4])
+LENGTHS = torch.tensor([3, 1, 4], dtype=torch.int32)
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def delta_inputs():
     """8 tokens in 3 sequences, 2 key heads, 4 value heads, 10 slots."""
     query, key = F.normalize(rand(8, 2, 6), dim=-1), F.normalize(rand(8, 2, 6, seed=1), dim=-1)
-    slots = torch.tensor([9, 0, 1, 2, 8, 3, 4, 5])
+    slots = torch.tensor([9, 0, 1, 2, 8, 3, 4, 5], dtype=torch.int32)
     return (
         query,
         key,
@@ -81,7 +81,9 @@ def test_state_is_written(mode):
     out, states = delta(*inputs)
     torch.testing.assert_close(call(npu.npu_recurrent_gated_delta_rule)(*inputs), out, **CLOSE)
     torch.testing.assert_close(inputs[3], states, **CLOSE)
-    compiles(call(npu.npu_recurrent_gated_delta_rule), delta_inputs(), mode, False, **CLOSE)
+    *parts, decay = delta_inputs()
+    parts = [halved(part, torch.bfloat16) for part in parts]
+    compiles(call(npu.npu_recurrent_gated_delta_rule), (*parts, decay), mode, False, **CLOSE)
 
 
 def test_chunks_are_the_same_recurrence():
@@ -107,7 +109,8 @@ def test_chunks_are_the_same_recurrence():
 
 def conv_inputs(states=3):
     """8 tokens in 3 sequences, 4 columns, 3 taps; 5 lines of `states` rows."""
-    return rand(8, 4), rand(3, 4), rand(5, states, 4), torch.tensor([0, 3, 4, 8]), torch.tensor([4, 1, 2])
+    bounds, lines = torch.tensor([0, 3, 4, 8]), torch.tensor([4, 1, 2])
+    return rand(8, 4), rand(3, 4), rand(5, states, 4), bounds.int(), lines.int()
 
 
 def conv(x, weight, states, bounds, lines, fresh=(), accepted=None, pad=None):
@@ -203,7 +206,7 @@ def test_conv_writes_states_and_data(mode, dynamic):
     expected = conv(x, weight, states, bounds, lines)
     npu.npu_fused_causal_conv1d_v2(x, weight, states, query_start_loc=bounds, cache_indices=lines)
     torch.testing.assert_close((x, states), expected, **CLOSE)
-    compiles(step, conv_inputs(), mode, dynamic, **CLOSE)
+    compiles(step, halved(conv_inputs(), torch.bfloat16), mode, dynamic, **CLOSE)
 
 
 def test_masked_conv():

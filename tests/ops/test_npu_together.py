@@ -27,9 +27,8 @@ class Layer(torch.nn.Module):
 
 def inputs():
     weight = ints(-99, 99, 16, 8, dtype=torch.int8)
-    return (
-        rand(3, 16), rand(3, 16, seed=1), rand(16), rand(3, 2, 8, 4), torch.tensor([1, 2, 7]), weight, rand(8)
-    )  # fmt: skip
+    x, residual, gamma = rand(3, 16).half(), rand(3, 16, seed=1).half(), rand(16).half()
+    return x, residual, gamma, rand(3, 2, 8, 4), torch.tensor([1, 2, 7]), weight, rand(8) / 99
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -41,9 +40,10 @@ def test_inductor(mode):
         Layer(), backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True
     )
     ours, theirs = inputs(), inputs()
+    # What is fused is not rounded to 16 bits on the way.
     with torch.no_grad():
-        torch.testing.assert_close(compiled(*ours), Layer()(*theirs))
-    torch.testing.assert_close(ours[3], theirs[3])
+        torch.testing.assert_close(compiled(*ours), Layer()(*theirs), rtol=1e-2, atol=0.1)
+    torch.testing.assert_close(ours[3], theirs[3], rtol=1e-2, atol=0.1)
 
 
 # torch.export itself still asks for leaves in the old way.

@@ -34,6 +34,13 @@ def cast(x: Any, dtype: int | torch.dtype) -> Tensor:
     return x if x.dtype == wanted else ge.Cast(x, dst_type=wanted)
 
 
+def as_type(x: Tensor, dtype: int) -> Tensor:
+    """The bits of `x` as another data type; a change of width scales the last dim."""
+    if x.dtype == dtype:
+        return x
+    return ge.Bitcast(x, type=dtype, keep_dim=dtypes.bits(x.dtype) != dtypes.bits(dtype) or None)
+
+
 def promote(*operands: Any, to: int | torch.dtype) -> list[Tensor]:
     """Every operand in the data type `to`."""
     return [cast(operand, to) for operand in operands]

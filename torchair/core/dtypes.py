@@ -82,6 +82,28 @@ _AS_BYTES = {BY_NAME[name].runtime: torch.uint8 for name in ("HIFLOAT8", "FLOAT4
 _TO_TORCH = _AS_BYTES | {row.runtime: row.torch for row in ROWS if row.torch is not None}
 
 
+SMALL = {
+    BY_NAME["INT4"].runtime: torch.int8,
+    BY_NAME["FLOAT4_E2M1"].runtime: torch.bfloat16,
+    BY_NAME["FLOAT4_E1M2"].runtime: torch.bfloat16,
+}
+"""Types of four bits -> the torch dtype that our engine carries them in: one element per value, and the value
+itself, which is exact there. torch has two of them in a byte or eight in an int32; `Bitcast` is the border.
+"""
+LACKING = frozenset({*SMALL, BY_NAME["HIFLOAT8"].runtime})
+"""Types that torch has no dtype for: what they are carried in does not tell them, the descriptor does."""
+
+
+def carrier(runtime: int) -> torch.dtype:
+    """The torch dtype in which our engine carries a GE data type."""
+    return SMALL.get(runtime) or BY_RUNTIME[runtime].torch or torch.uint8
+
+
+def bits(runtime: int) -> int:
+    """How many bits a value has."""
+    return 4 if runtime in SMALL else 8 * carrier(runtime).itemsize
+
+
 def to_ge(dtype: torch.dtype) -> int:
     """torch dtype -> runtime number of the GE data type."""
     if dtype not in _FROM_TORCH:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
 
+from torchair.core.dtypes import SMALL
 from torchair.core.errors import UnsupportedOp
 from torchair.core.slots import Takes
 from torchair.core.torch_private.fake import disable_modes
@@ -18,6 +20,7 @@ from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.torch_op import torch_call
+from torchair.ops.npu.formats import unpack
 
 Value = torch.Tensor | Host
 
@@ -71,10 +74,17 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
     _check_attributes(op, row)
     if row.wants_device:
         chosen["device"] = device_of(op, device)
+    if row.wants_types:
+        chosen["types"] = types_of(op)
     passed = [_pass(value, how, device) for value, how in zip(arguments, row.takes, strict=True)]
     if Takes.OPERAND in row.takes:
         passed = _operands(passed, row.takes, device)
     return flat_values(row.fn(*passed, **chosen))
+
+
+def types_of(op: Op) -> dict[str, int]:
+    """The GE data types of inputs, by the names of their slots."""
+    return {slot.name: slot.tensor.dtype for slot in op.slots if slot.tensor is not None}
 
 
 def constant(op: Op, device: torch.device) -> Value:
@@ -83,6 +93,8 @@ def constant(op: Op, device: torch.device) -> Value:
     assert isinstance(stored, TensorAttr), "a Const holds a tensor"
     value: torch.Tensor = stored.value
     with disable_modes():
+        if stored.dtype in SMALL:
+            return unpack(value.flatten(), stored.dtype)[: prod(stored.shape)].reshape(stored.shape).to(device)
         if value.ndim == 0 and not value.is_quantized:
             return Host(value.item() if stored.exact is None else stored.exact, value.dtype)
         return Host(tuple(value.tolist()), value.dtype) if _is_sizes(value) else value.to(device)

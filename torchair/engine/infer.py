@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from torchair.core.torch_private.fake import FakeTensorMode, faking, unclaimed_symbols
-from torchair.engine.evaluate import Value, constant, evaluate, listed_constants
+from torchair.engine.evaluate import Value, constant, evaluate, listed_constants, types_of
+from torchair.engine.registry import lacking_results
 from torchair.fxgraph.sameness import number_key, tensor_key, value_key
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
@@ -43,6 +44,8 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
                 seen[key] = found
         for output, value in zip(op.outputs, found, strict=True):
             output.meta = value
+        for index, kind in lacking_results(op, types_of(op)).items():
+            op.outputs[index].desc.dtype = kind
 
     return infer
 
@@ -62,7 +65,7 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
     attrs = tuple((name, type(attr).__name__, value_key(attr.value)) for name, attr in named)
     listed = listed_constants(op)
     inputs = tuple(
-        (slot.name, spec_key(listed.get(slot.tensor) or value_of(slot.tensor), strides))
+        (slot.name, slot.tensor.dtype, spec_key(listed.get(slot.tensor) or value_of(slot.tensor), strides))
         for slot in op.slots
         if slot.tensor
     )

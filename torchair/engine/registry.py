@@ -2,7 +2,7 @@
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
-nothing). An input annotated with `Host` or one of the annotations of `core/slots.py` is given as Python
+nothing, and `types`, where the GE data types of inputs say more than their tensors do). An input annotated with `Host` or one of the annotations of `core/slots.py` is given as Python
 numbers, one annotated `Value` as a tensor or a `Host`, whichever it is; all others are torch tensors.
 """
 
@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
+from torchair.core import dtypes
 from torchair.core.errors import BadKernel, UnsupportedOp
 from torchair.core.slots import Takes
 from torchair.ge.graph import Op
@@ -27,6 +28,7 @@ Value = Annotated[torch.Tensor | Host, Takes.VALUE]
 """Annotation of an input whose data is not read: it is given as it is."""
 
 Fn = Callable[..., Any]
+Makes = str | Callable[[Mapping[str, Any]], int]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class Kernel:
     takes: tuple[Takes, ...]
     attrs: tuple[str, ...]
     wants_device: bool
+    wants_types: bool = False
+    # Output -> what its type is, where that may be one that torch lacks: the name of the attribute (or of
+    # the input) that tells, or a function of all of them.
+    makes: Mapping[int, Makes] = field(default_factory=dict[int, "Makes"])
     # On a device the op writes in place, after a TensorMove; this kernel returns a new tensor, so it needs
     # no copy.
     is_pure: bool = False
@@ -49,23 +55,29 @@ class Kernel:
 # Annotations that say by themselves how an input is given.
 _PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Takes.HOST}
 _FORMS = "inputs are Ints, Int, Number, Operand (core/slots.py), Value, Host, or tensors without annotation"
+# Keyword-only parameters that are no attributes.
+_GIVEN = {"device", "types"}
 _kernels: dict[tuple[str, str | None], Kernel] = {}
 _host_kernels: dict[str, Fn] = {}
 _without: dict[str, tuple[str, str]] = {}
 
 
 def kernel(
-    *ops: str, on: str | None = None, only: Callable[..., str | None] | None = None, pure: bool = False
+    *ops: str,
+    on: str | None = None,
+    only: Callable[..., str | None] | None = None,
+    pure: bool = False,
+    makes: Mapping[int, Makes] | None = None,
 ) -> Callable[[Fn], Fn]:
     """Declare the meaning of one or several ops. `only` gives a reason to decline, for device rules.
 
     `pure` is for an op that writes in place on a device: this kernel leaves its inputs alone and returns a
-    new tensor.
+    new tensor. `makes` says what the types of outputs are that torch has no dtype for.
     """
 
     def declare(fn: Fn) -> Fn:
         for op in ops:
-            _add(dataclasses.replace(_describe(op, fn, on, only), is_pure=pure))
+            _add(dataclasses.replace(_describe(op, fn, on, only), is_pure=pure, makes=makes or {}))
         return fn
 
     return declare
@@ -118,12 +130,12 @@ def _describe(op: str, fn: Fn, on: str | None, only: Callable[..., str | None] |
     proto = prototype(op)
     if len(positional) != len(proto.inputs):
         raise _bad(fn, f"takes {len(positional)} inputs, {op} has {len(proto.inputs)}", near=str(proto))
-    if unknown := set(named) - set(proto.attr_by_name) - {"device"}:
+    if unknown := set(named) - set(proto.attr_by_name) - _GIVEN:
         raise _bad(fn, f"wants attributes that {op} does not have: {sorted(unknown)}", near=str(proto))
     hints = _annotations(fn)
     takes = tuple(_takes(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
-    attrs = tuple(name for name in named if name != "device")
-    return Kernel(op, fn, on, only, takes, attrs, "device" in named)
+    attrs = tuple(name for name in named if name not in _GIVEN)
+    return Kernel(op, fn, on, only, takes, attrs, "device" in named, "types" in named)
 
 
 def _annotations(fn: Fn) -> dict[str, Any]:
@@ -204,6 +216,16 @@ def takes_of(op_type: str) -> tuple[Takes, ...]:
     """How the kernel for every device takes each input of the op; nothing where there is none."""
     row = _kernels.get((op_type, None))
     return () if row is None else row.takes
+
+
+def lacking_results(op: Op, types: Mapping[str, int]) -> dict[int, int]:
+    """The data types of outputs that torch has no dtype for, by the number of the output."""
+    row = _kernels.get((op.type, None))
+    if row is None or not row.makes:
+        return {}
+    known = {**types, **op.attributes()}
+    found = {i: known.get(of) if isinstance(of, str) else of(known) for i, of in row.makes.items()}
+    return {index: kind for index, kind in found.items() if kind in dtypes.LACKING}
 
 
 def find_host_kernel(op_type: str) -> Fn | None:

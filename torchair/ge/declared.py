@@ -24,16 +24,19 @@ FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
 """Rows of (op, slot, data type, evidence), op and slot as patterns: taken, and missing in the prototype."""
 
 _INTEGERS = ("INT16", "INT32", "INT64")
+_SMALL_FLOATS = ("FLOAT16", "BF16", "FLOAT")
 _HELD_BY: dict[str, tuple[str, ...]] = {
-    "BOOL": ("UINT8", "INT8", *_INTEGERS),
+    "BOOL": ("UINT8", "INT8", *_INTEGERS, "FLOAT16", "FLOAT"),
     "UINT8": _INTEGERS, "INT8": _INTEGERS, "UINT16": _INTEGERS[1:], "INT16": _INTEGERS[1:],
     "UINT32": _INTEGERS[2:], "INT32": _INTEGERS[2:],
-    "FLOAT8_E5M2": ("FLOAT16", "FLOAT"), "FLOAT8_E4M3FN": ("FLOAT16", "BF16", "FLOAT"),
+    "INT4": ("INT8", *_INTEGERS),
+    "FLOAT4_E2M1": ("FLOAT8_E4M3FN", *_SMALL_FLOATS), "FLOAT4_E1M2": ("FLOAT8_E4M3FN", *_SMALL_FLOATS),
+    "FLOAT8_E5M2": ("FLOAT16", "FLOAT"), "FLOAT8_E4M3FN": _SMALL_FLOATS, "HIFLOAT8": ("FLOAT16", "FLOAT"),
     "FLOAT16": ("FLOAT", "DOUBLE"), "BF16": ("FLOAT", "DOUBLE"), "FLOAT": ("DOUBLE",),
     "COMPLEX32": ("COMPLEX64", "COMPLEX128"), "COMPLEX64": ("COMPLEX128",),
 }  # fmt: skip
 """Types that hold all values of a type and compute as it does, the narrowest first. Integers are not computed
-in floats: what wraps around would be rounded.
+in floats: what wraps around would be rounded. Masks may be floats: they are compared with zero.
 """
 
 NOT_TAKEN = "takes no"

@@ -83,10 +83,10 @@ class Tensor:
         """The GE data type (runtime number); `DT_UNDEFINED` while unknown."""
         if self.meta is None:
             return self.desc.dtype
-        # torch may store a GE type under another name (INT4, HIFLOAT8): then the descriptor knows better.
-        stored = dtypes.BY_RUNTIME[self.desc.dtype].torch or torch.uint8
-        if self.desc.dtype != dtypes.UNDEFINED and stored == self.meta.dtype:
-            return self.desc.dtype
+        # A GE type may be carried under another name (INT4, HIFLOAT8): then the descriptor knows better.
+        known = self.desc.dtype
+        if known != dtypes.UNDEFINED and dtypes.carrier(known) == self.meta.dtype:
+            return known
         return dtypes.to_ge(self.meta.dtype)
 
     @property
@@ -325,6 +325,18 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.name}: {len(self.ops)} ops)"
+
+
+def transposed(tensor: Tensor) -> Tensor | None:
+    """`a` when the tensor is a with its last two dims swapped."""
+    if tensor.op.type != "Transpose":
+        return None
+    x, perm = tensor.op.slots[0].tensor, tensor.op.slots[1].tensor
+    if x is None or perm is None or not isinstance(perm.meta, Host):
+        return None
+    rank = len(perm.meta.items)
+    swapped = (*range(rank - 2), rank - 1, rank - 2)
+    return x if rank >= 2 and tuple(perm.meta.items) == swapped else None
 
 
 def copy_graph(graph: Graph) -> Graph:

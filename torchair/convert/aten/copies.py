@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, same_size, shape_of, sizes
+from torchair.convert.operands import as_type, cast, same_size, shape_of, sizes
 from torchair.convert.registry import converter, map_one_to_one
+from torchair.core import dtypes
 
 aten = torch.ops.aten
 
@@ -62,7 +63,7 @@ map_one_to_one(
 @converter(aten.view.dtype)
 def view_dtype(self, dtype):
     """The same bytes as another type."""
-    return ge.Bitcast(self, type=dtype)
+    return as_type(self, dtypes.to_ge(dtype))
 
 
 @converter(aten.copy.default)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torchair import ge
 from torchair.convert.aten.norm import filled
-from torchair.convert.operands import FLOAT, cast, size_of
+from torchair.convert.operands import FLOAT, INT32, as_type, cast, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
-from torchair.ops.npu.formats import FP4, HIF8, INT4, ir_type
+from torchair.core.dtypes import LACKING
+from torchair.ops.npu.formats import UINT8, ir_type
 
 
 @converter("npu.batch_norm_reduce.default")
@@ -29,7 +30,7 @@ def batch_norm_gather_stats(
         ge.ReduceSum(ge.Mul(part, weights), [0], keep_dims=False)
         for part in (wide_mean, ge.Add(variance, ge.Square(wide_mean)))
     ]
-    total = ge.ReduceSum(weights, [0], keep_dims=False)
+    total = cast(ge.ReduceSum(weights, [0], keep_dims=False), INT32)
     running = [
         filled(start, FLOAT, size_of(mean, 1)) if part is None else cast(part, FLOAT)
         for part, start in ((running_mean, 0.0), (running_var, 1.0))
@@ -61,11 +62,10 @@ def dtype_cast_plain(self, dtype):
 
 @converter("npu.npu_dtype_cast.default", "npu.npu_dtype_cast_backward.default")
 def dtype_cast(self, dtype, input_dtype=None, forward_dtype=None):
-    """A cast between torch's types; packed ones have no shape in the IR that torch would know."""
-    kinds = [ir_type(code) for code in (dtype, input_dtype) if code is not None]
-    if any(kind in (*FP4, HIF8, INT4) for kind in kinds):
-        raise NotImplementedError("a type that torch has no name for")
-    return ge.Cast(self, dst_type=kinds[0])
+    """A cast between any two types; those that torch lacks are bytes outside the IR."""
+    kind, source = ir_type(dtype), ir_type(input_dtype)
+    made = cast(as_type(self, source) if source in LACKING else self, kind)
+    return as_type(made, UINT8) if kind in LACKING else made
 
 
 @converter("npu.npu_gather_backward.default")

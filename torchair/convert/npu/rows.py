@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from torchair import ge
-from torchair.convert.operands import cast
+from torchair.convert.operands import as_type, cast
 from torchair.convert.registry import converter
-from torchair.ge.graph import Tensor
+from torchair.core.dtypes import LACKING, to_ge
+from torchair.ge.graph import Tensor, transposed
 from torchair.ops.npu import ROWS
+from torchair.ops.npu.formats import INT4
 from torchair.ops.npu.library import by_op, full_name, schema_of
-from torchair.ops.npu.row import Row, bind, choose
+from torchair.ops.npu.row import Held, Row, bind, choose
 
 
 def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
@@ -26,11 +30,12 @@ def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
         if not row.ir:
             raise NotImplementedError("no IR op expresses these types")
         given |= {name: _copied(given[name]) for name in row.copies}
-        made = builders[row.ir](*row.inputs(given), **_attributes(row, given), **_count(row, given))
+        made = builders[row.ir](*row.inputs(given, _read), **_attributes(row, given), **_count(row, given))
         listed = made if isinstance(made, tuple) else (made,)
         for name, index in row.writes.items():
             ge.Assign(given[name], cast(listed[index], given[name].dtype))
-        return row.results(made)
+        packed = tuple(_packed(part, row) for part in listed)
+        return row.results(packed if isinstance(made, tuple) else packed[0])
 
     return convert
 
@@ -49,8 +54,34 @@ def _copied(value: Any) -> Any:
     return ge.TensorMove(value) if isinstance(value, Tensor) else value
 
 
+def _read(x: Tensor, held: Held) -> Tensor:
+    """torch's storage as the type of its values. What was just packed is read where it was packed from."""
+    if x.op.type == "Bitcast" and (source := x.op.inputs[0]).dtype == held.kind and not held.turned:
+        return source
+    return as_type(_swapped(x) if held.turned else x, held.kind)
+
+
+def _swapped(x: Tensor) -> Tensor:
+    """The last two dims swapped, or the tensor of which they were."""
+    source = transposed(x)
+    rank = x.rank
+    return ge.Transpose(x, [*range(rank - 2), rank - 1, rank - 2]) if source is None else source
+
+
+def _packed(part: Any, row: Row) -> Any:
+    """Values of types that torch lacks as it stores them."""
+    if isinstance(part, Tensor) and part.dtype in LACKING:
+        return as_type(part, to_ge(row.word if part.dtype == INT4 else torch.uint8))
+    return part
+
+
 def _attributes(row: Row, given: Mapping[str, Any]) -> dict[str, Any]:
     found = row.attributes(given)
+    for name, held in row.held(given).items():
+        if held.turned and not held.flag:
+            raise NotImplementedError(f"{row.ir} takes no transposed {name}")
+        if held.turned:
+            found[held.flag] = True
     for name, value in found.items():
         if isinstance(value, Tensor):
             raise NotImplementedError(f"{name} of {row.ir} is a number, here it is only known when it runs")

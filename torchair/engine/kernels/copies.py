@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from torchair.core import dtypes
 from torchair.engine.registry import kernel
+from torchair.ops.npu.formats import HIF8, load, pack, store, unpack, wide
 
 
-@kernel("Cast")
-def cast(x, *, dst_type):
-    """torch's `.to`: float to int truncates, anything to bool is x != 0."""
+@kernel("Cast", makes={0: "dst_type"})
+def cast(x, *, dst_type, types):
+    """torch's `.to`: float to int truncates, anything to bool is x != 0. Types that torch lacks round to the
+    nearest value.
+    """
+    x = load(x) if types["x"] == HIF8 else x
+    if dst_type == HIF8 or dst_type in dtypes.SMALL:
+        return store(wide(x), dst_type)
     return x.to(dtypes.to_torch(dst_type))
 
 
-@kernel("Bitcast")
-def bitcast(x, *, type, keep_dim):
-    """The same bytes read as another type; a change of width scales the last dim."""
-    assert not keep_dim, "only torch's form of Bitcast is emitted"
-    return x.view(dtypes.to_torch(type))
+@kernel("Bitcast", makes={0: "type"})
+def bitcast(x, *, type, keep_dim, types):
+    """The same bits read as another type. A narrower one adds a last dim of so many as one value was, a wider
+    one takes that dim away; with `keep_dim` the last dim is that many times longer or shorter.
+    """
+    source, have, want = types["x"], dtypes.bits(types["x"]), dtypes.bits(type)
+    x = x.unsqueeze(-1) if have > want and not keep_dim else x
+    if type in dtypes.SMALL:
+        made = x if source in dtypes.SMALL and source == type else unpack(x, type)
+    elif source in dtypes.SMALL:
+        made = pack(x, source, dtypes.to_torch(type))
+    else:
+        made = x.view(dtypes.to_torch(type))
+    return made.squeeze(-1) if have < want and not keep_dim else made
 
 
 @kernel("CastLike")

@@ -158,6 +158,7 @@ def swiglu_mx_quant(
 
 
 _SELF = {"x": "self"}
+_TYPED = {0: "dst_type"}
 _GELU_QUANT = {"x": "self", "dst_type": made(ir_type_or(INT8), "dst_type")}
 _DEQUANT_SWIGLU = {
     "dst_type": made(ir_type_or(INT8), "dst_type"),
@@ -184,11 +185,18 @@ ROWS = (
         outputs=(0,),
         extra=(None,),
         when=lambda given: given["quant_mode"] == "static",
+        makes=_TYPED,
     ),
-    Row("npu_gelu_quant", "GeluQuant", gelu_quant, _GELU_QUANT),
-    Row("npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU),
+    Row("npu_gelu_quant", "GeluQuant", gelu_quant, _GELU_QUANT, makes=_TYPED),
+    *(
+        Row(op, "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU, makes=_TYPED)
+        for op in ("npu_dequant_swiglu_quant", "npu_inference::npu_dequant_swiglu_quant")
+    ),
     Row(
-        "npu_inference::npu_dequant_swiglu_quant", "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU
+        "npu_swiglu_mx_quant",
+        "SwigluMxQuant",
+        swiglu_mx_quant,
+        {"dst_type": made(ir_type, "dst_type")},
+        makes=_TYPED,
     ),
-    Row("npu_swiglu_mx_quant", "SwigluMxQuant", swiglu_mx_quant, {"dst_type": made(ir_type, "dst_type")}),
 )

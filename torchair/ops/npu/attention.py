@@ -17,6 +17,7 @@ from torchair.core.errors import BadAttribute, UnsupportedOp
 from torchair.core.slots import Ints
 from torchair.core.torch_private.fake import statically_known_true
 from torchair.ops.npu.attend import Heads, attend, attend_quantised, attend_with_lse, with_sink
+from torchair.ops.npu.border import operand
 from torchair.ops.npu.formats import (
     FP4,
     FP32,
@@ -26,7 +27,7 @@ from torchair.ops.npu.formats import (
     load,
     power_of_two,
     static,
-    unpack_int4,
+    unpack,
     wide,
 )
 from torchair.ops.npu.quant import unpacked_scale
@@ -62,8 +63,7 @@ GIVEN_AND_BAND, GIVEN, CAUSAL, CAUSAL_FROM_END, BAND_FROM_END = range(5)
 
 
 def stored_heads(x, layout, heads, table):
-    """Keys or values as [batch, heads, rows, dim], still as they are stored; int4 is unpacked."""
-    x = unpack_int4(x) if x.dtype == torch.int32 else x
+    """Keys or values as [batch, heads, rows, dim], still as they are stored."""
     return to_heads(x, layout, heads) if table is None else from_pages(x, table, heads)
 
 
@@ -255,7 +255,9 @@ def finished(heads: Heads, sink, quantised, wants_lse):
 def left_as(out, leaving, dtype, quant_scale, quant_offset):
     """The result in its layout and dtype, or quantised to int8."""
     if quant_scale is None:
-        return from_heads(out, leaving).to(dtype)
+        made = from_heads(out, leaving)
+        # A cast writes new memory: dense, also in dims of one element.
+        return made if made.dtype == dtype else made.to(dtype, memory_format=torch.contiguous_format)
     scale, offset = (
         None if x is None else spread(x, out, CHANNELS, None) for x in (quant_scale, quant_offset)
     )
@@ -445,7 +447,9 @@ def _listed(x):
 def _loaded(x, code):
     """The numbers of data whose type only the code tells."""
     kind = ir_type(code)
-    return load(x, kind) if x is not None and kind in (*FP4, HIF8) else x
+    if x is None or kind not in (*FP4, HIF8):
+        return x
+    return load(x) if kind == HIF8 else unpack(x, kind)
 
 
 def _loaded_scale(x, code):
@@ -473,6 +477,8 @@ def _coded_out_dtype(query_code, rope, code):
 
 
 _LISTED = {"key": made(_listed, "key"), "value": made(_listed, "value")}
+_HELD = {"key": operand("key"), "value": operand("value")}
+_HELD_PREFIX = {name: operand(name) for name in ("key_shared_prefix", "value_shared_prefix")}
 _V2 = _LISTED | {
     "actual_seq_lengths": "actual_seq_qlen",
     "actual_seq_lengths_kv": "actual_seq_kvlen",
@@ -515,7 +521,7 @@ _PROMPT = {
 }
 _FUSED = ("FusedInferAttentionScore", fused_infer_attention_score)
 ROWS = (
-    *(Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED) for space in ("npu", "air")),
+    *(Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD | _HELD_PREFIX) for space in ("npu", "air")),
     *(
         row
         for space in ("npu", "air")
@@ -524,7 +530,7 @@ ROWS = (
                 f"{space}::npu_fused_infer_attention_score_v2", "", fused_infer_attention_score, _CODED,
                 when=_needs_codes, ignored=_CODES,
             ),
-            Row(f"{space}::npu_fused_infer_attention_score_v2", *_FUSED, _V2, ignored=_CODES),
+            Row(f"{space}::npu_fused_infer_attention_score_v2", *_FUSED, _V2, holds=_HELD, ignored=_CODES),
         )
     ),
     Row(
@@ -533,7 +539,7 @@ ROWS = (
     ),
     Row(
         "npu_incre_flash_attention", "IncreFlashAttention", incre_flash_attention, _LISTED,
-        ignored=("padding_mask",),
+        holds=_HELD, ignored=("padding_mask",),
     ),
     Row(
         "npu_attention_update", "AttentionUpdate", attention_update,

@@ -1,8 +1,8 @@
 """Number formats of the `npu` ops: type codes, 4-bit packing, 8- and 4-bit floats, quantisation.
 
-A value of a type torch lacks travels packed: int4 as eight values per int32 (or two per uint8), the lowest
-nibble first; fp4 as two per uint8; hifloat8 and e8m0 scales as bytes. `store` and `load` are the two
-directions.
+Definitions see one element per value: int4 as int8, fp4 as bfloat16 (`dtypes.SMALL`), hifloat8 and e8m0
+scales as bytes; `store` and `load` are the two directions. torch has int4 as eight values per int32 (or two
+per uint8), the lowest nibble first, and fp4 as two per uint8: `unpack` and `pack` are its border.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from torchair.core import dtypes
 
 INT8, INT4, HIF8 = (dtypes.BY_NAME[name].runtime for name in ("INT8", "INT4", "HIFLOAT8"))
 E5M2, E4M3 = (dtypes.BY_NAME[name].runtime for name in ("FLOAT8_E5M2", "FLOAT8_E4M3FN"))
-E2M1, E1M2 = (dtypes.BY_NAME[name].runtime for name in ("FLOAT4_E2M1", "FLOAT4_E1M2"))
+E2M1, E1M2, E8M0 = (
+    dtypes.BY_NAME[name].runtime for name in ("FLOAT4_E2M1", "FLOAT4_E1M2", "FLOAT8_E8M0")
+)
 FP16, BF16, FP32, INT32, INT64, UINT8 = (
     dtypes.BY_NAME[name].runtime for name in ("FLOAT16", "BF16", "FLOAT", "INT32", "INT64", "UINT8")
 )
@@ -67,50 +69,52 @@ def rounded(x: torch.Tensor, mode: str = "rint") -> torch.Tensor:
 
 
 def store(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
-    """Values in a stored type: rounded, saturated, packed where a value is smaller than a byte."""
-    if kind == INT4:
-        return pack_int4(rounded(x, mode).clamp(-8, 7))
+    """Values in a stored type: rounded and saturated."""
     if kind in INTEGER_RANGE:
-        return rounded(x, mode).clamp(*INTEGER_RANGE[kind]).to(dtypes.to_torch(kind))
+        return rounded(x, mode).clamp(*INTEGER_RANGE[kind]).to(dtypes.carrier(kind))
     if kind in (E4M3, E5M2) and mode == "rint":
         return x.clamp(-LARGEST[kind], LARGEST[kind]).to(dtypes.to_torch(kind))
     if kind in (E4M3, E5M2):
         return encode(x, kind, mode).view(dtypes.to_torch(kind))
     if kind in FP4:
-        low, high = encode(x, kind, mode).unflatten(-1, (-1, 2)).unbind(-1)
-        return low | (high << 4)
+        steps, exponent = _on_grid(_saturated(x, kind), kind, mode)
+        # Adding zero drops the sign of zeros.
+        return (steps * torch.exp2((exponent - GRIDS[kind].bits).float()) + 0.0).to(dtypes.carrier(kind))
     if kind == HIF8:
         return encode(x, kind, mode)
     return x.to(dtypes.to_torch(kind))
 
 
-def load(x: torch.Tensor, kind: int | None = None) -> torch.Tensor:
-    """The values of a stored tensor, in float32. Without a type it is the tensor's own; int32 is packed
-    int4.
-    """
-    if x.dtype == torch.int32 and kind in (None, INT4, INT32):
-        return unpack_int4(x).float()
-    if kind is not None and kind in FP4:
-        both = torch.stack((x & 15, x >> 4), -1).flatten(-2)
-        return decode(both, kind)
-    return decode(x, HIF8) if kind == HIF8 else wide(x)
+def load(x: torch.Tensor) -> torch.Tensor:
+    """The values of a stored tensor, in float32; bytes are hifloat8."""
+    return decode(x, HIF8) if x.dtype == torch.uint8 else wide(x)
 
 
 # Types smaller than a byte
 
-
-def pack_int4(x: torch.Tensor) -> torch.Tensor:
-    """Eight values of -8 … 7 along the last dim in one int32."""
-    nibbles = x.to(torch.int32).unflatten(-1, (-1, 8)) & 15
-    return functools.reduce(torch.bitwise_or, (nibbles[..., i] << (4 * i) for i in range(8)))
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers of each width in bytes."""
 
 
-def unpack_int4(x: torch.Tensor) -> torch.Tensor:
-    """int32 (eight values) or bytes (two) as int8, the last dim that many times longer."""
-    count = 8 if x.dtype == torch.int32 else 2
-    words = x.to(torch.int32).unsqueeze(-1)
-    shifts = 28 - 4 * torch.arange(count, dtype=torch.int32, device=x.device)
-    return ((words << shifts) >> 28).to(torch.int8).flatten(-2)
+def pack(x: torch.Tensor, kind: int, dtype: torch.dtype) -> torch.Tensor:
+    """Values of four bits in words of `dtype`, along the last dim, the first in the lowest bits."""
+    word = _WORDS[dtype.itemsize]
+    working = torch.int64 if dtype.itemsize == 8 else torch.int32
+    nibbles = (x if kind == INT4 else encode(x, kind)).to(working).unflatten(-1, (-1, 2 * dtype.itemsize)) & 15
+    shifted = (nibbles[..., i] << (4 * i) for i in range(2 * dtype.itemsize))
+    return functools.reduce(torch.bitwise_or, shifted).to(word).view(dtype)
+
+
+def unpack(x: torch.Tensor, kind: int) -> torch.Tensor:
+    """The inverse of `pack`: the last dim is as many times longer as a word has values."""
+    words, count = x.view(_WORDS[x.dtype.itemsize]), 2 * x.dtype.itemsize
+    working = torch.int64 if x.dtype.itemsize == 8 else torch.int32
+    places = 4 * torch.arange(count, dtype=working, device=x.device)
+    words = words.to(working).unsqueeze(-1)
+    if kind == INT4:
+        top = 8 * working.itemsize - 4
+        return ((words << (top - places)) >> top).to(dtypes.carrier(kind)).flatten(-2)
+    return decode((words >> places) & 15, kind).to(dtypes.carrier(kind)).flatten(-2)
 
 
 # Small floats by arithmetic on the device: no table has to be copied there while a graph is recorded
@@ -135,18 +139,32 @@ def exponent_of(x: torch.Tensor) -> torch.Tensor:
 
 def encode(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
     """The bit patterns (one per byte) of the nearest values; beyond the largest value is the largest."""
-    x = x.float().clamp(-LARGEST[kind], LARGEST[kind]).contiguous()
-    mode = "round" if mode == "hybrid" else mode
+    x = _saturated(x, kind)
     if kind == HIF8:
-        patterns, sign = _encode_hif8(x, mode), 128
+        patterns, sign = _encode_hif8(x, _mode(mode)), 128
     else:
         grid, sign = GRIDS[kind], 8 if kind in FP4 else 128
-        exponent = exponent_of(x).clamp(min=grid.lowest)
-        steps = rounded(x * torch.exp2((grid.bits - exponent).float()), mode).abs().to(torch.int32)
+        steps, exponent = _on_grid(x, kind, mode)
         # A step too many carries into the exponent, as it should.
-        patterns = ((exponent - grid.lowest) << grid.bits) + steps
-    # A negative zero of HiFloat8 is its NaN.
-    return torch.where((x < 0) & (patterns > 0), patterns + sign, patterns).to(torch.uint8)
+        patterns = ((exponent - grid.lowest) << grid.bits) + steps.abs().to(torch.int32)
+    # A negative zero of HiFloat8 is its NaN; of fp4 it is what was unpacked.
+    negative = torch.signbit(x) if kind in FP4 else (x < 0) & (patterns > 0)
+    return torch.where(negative, patterns + sign, patterns).to(torch.uint8)
+
+
+def _saturated(x: torch.Tensor, kind: int) -> torch.Tensor:
+    return x.float().clamp(-LARGEST[kind], LARGEST[kind]).contiguous()
+
+
+def _mode(mode: str) -> str:
+    return "round" if mode == "hybrid" else mode
+
+
+def _on_grid(x: torch.Tensor, kind: int, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(steps, exponent) of the nearest value steps · 2^(exponent - bits)."""
+    grid = GRIDS[kind]
+    exponent = exponent_of(x).clamp(min=grid.lowest)
+    return rounded(x * torch.exp2((grid.bits - exponent).float()), _mode(mode)), exponent
 
 
 def decode(x: torch.Tensor, kind: int) -> torch.Tensor:

@@ -4,26 +4,40 @@ experts.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.ops.grouped import grouped_mm
-from torchair.ops.npu.formats import FP16, FP32, INT8, dynamic, ir_type, ir_type_or, mx, static, store, wide
+from torchair.ops.npu.border import operand, scale_of, weight
+from torchair.ops.npu.formats import (
+    E2M1,
+    FP16,
+    FP32,
+    INT4,
+    INT8,
+    dynamic,
+    ir_type,
+    ir_type_or,
+    mx,
+    static,
+    store,
+    wide,
+)
 from torchair.ops.npu.groups import ENDS, PAIRS, group_ends, group_ids
 from torchair.ops.npu.matmul import (
     decoded,
-    fp4_of,
     is_microscaled,
     packed_group_size,
     quantised_rows,
     rows_scale,
     scaled_blocks,
     weight_numbers,
-    weight_values,
 )
 from torchair.ops.npu.quant import unpacked_scale
-from torchair.ops.npu.row import InPlace, Row, made
+from torchair.ops.npu.row import InPlace, Row, dtype_of, made
 
 ACTIVATIONS = {
     0: lambda x: x,
@@ -91,7 +105,7 @@ def expanded_weights(weights, scales, offsets, inner):
     """Weights as numbers: dequantised where they have scales."""
     values = stacked(weights)
     if not scales:
-        return weight_values(values, inner, fp4_of(values))
+        return decoded(values)
     scale, offset = per_group(scales), per_group(offsets)
     scale, offset = (None if part is None else _along_inner(part, inner) for part in (scale, offset))
     return weight_numbers(values, scale, offset, inner)
@@ -105,7 +119,7 @@ def _along_inner(part, inner):
 def split_rows_product(x, weights, scale, offset, group_list, per_token_scale, kind):
     """(product with its scales applied, ids of rows), in the arithmetic's dtype."""
     groups = as_tensor(group_list, x)
-    left = decoded(x, fp4_of(x))
+    left = decoded(x)
     right = expanded_weights(weights, [], [], left.shape[1])
     ids, _ = group_ids(groups, x.shape[0], kind)
     if kind == PAIRS:
@@ -179,7 +193,7 @@ def _pairs(left, right, bias, scale, antiquant_scale, antiquant_offset, per_toke
         if antiquant_scale:
             offset = antiquant_offset[index] if antiquant_offset else None
             b = weight_numbers(b, antiquant_scale[index], offset, a.shape[-1])
-        values = weight_values(b, a.shape[-1], fp4_of(b))
+        values = decoded(b)
         whole = not a.is_floating_point()
         y = torch.matmul(a.double(), values.double()) if whole else torch.matmul(wide(a), wide(values))
         y = y + bias[index] if bias and whole else y
@@ -192,13 +206,13 @@ def _pairs(left, right, bias, scale, antiquant_scale, antiquant_offset, per_toke
 def grouped_matmul_finalize_routing(
     x, w, scale, bias, pertoken_scale, group_list, shared_input, logit, row_index, offset, *, dtype=0,
     shared_input_weight=1.0, shared_input_offset=0, transpose_x=False, transpose_w=False, output_bs=0,
-    group_list_type=1, tuning_config=(),
+    group_list_type=1, tuning_config=(), types,
 ):  # fmt: skip
     """A grouped product whose rows, times their logits, are summed into the rows they came from, on top of a
     shared part. With int4 weights `offset` and bias only mend what the device does: nothing here.
     """
     weight = w.mT if transpose_w else w
-    mends = weight.dtype == torch.int32
+    mends = types.get("w") == INT4
     scales = [] if scale is None else [scale.reshape(weight.shape[0], -1)]
     biases = [] if bias is None or mends else [bias]
     y = _rows(x, [weight], biases, scales, [], [], [], group_list, pertoken_scale, group_list_type)
@@ -226,7 +240,7 @@ def grouped_matmul_swiglu_quant(
 ):  # fmt: skip
     """A grouped product, SwiGLU on its halves, quantised per row or microscaled: (y, scale)."""
     weights = [part.mT for part in weight] if transpose_weight else list(weight)
-    biases = [] if bias is None or weights[0].dtype == torch.int32 else [bias]
+    biases = [] if bias is None else [bias]
     y = _rows(x, weights, biases, list(weight_scale), [], [], [], group_list, x_scale, group_list_type)
     a, b = y.float().chunk(2, -1)
     y = F.silu(a) * b
@@ -258,7 +272,7 @@ def quant_grouped_matmul_inplace_add(
     x1, x2, scale2, group_list, y, scale1, *, group_list_type=0, group_size=0
 ):
     """y[g] plus the dequantised product over group g's part of the inner dim: x1 [M, K], x2 [K, N]."""
-    a, b = decoded(x1, fp4_of(x1)), decoded(x2, fp4_of(x2))
+    a, b = decoded(x1), decoded(x2)
     if is_microscaled(scale2, b):
         a, b = scaled_blocks(a, scale1, -1), scaled_blocks(b, scale2, -2)
         return (y + split_inner(a, b, group_ends(group_list, group_list_type))).to(y.dtype)
@@ -333,6 +347,11 @@ def _tokens(counts, ends):
     return ends if counts is None else counts
 
 
+def _bias_of(bias, weights):
+    """With int4 weights it only mends what the device does: nothing here."""
+    return None if dtype_of(weights[0]) == torch.int32 else bias
+
+
 _LISTS = ("bias", "scale", "offset", "antiquant_scale", "antiquant_offset")
 _GROUPED = {
     **{name: made(_listed, name) for name in _LISTS},
@@ -343,11 +362,23 @@ _GROUPED = {
 # Hints, codes of types that the data show, and inputs of a fused quantisation that no chip offers yet.
 _GROUPED_IGNORED = ("activation_input", "activation_quant_scale", "activation_quant_offset")
 _CODES = ("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype")
+_TURNS: dict[str, Any] = {"of_bytes": E2M1, "flag": "transpose_weight"}
+_HELD = {
+    "x": operand("x", "x_dtype", of_bytes=E2M1),
+    "weight": weight("weight", "x", ("weight_dtype", "x_dtype"), **_TURNS),
+}
+_HELD_LISTS = {"x": operand("x", of_bytes=E2M1), "weight": weight("weight", "x", **_TURNS)}
 _ADDED = {
     "scale2": "x2_scale",
     "scale1": "x1_scale",
     "y": "self",
     "group_size": made(packed_group_size, "group_sizes"),
+}
+_HELD_ADDED = {
+    "x1": operand("x1", "x1_dtype", of_bytes=E2M1),
+    "x2": operand("x2", "x2_dtype", of_bytes=E2M1),
+    "scale1": scale_of("x1_scale"),
+    "scale2": scale_of("x2_scale"),
 }
 _ADDED_CODES = ("x1_dtype", "x2_dtype", "x1_scale_dtype", "x2_scale_dtype")
 ROWS = (
@@ -357,6 +388,7 @@ ROWS = (
         grouped_matmul,
         _GROUPED,
         count=_outputs,
+        holds=_HELD,
         ignored=(*_GROUPED_IGNORED, *_CODES),
     ),
     Row(
@@ -365,6 +397,7 @@ ROWS = (
         grouped_matmul,
         _GROUPED,
         count=_outputs,
+        holds=_HELD_LISTS,
         ignored=_GROUPED_IGNORED,
     ),
     Row(
@@ -372,7 +405,13 @@ ROWS = (
         "GroupedMatmulFinalizeRouting",
         grouped_matmul_finalize_routing,
         {"dtype": made(_FINALIZED_NUMBERS.__getitem__, "dtype")},
-        ignored=("x_dtype", "w_dtype", "scale_dtype", "pertoken_scale_dtype"),
+        holds={
+            "x": operand("x", "x_dtype", of_bytes=E2M1),
+            "w": weight("w", "x", ("w_dtype", "x_dtype"), of_bytes=E2M1, flag="transpose_w"),
+            "scale": scale_of("scale"),
+            "pertoken_scale": scale_of("pertoken_scale"),
+        },
+        ignored=("scale_dtype", "pertoken_scale_dtype"),
     ),
     Row(
         "npu_grouped_matmul_swiglu_quant_v2",
@@ -381,8 +420,11 @@ ROWS = (
         {
             "weight_assist_matrix": made(_listed, "weight_assist_matrix"),
             "dequant_dtype": made(ir_type_or(0), "dequant_dtype"),
+            "bias": made(_bias_of, "bias", "weight"),
         },
-        ignored=("x_dtype", "weight_dtype", "weight_scale_dtype", "x_scale_dtype"),
+        holds=_HELD,
+        makes={0: made(ir_type, "quant_dtype")},
+        ignored=("weight_scale_dtype", "x_scale_dtype"),
     ),
     Row(
         "npu_quant_grouped_matmul_dequant",
@@ -396,6 +438,7 @@ ROWS = (
         quant_grouped_matmul_inplace_add,
         _ADDED,
         copies=("self",),
+        holds=_HELD_ADDED,
         ignored=_ADDED_CODES,
     ),
     Row(
@@ -404,6 +447,7 @@ ROWS = (
         quant_grouped_matmul_inplace_add,
         _ADDED,
         writes={"self": 0},
+        holds=_HELD_ADDED,
         ignored=_ADDED_CODES,
     ),
     Row(
@@ -415,6 +459,7 @@ ROWS = (
             "tokens_index_flag": made(lambda ends: ends is not None, "expert_tokens_index"),
             "output_dtype": made(_result_number, "output_dtype"),
         },
+        holds={"weight1": weight("weight1", "x"), "weight2": operand("weight2")},
     ),
 )
 IN_PLACE = (InPlace("npu_add_quant_gmm_", "npu_add_quant_gmm", {"self": 0}, ("self",)),)

@@ -19,8 +19,9 @@ import torch
 from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import parse_schema
+from torchair.ops.npu.border import packed, read
 from torchair.ops.npu.gradients import Gradient
-from torchair.ops.npu.row import InPlace, Row, bind, choose
+from torchair.ops.npu.row import TYPES, InPlace, Row, bind, choose, defaults
 
 Fn = Callable[..., Any]
 PLUGIN = "torch_npu"
@@ -210,9 +211,22 @@ def _from_rows(op: str, rows: Sequence[Row]) -> Fn:
     def run(*args: Any, **kwargs: Any) -> Any:
         given = bind(schema, args, kwargs)
         row = choose(rows, given)
-        return row.results(row.fn(*row.inputs(given), **row.attributes(given)))
+        attributes, types = row.attributes(given), row.types(given)
+        asked = {TYPES: types} if TYPES in inspect.signature(row.fn).parameters else {}
+        made = row.fn(*row.inputs(given, read), **attributes, **asked)
+        return row.results(_packed(row, made, defaults(row.fn) | types | attributes))
 
     return run
+
+
+def _packed(row: Row, made: Any, known: Mapping[str, Any]) -> Any:
+    """The results with values of four bits packed as torch has them."""
+    if not row.makes:
+        return made
+    kinds = {i: known.get(of) if isinstance(of, str) else of(known) for i, of in row.makes.items()}
+    listed = made if isinstance(made, tuple) else (made,)
+    done = tuple(packed(part, kinds.get(index), row.word) for index, part in enumerate(listed))
+    return done if isinstance(made, tuple) else done[0]
 
 
 def _composite(row: InPlace) -> Fn:

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.slots import Ints
+from torchair.ops.npu.border import operand, scale_of, weight
 from torchair.ops.npu.formats import (
     BF16,
-    E1M2,
     E2M1,
-    FP4,
     FP16,
     HIF8,
+    INT4,
     INT8,
     dynamic,
     ir_type,
@@ -24,7 +24,6 @@ from torchair.ops.npu.formats import (
     load,
     static,
     store,
-    unpack_int4,
     unpaired,
     wide,
 )
@@ -68,30 +67,10 @@ def product(a, b):
     return torch.matmul(wide(a), wide(b))
 
 
-def weight_values(weight, inner, kind=None):
-    """The numbers of a weight [.., K, N]; packed int4 (or fp4) is unpacked along the dim that needs it.
-
-    A packed weight that is a transposed view is packed along K.
-    """
-    packs = weight.dtype == torch.int32 or kind in FP4
-    if not packs:
-        return decoded(weight, kind)
-    if weight.shape[-2] != inner:
-        return decoded(weight.mT, kind).mT
-    return decoded(weight, kind)
-
-
-def decoded(x, kind=None):
-    """Packed types as numbers: int4 as int8, small floats as float32; others as they are."""
-    if x.dtype == torch.int32:
-        return unpack_int4(x)
+def decoded(x):
+    """Small floats as float32 (bytes are hifloat8); others as they are."""
     is_small = x.is_floating_point() and x.dtype.itemsize == 1
-    return load(x, kind) if is_small or kind in (*FP4, HIF8) else x
-
-
-def fp4_of(x):
-    """Bytes in an operand are fp4."""
-    return E2M1 if x.dtype == torch.uint8 else None
+    return load(x) if is_small or x.dtype == torch.uint8 else x
 
 
 def is_microscaled(scale, x):
@@ -198,9 +177,8 @@ def transpose_quant_batch_mat_mul(
 def quant_batch_matmul(
     x1, x2, scale, offset, bias, pertoken_scale, *, dtype, transpose_x1=False, transpose_x2=False
 ):
-    """(x1 @ x2 + int bias) · scale · row scale + float bias, of int8 or packed int4."""
-    a = decoded(x1.mT if transpose_x1 else x1)
-    b = weight_values(x2.mT if transpose_x2 else x2, a.shape[-1])
+    """(x1 @ x2 + int bias) · scale · row scale + float bias, of int8 or int4."""
+    a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     y = wide(with_bias(product(a, b), bias)) * unpacked_scale(scale)
     y = y if pertoken_scale is None else y * rows_scale(pertoken_scale)
     y = y + bias if bias is not None and bias.is_floating_point() else y
@@ -209,8 +187,7 @@ def quant_batch_matmul(
 
 def block_scaled_product(x1, x2, bias, x1_scale, x2_scale, y_scale, group_size):
     """Operands with scales per row, column, group along K, tile or 32 values."""
-    a = decoded(x1, fp4_of(x1))
-    b = weight_values(x2, a.shape[-1], fp4_of(x2))
+    a, b = decoded(x1), decoded(x2)
     x2_scale = (
         None if x2_scale is None else x2_scale if is_microscaled(x2_scale, b) else unpacked_scale(x2_scale)
     )
@@ -228,7 +205,7 @@ def block_scaled_product(x1, x2, bias, x1_scale, x2_scale, y_scale, group_size):
 
 def quant_batch_matmul_blocks(
     x1, x2, bias, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, x2_table, *,
-    dtype, compute_type=-1, transpose_x1=False, transpose_x2=False, group_size=-1,
+    dtype, compute_type=-1, transpose_x1=False, transpose_x2=False, group_size=-1, types,
 ):  # fmt: skip
     """Small floats, or int8 with int4 weights in groups along K.
 
@@ -237,7 +214,7 @@ def quant_batch_matmul_blocks(
     """
     assert x1_offset is None and y_offset is None and x2_table is None, "these belong to other devices"
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
-    mends = b.dtype == torch.int32
+    mends = types.get("x2") == INT4
     y = block_scaled_product(a, b, None if mends else bias, x1_scale, x2_scale, y_scale, group_size)
     return result(y, dtype, None if mends or dtype != INT8 else x2_offset)
 
@@ -251,13 +228,6 @@ def fused_quant_mat_mul(
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     y = block_scaled_product(a, b, bias, x1_scale, x2_scale, y_scale, group_size)
     return result(EPILOGUES[fused_op_type](y, x3), dtype, x2_offset if dtype == INT8 else None)
-
-
-def hifloat_matmul(x1, x2, scale, offset, pertoken_scale, bias, y_scale, *, dtype, kinds=(None, None)):
-    """Operands that are bytes of types which only their codes tell apart."""
-    a, b = decoded(x1, kinds[0]), weight_values(x2, x1.shape[-1] * (2 if kinds[0] in FP4 else 1), kinds[1])
-    y = block_scaled_product(wide(a), wide(b), bias, pertoken_scale, scale, y_scale, 0)
-    return result(y, dtype, offset if dtype == INT8 else None)
 
 
 def quantised_rows(x, x_scale, x_offset, smooth_scale, mode):
@@ -308,7 +278,7 @@ def quant_batch_matmul_inplace_add(
 
 def weight_numbers(weight, scale, offset, inner, group=0):
     """(weight + offset) · scale [K, N]; scales of groups along K are repeated."""
-    values = wide(weight_values(weight, inner, fp4_of(weight)))
+    values = wide(decoded(weight))
     if is_microscaled(scale, values):
         return scaled_blocks(values, scale, -2)
     shifted = values if offset is None else values + _per_group(wide(offset), inner, group)
@@ -393,13 +363,11 @@ def _is_integer(given):
     return plain in ((torch.int8, torch.int8), (torch.int32, torch.int32)) and not given["group_sizes"]
 
 
-def _needs_codes(given):
-    """Bytes whose type only the code tells: not fp4 e2m1, which is what bytes are taken for."""
-    kinds = [ir_type(given[name]) for name in ("x1_dtype", "x2_dtype")]
-    return any(kind in (HIF8, E1M2) for kind in kinds)
-
-
-_HIFLOAT = {"dtype": _OUTPUT, "kinds": made(lambda a, b: (ir_type(a), ir_type(b)), "x1_dtype", "x2_dtype")}
+_HELD = {
+    "x1": operand("x1", "x1_dtype", of_bytes=E2M1),
+    "x2": weight("x2", "x1", ("x2_dtype", "x1_dtype"), of_bytes=E2M1, flag="transpose_x2"),
+}
+_HELD_SCALED = _HELD | {"x1_scale": scale_of("x1_scale"), "x2_scale": scale_of("x2_scale")}
 ROWS = (
     Row(
         "npu_linear",
@@ -426,10 +394,12 @@ ROWS = (
             "perm_x2": _PERMS["perm_x2"],
             "perm_y": _TURNED,
         },
-        ignored=("x1_dtype", "x2_dtype"),
-    ),
-    Row(
-        "npu_quant_matmul", "", hifloat_matmul, _HIFLOAT, when=_needs_codes, ignored=(*_CODES, "group_sizes")
+        holds={
+            "x1": operand("x1", "x1_dtype", of_bytes=HIF8),
+            "x2": operand("x2", "x2_dtype", of_bytes=HIF8),
+            "x1_scale": scale_of("x1_scale"),
+            "x2_scale": scale_of("x2_scale"),
+        },
     ),
     Row(
         "npu_quant_matmul",
@@ -437,14 +407,23 @@ ROWS = (
         quant_batch_matmul,
         {"dtype": _OUTPUT},
         when=_is_integer,
+        holds=_HELD,
         ignored=(*_CODES, "group_sizes", "y_scale"),
     ),
-    Row("npu_quant_matmul", "QuantBatchMatmulV4", quant_batch_matmul_blocks, _V4, ignored=_CODES),
+    Row(
+        "npu_quant_matmul",
+        "QuantBatchMatmulV4",
+        quant_batch_matmul_blocks,
+        _V4,
+        holds=_HELD | {"x1_scale": scale_of("pertoken_scale"), "x2_scale": scale_of("scale")},
+        ignored=_CODES,
+    ),
     Row(
         "npu_inference::npu_fused_quant_matmul",
         "FusedQuantMatMul",
         fused_quant_mat_mul,
         _V4,
+        holds=_HELD,
         ignored=(*_CODES, "x3_dtype"),
     ),
     Row(
@@ -462,6 +441,7 @@ ROWS = (
         quant_batch_matmul_inplace_add,
         _ADDED,
         copies=("self",),
+        holds=_HELD_SCALED,
         ignored=_ADDED_CODES,
     ),
     Row(
@@ -470,13 +450,14 @@ ROWS = (
         quant_batch_matmul_inplace_add,
         _ADDED,
         writes={"self": 0},
+        holds=_HELD_SCALED,
         ignored=_ADDED_CODES,
     ),
     Row(
         "npu_weight_quant_batchmatmul",
         "WeightQuantBatchMatmulV2",
         weight_quant_batch_matmul,
-        # What bytes are taken for: fp4.
+        holds={"weight": weight("weight", "x", of_bytes=E2M1, flag="transpose_weight")},
         ignored=("weight_dtype",),
     ),
     Row(
@@ -492,7 +473,10 @@ ROWS = (
             "pads": made(lambda p: [p[0], p[0], p[-1], p[-1]], "pads"),
             "data_format": fixed("NCHW"),
         },
-        ignored=("input_dtype", "weight_dtype"),
+        holds={
+            "x": operand("input", "input_dtype", of_bytes=HIF8),
+            "filter": operand("weight", "weight_dtype", of_bytes=HIF8),
+        },
     ),
     Row(
         "npu_batch_gather_matmul",

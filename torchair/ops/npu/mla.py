@@ -83,7 +83,7 @@ def quantised_latent(cq, weight, smooth, mode) -> Quantised:
 
 def numbers_of(rows):
     """Bytes are hifloat8."""
-    return load(rows, HIF8) if rows.dtype == torch.uint8 else rows
+    return load(rows) if rows.dtype == torch.uint8 else rows
 
 
 def tokens_of(x):
@@ -260,7 +260,7 @@ def mla_prolog_v3(
 
 def _loaded(x, code):
     """The numbers of hifloat8 data, which only their code tells."""
-    return load(x, HIF8) if ir_type(code) == HIF8 else x
+    return load(x) if ir_type(code) == HIF8 else x
 
 
 _LOADED = ("token_x", "weight_dq", "weight_uq_qr", "weight_dkv_kr")

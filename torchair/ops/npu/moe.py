@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import BadAttribute
+from torchair.ops.npu.border import operand, scale_of
 from torchair.ops.npu.formats import E2M1, E4M3, E5M2, HIF8, INT4, INT8, dynamic, mx, static, store, wide
-from torchair.ops.npu.row import Row
+from torchair.ops.npu.row import Row, made
 
 # Gating
 
@@ -120,6 +121,11 @@ _PER_ROW = {1: INT8, 8: HIF8, 13: INT4}
 _STATIC, _CAST, _PER_TENSOR = 0, 6, 7
 
 
+def routed_type(mode):
+    """The type of rows that a mode makes, if torch lacks it."""
+    return {_CAST: HIF8, _PER_TENSOR: HIF8, 8: HIF8, 9: E2M1, 13: INT4}.get(mode)
+
+
 def quantised(rows, scale, offset, mode):
     """(stored rows, their scales or None); `scale` and `offset` belong to the rows or to all of them."""
     if mode in _MICROSCALED:
@@ -129,8 +135,7 @@ def quantised(rows, scale, offset, mode):
         stored, scales = dynamic(wide(rows).unflatten(-1, (-1, 128)), _BLOCKS[mode])
         return stored.flatten(-2), scales
     if mode in _PER_ROW:
-        stored, scales = dynamic(wide(rows) if scale is None else wide(rows) * wide(scale), _PER_ROW[mode])
-        return stored.view(torch.uint8) if mode == 13 else stored, scales
+        return dynamic(wide(rows) if scale is None else wide(rows) * wide(scale), _PER_ROW[mode])
     if mode == _STATIC:
         return static(rows, scale, offset, INT8), None
     assert mode in (_CAST, _PER_TENSOR), f"quant_mode {mode} of routing"
@@ -356,7 +361,11 @@ ROWS = (
     Row("npu_moe_gating_top_k_softmax", "MoeGatingTopKSoftmax", moe_gating_top_k_softmax),
     Row("npu_moe_gating_top_k_softmax_v2", "MoeGatingTopKSoftmaxV2", moe_gating_top_k_softmax_v2),
     Row("npu_moe_init_routing", "MoeInitRouting", moe_init_routing),
-    Row("npu_moe_init_routing_v2", "MoeInitRoutingV3", moe_init_routing_v3, ignored=("x_dtype",)),
+    Row(
+        "npu_moe_init_routing_v2", "MoeInitRoutingV3", moe_init_routing_v3,
+        holds={"x": operand("x", "x_dtype", of_bytes=HIF8), "scale": scale_of("scale")},
+        makes={0: made(routed_type, "quant_mode")}, word=torch.uint8,
+    ),
     Row(
         "npu_moe_compute_expert_tokens", "MoeComputeExpertTokens", moe_compute_expert_tokens,
         {"sorted_experts": "sorted_expert_for_source_row", "num_experts": "num_expert"},
@@ -370,7 +379,10 @@ ROWS = (
         "npu_moe_finalize_routing", "MoeFinalizeRoutingV2", moe_finalize_routing_v2,
         {**_BACK, "expert_idx": "export_for_source_row"},
     ),
-    Row("npu_moe_re_routing", "MoeReRouting", moe_re_routing, ignored=("tokens_dtype",)),
+    Row(
+        "npu_moe_re_routing", "MoeReRouting", moe_re_routing,
+        holds={"tokens": operand("tokens", "tokens_dtype", of_bytes=HIF8)}, makes={0: "tokens"},
+    ),
     Row("npu_moe_update_expert", "MoeUpdateExpert", moe_update_expert),
     Row("npu_inference::npu_tome_merge", "TomeMerge", tome_merge, {"topRate": "top_rate"}),
     Row(

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.ops.npu.activation import dequantised
+from torchair.ops.npu.border import operand, packed, scale_of
 from torchair.ops.npu.formats import (
     BF16,
-    E1M2,
     E2M1,
     FP4,
     FP16,
@@ -33,11 +33,12 @@ from torchair.ops.npu.formats import (
     shared_exponent,
     static,
     store,
+    unpack,
     unpaired,
     wide,
 )
 from torchair.ops.npu.groups import block_slots, group_ids, grouped_mx
-from torchair.ops.npu.row import Row, dtype_of, fixed, made
+from torchair.ops.npu.row import Row, fixed, made
 
 # What the IR calls the types of `Quantize`.
 QUANTIZE_TYPES = {
@@ -54,9 +55,13 @@ def along(values, ndim, axis):
     return values.reshape([-1 if dim == axis % ndim else 1 for dim in range(ndim)])
 
 
+def _named_type(dtype):
+    return next(number for number, name in QUANTIZE_TYPES.items() if name == dtype)
+
+
 def quantize(x, scales, zero_points, *, dtype, axis=1):
     """round(x / scale + zero point), scales along `axis`."""
-    kind = next(number for number, name in QUANTIZE_TYPES.items() if name == dtype)
+    kind = _named_type(dtype)
     scales, zero_points = along(scales, x.ndim, axis), along(zero_points, x.ndim, axis)
     return static(x, scales, zero_points, kind, divide=True)
 
@@ -114,28 +119,16 @@ def group_quant(x, scale, group_index, offset, *, dst_type=INT8):
 
 
 def ascend_anti_quant(x, scale, offset, *, dst_type=FP16, sqrt_mode=False):
-    """(x + offset) · scale; int32 is packed int4, bytes are hifloat8."""
-    values = load(x, HIF8 if x.dtype == torch.uint8 else None)
+    """(x + offset) · scale; bytes are hifloat8."""
+    values = load(x)
     values = values if offset is None else values + wide(offset)
     scale = wide(scale) * wide(scale) if sqrt_mode else wide(scale)
     return (values * scale).to(dtypes.to_torch(dst_type))
 
 
-def anti_mx(x, mxscale, kind, axis, dst_type):
-    """Values times the power of two of their block."""
-    values = load(x, kind)
-    scale = unpaired(mxscale, axis, values.shape[axis])
-    return (values * scale).to(dtypes.to_torch(dst_type))
-
-
 def anti_mx_quant(x, mxscale, *, axis=-1, dst_type=BF16):
-    """Microscaled values as numbers; bytes are pairs of fp4 e2m1."""
-    return anti_mx(x, mxscale, E2M1 if x.dtype == torch.uint8 else None, axis, dst_type)
-
-
-def anti_mx_quant_e1m2(x, mxscale, *, axis=-1, dst_type=BF16):
-    """The same of the other fp4."""
-    return anti_mx(x, mxscale, E1M2, axis, dst_type)
+    """Microscaled values as numbers: times the power of two of their block."""
+    return (wide(x) * unpaired(mxscale, axis, x.shape[axis])).to(dtypes.to_torch(dst_type))
 
 
 def tiled(x, rows, columns):
@@ -283,7 +276,7 @@ def rotate_quant(
 
 
 def flat_quant(x, kronecker_p1, kronecker_p2, *, clip_ratio=1.0, dst_dtype=INT32, dst_type_max=0.0):
-    """p1 @ x @ p2 as packed int4 with a scale per matrix, or as microscaled fp4 over the flat matrix."""
+    """p1 @ x @ p2 as int4 with a scale per matrix, or as microscaled fp4 over the flat matrix."""
     z = wide(kronecker_p1) @ wide(x) @ wide(kronecker_p2)
     if dst_dtype in FP4:
         return mx(z.flatten(1), dst_dtype, maximum=dst_type_max)
@@ -320,11 +313,14 @@ def dequant_bias(x, weight_scale, activate_scale, bias, *, output_dtype):
 
 
 def dtype_cast(self, dtype, input_dtype=None):
-    """A cast between torch's types and the ones it lacks; `input_dtype` says what bytes hold."""
-    source = ir_type(input_dtype)
-    values = load(self, source) if source in (*FP4, HIF8, INT4) else self
-    kind = ir_type(dtype)
-    return store(wide(values), kind) if kind in (*FP4, HIF8, INT4) else values.to(dtypes.to_torch(kind))
+    """A cast between torch's types and the ones it lacks; `input_dtype` says what bytes (or words) hold."""
+    source, kind = ir_type(input_dtype), ir_type(dtype)
+    if source in dtypes.SMALL:
+        self = unpack(self, source)
+    values = load(self) if source == HIF8 else self
+    if kind == HIF8 or kind in dtypes.SMALL:
+        return packed(store(wide(values), kind), kind, torch.uint8)
+    return values.to(dtypes.to_torch(kind))
 
 
 def dtype_cast_backward(grad, dtype, grad_dtype=None, input_dtype=None):
@@ -351,7 +347,16 @@ def _no_max(value):
 
 
 def _per_token(given):
-    return given["quant_mode"] == "pertoken" and given["dst_type_max"] == 0
+    """The first version of the op knows no int4."""
+    is_plain = given["quant_mode"] == "pertoken" and given["dst_type_max"] == 0
+    return is_plain and ir_type(given["dst_type"]) != INT4
+
+
+def _flat_type(kind):
+    return kind if kind in FP4 else INT4
+
+
+_TYPED = {0: "dst_type"}
 
 
 _INT8 = {"dst_type": made(ir_type_or(INT8), "dst_type")}
@@ -359,13 +364,24 @@ _KIND = {"dst_type": made(ir_type, "dst_type")}
 _ALG = {"scale_alg": made(_no_alg, "scale_alg"), "dst_type_max": made(_no_max, "dst_type_max")}
 _DYNAMIC = {"x": "input"}
 _QUANTIZE = {"x": "self", "offset": "zero_points", "scale": "scales"}
+_QUANTIZE_DIVIDE = {"x": "self", "dtype": made(lambda code: QUANTIZE_TYPES[ir_type(code)], "dtype")}
 ROWS = (
+    Row(
+        "npu_quantize",
+        "",
+        quantize,
+        _QUANTIZE_DIVIDE,
+        when=lambda given: given["div_mode"] and ir_type(given["dtype"]) == INT4,
+        makes={0: fixed(INT4)},
+        ignored=("div_mode",),
+    ),
     Row(
         "npu_quantize",
         "Quantize",
         quantize,
-        {"x": "self", "dtype": made(lambda code: QUANTIZE_TYPES[ir_type(code)], "dtype")},
+        _QUANTIZE_DIVIDE,
         when=lambda given: given["div_mode"],
+        makes={0: made(_named_type, "dtype")},
         ignored=("div_mode",),
     ),
     Row(
@@ -379,6 +395,7 @@ ROWS = (
             "round_mode": fixed("round"),
             "sqrt_mode": fixed(False),
         },
+        makes=_TYPED,
         ignored=("div_mode",),
     ),
     Row(
@@ -387,6 +404,7 @@ ROWS = (
         dynamic_quant,
         _DYNAMIC | _INT8,
         when=_per_token,
+        makes=_TYPED,
         ignored=("quant_mode", "dst_type_max"),
     ),
     Row(
@@ -395,62 +413,94 @@ ROWS = (
         dynamic_quant_any,
         _DYNAMIC | _INT8 | {"is_symmetrical": fixed(True)},
         outputs=(0, 1),
+        makes=_TYPED,
     ),
     Row(
         "npu_dynamic_quant_asymmetric",
         "DynamicQuantV2",
         dynamic_quant_any,
         _DYNAMIC | _INT8 | {"is_symmetrical": fixed(False)},
+        makes=_TYPED,
     ),
-    Row("npu_group_quant", "GroupQuant", group_quant, {"dst_type": made(ir_type_or(INT8), "dst_dtype")}),
+    Row(
+        "npu_group_quant",
+        "GroupQuant",
+        group_quant,
+        {"dst_type": made(ir_type_or(INT8), "dst_dtype")},
+        makes=_TYPED,
+    ),
     Row(
         "npu_anti_quant",
         "AscendAntiQuantV2",
         ascend_anti_quant,
         {"dst_type": made(ir_type_or(FP16), "dst_dtype"), "sqrt_mode": fixed(False)},
-        # The type of the data says it: int32 is int4, bytes are hifloat8.
-        ignored=("src_dtype",),
-    ),
-    Row(
-        "npu_anti_mx_quant",
-        "",
-        anti_mx_quant_e1m2,
-        {"dst_type": made(ir_type_or(BF16), "dst_type")},
-        when=lambda given: ir_type(given["src_type"]) == E1M2 and dtype_of(given["x"]) == torch.uint8,
-        ignored=("src_type",),
+        holds={"x": operand("x", "src_dtype", of_bytes=HIF8)},
     ),
     Row(
         "npu_anti_mx_quant",
         "AntiMxQuant",
         anti_mx_quant,
         {"dst_type": made(ir_type_or(BF16), "dst_type")},
-        ignored=("src_type",),
+        holds={"x": operand("x", "src_type", of_bytes=E2M1), "mxscale": scale_of("mxscale")},
     ),
-    Row("npu_dynamic_block_quant", "DynamicBlockQuant", dynamic_block_quant, _KIND),
-    Row("npu_grouped_dynamic_block_quant", "GroupedDynamicBlockQuant", grouped_dynamic_block_quant, _KIND),
+    Row("npu_dynamic_block_quant", "DynamicBlockQuant", dynamic_block_quant, _KIND, makes=_TYPED),
+    Row(
+        "npu_grouped_dynamic_block_quant",
+        "GroupedDynamicBlockQuant",
+        grouped_dynamic_block_quant,
+        _KIND,
+        makes=_TYPED,
+    ),
     Row(
         "npu_dynamic_mx_quant",
         "DynamicMxQuant",
         dynamic_mx_quant,
         _DYNAMIC | _KIND | _ALG | {"blocksize": "block_size"},
+        makes=_TYPED,
     ),
     Row(
         "npu_dynamic_mx_quant_with_dual_axis",
         "DynamicMxQuantWithDualAxis",
         dynamic_mx_quant_with_dual_axis,
         _DYNAMIC | _KIND | _ALG,
+        makes={0: "dst_type", 2: "dst_type"},
     ),
-    Row("npu_dynamic_block_mx_quant", "DynamicBlockMxQuant", dynamic_block_mx_quant, _DYNAMIC | _KIND),
-    Row("npu_dynamic_dual_level_mx_quant", "DynamicDualLevelMxQuant", dynamic_dual_level_mx_quant, _DYNAMIC),
-    Row("npu_grouped_dynamic_mx_quant", "GroupedDynamicMxQuant", grouped_dynamic_mx_quant, _KIND | _ALG),
-    Row("npu_quant_max", "QuantMax", quant_max, {"dst_type": made(ir_type, "dst_dtype")}),
+    Row(
+        "npu_dynamic_block_mx_quant",
+        "DynamicBlockMxQuant",
+        dynamic_block_mx_quant,
+        _DYNAMIC | _KIND,
+        makes=_TYPED,
+    ),
+    Row(
+        "npu_dynamic_dual_level_mx_quant",
+        "DynamicDualLevelMxQuant",
+        dynamic_dual_level_mx_quant,
+        _DYNAMIC,
+        makes={0: fixed(E2M1)},
+    ),
+    Row(
+        "npu_grouped_dynamic_mx_quant",
+        "GroupedDynamicMxQuant",
+        grouped_dynamic_mx_quant,
+        _KIND | _ALG,
+        makes=_TYPED,
+    ),
+    Row("npu_quant_max", "QuantMax", quant_max, {"dst_type": made(ir_type, "dst_dtype")}, makes=_TYPED),
     Row(
         "npu_rotate_quant",
         "RotateQuant",
         rotate_quant,
         {"y_dtype": made(ir_type_or(INT8), "dst_dtype"), **_ALG},
+        makes={0: "y_dtype"},
     ),
-    Row("npu_kronecker_quant", "FlatQuant", flat_quant, {"dst_dtype": made(ir_type_or(INT32), "dst_dtype")}),
+    Row(
+        "npu_kronecker_quant",
+        "FlatQuant",
+        flat_quant,
+        {"dst_dtype": made(ir_type_or(INT32), "dst_dtype")},
+        makes={0: made(_flat_type, "dst_dtype")},
+    ),
     Row("npu_trans_quant_param", "TransQuantParamV2", trans_quant_param),
     Row(
         "npu_dequant_bias",

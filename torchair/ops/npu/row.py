@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -45,6 +45,18 @@ def fixed(value: Any) -> Made:
     return Made(lambda: value, ())
 
 
+class Held(NamedTuple):
+    """What the storage of an argument stands for: values of an IR type that torch lacks.
+
+    `turned`: they are packed along the dim before the last; `flag` is the attribute by which the IR op then
+    takes the tensor with these two dims swapped.
+    """
+
+    kind: int
+    turned: bool = False
+    flag: str = ""
+
+
 @dataclass(frozen=True)
 class Row:
     """One torch op as a call of one IR op.
@@ -56,6 +68,9 @@ class Row:
     `ignored`: torch arguments without an effect on the result (hints for one kind of chip).
     `extra`: numbers that torch returns behind the outputs.
     `count`: how many tensors a list output has. `when`: the row serves these arguments only.
+    `holds`: IR input -> what the torch argument stands for (a `Held`, or None) where torch packs values.
+    `makes`: output of the IR op -> its type, if that may be one that torch lacks: the name of the attribute
+    or input that tells, or a `Made` of them. `word`: what torch packs int4 results in.
     An empty `ir` says that no IR op can express these arguments: the call is carried through as it is.
     `shared`: another family of the engine owns the kernel of this IR op.
     """
@@ -69,6 +84,9 @@ class Row:
     copies: tuple[str, ...] = ()
     writes: Mapping[str, int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    holds: Mapping[str, Made] = field(default_factory=dict)
+    makes: Mapping[int, str | Made] = field(default_factory=dict)
+    word: torch.dtype = torch.int32
     count: Callable[[Arguments], int] | None = None
     when: Callable[[Arguments], bool] | None = None
     shared: bool = False
@@ -77,9 +95,28 @@ class Row:
         """Is this the row for these arguments?"""
         return self.when is None or self.when(given)
 
-    def inputs(self, given: Arguments) -> list[Any]:
-        """The inputs of the IR op in order; what torch has no argument for is None."""
-        return [self._value(name, given) for name in parameters(self.fn)[0]]
+    def held(self, given: Arguments) -> dict[str, Held]:
+        """What packed arguments stand for, by the names of the IR inputs."""
+        found = {name: holds(given) for name, holds in self.holds.items()}
+        return {name: held for name, held in found.items() if held is not None}
+
+    def inputs(self, given: Arguments, read: Fn) -> list[Any]:
+        """The inputs of the IR op in order; what torch has no argument for is None. `read(value, held)` is
+        the border for packed ones.
+        """
+        held = self.held(given)
+        found = {name: self._value(name, given) for name in parameters(self.fn)[0]}
+        for name, how in held.items():
+            value = found[name]
+            found[name] = [read(x, how) for x in value] if isinstance(value, list) else read(value, how)
+        return list(found.values())
+
+    def types(self, given: Arguments) -> dict[str, int]:
+        """The IR types of packed arguments, by the names of the slots."""
+        return {
+            f"{name}0" if isinstance(self._value(name, given), list) else name: how.kind
+            for name, how in self.held(given).items()
+        }
 
     def attributes(self, given: Arguments) -> dict[str, Any]:
         """The attributes that are not left to their defaults."""
@@ -97,7 +134,7 @@ class Row:
     def reads(self) -> set[str]:
         """The torch arguments that this row uses or declares without effect."""
         names = {name for kind in parameters(self.fn) for name in kind}
-        sources = [self.args.get(name, name) for name in names]
+        sources = [*(self.args.get(name, name) for name in names), *self.holds.values()]
         used = {
             name for source in sources for name in (source.names if isinstance(source, Made) else (source,))
         }
@@ -125,12 +162,23 @@ class InPlace:
     direct: Fn | None = None
 
 
+TYPES = "types"
+"""The parameter of a definition that asks for the IR types of its inputs: no attribute."""
+
+
 @functools.cache
 def parameters(fn: Fn) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of a definition's inputs and attributes."""
-    listed = inspect.signature(fn).parameters.values()
+    listed = [p for p in inspect.signature(fn).parameters.values() if p.name != TYPES]
     inputs = tuple(p.name for p in listed if p.kind is not p.KEYWORD_ONLY)
     return inputs, tuple(p.name for p in listed if p.kind is p.KEYWORD_ONLY)
+
+
+@functools.cache
+def defaults(fn: Fn) -> dict[str, Any]:
+    """The defaults of a definition's attributes."""
+    listed = inspect.signature(fn).parameters.values()
+    return {p.name: p.default for p in listed if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
 def choose(rows: Sequence[Row], given: Arguments) -> Row:
@@ -146,6 +194,11 @@ def bind(schema: Any, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
     given.update((a.name, value) for a, value in zip(schema.arguments, args, strict=False))
     given.update(kwargs)
     return given
+
+
+def shape_of(x: Any) -> tuple[Any, ...]:
+    """The sizes of a tensor, or of an edge of the IR."""
+    return tuple(x.shape) if isinstance(x, torch.Tensor) else x.symsize
 
 
 def dtype_of(x: Any) -> torch.dtype:

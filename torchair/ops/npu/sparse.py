@@ -140,7 +140,7 @@ def tiles(stored, scale, rope_width, tile_size, like, kind=None):
     columns = tail if scale is not None else tail * tile_size // (tile_size + 4)
     rope = raw[..., columns : columns + wide_rope].contiguous().view(like.dtype)
     data = raw[..., :columns].contiguous()
-    values = load(data, kind) if kind == HIF8 else wide(data.view(stored.dtype))
+    values = load(data) if kind == HIF8 else wide(data.view(stored.dtype))
     if scale is None:
         scale = raw[..., columns + wide_rope :].contiguous().view(torch.float32)
     return values * wide(scale).repeat_interleave(tile_size, -1), rope
@@ -241,7 +241,7 @@ def quant_lightning_indexer(
 
 
 def _loaded(x, code):
-    return load(x, ir_type(code)) if ir_type(code) == HIF8 else x
+    return load(x) if ir_type(code) == HIF8 else x
 
 
 def _needs(*names):

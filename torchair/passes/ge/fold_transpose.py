@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from torchair.ge.attr import Bool
-from torchair.ge.graph import Graph, Op, Tensor
-from torchair.ge.host import Host
+from torchair.ge.graph import Graph, transposed
 from torchair.passes.run import PassContext
 
 # Op -> the flag of each of its first two inputs.
@@ -21,23 +20,11 @@ def move_transpose_into_mm(graph: Graph, ctx: PassContext) -> int:
     changed = 0
     for op in graph.ops:
         for number, flag in enumerate(FLAGS.get(op.type, ())):
-            source = _transposed(op.slots[number].tensor)
+            read = op.slots[number].tensor
+            source = None if read is None else transposed(read)
             if source is None:
                 continue
             op.slots[number].tensor = source
             op.attrs[flag] = Bool(not (flag in op.attrs and op.attrs[flag].value))
             changed += 1
     return changed
-
-
-def _transposed(tensor: Tensor | None) -> Tensor | None:
-    """`a` when the tensor is a with its last two dims swapped."""
-    if tensor is None or tensor.op.type != "Transpose":
-        return None
-    op: Op = tensor.op
-    x, perm = op.slots[0].tensor, op.slots[1].tensor
-    if x is None or perm is None or not isinstance(perm.meta, Host):
-        return None
-    rank = len(perm.meta.items)
-    swapped = (*range(rank - 2), rank - 1, rank - 2)
-    return x if rank >= 2 and tuple(perm.meta.items) == swapped else None
