@@ -272,7 +272,9 @@ def test_both_forms_of_bitcast(keep_dim, sizes, dynamic):
     def there_and_back(x):
         values = ge.Bitcast(x, type=INT4, keep_dim=keep_dim)
         assert values.dtype == INT4
-        return ge.AscendAntiQuantV2(values, ge.Const(torch.ones(1))), ge.Bitcast(values, type=I32, keep_dim=keep_dim)
+        return ge.AscendAntiQuantV2(values, ge.Const(torch.ones(1))), ge.Bitcast(
+            values, type=I32, keep_dim=keep_dim
+        )
 
     expected = unpack(x, INT4).reshape(sizes).half()
     check_kernel(there_and_back, [expected, x], x, dynamic=dynamic)

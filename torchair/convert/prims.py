@@ -42,11 +42,11 @@ map_one_to_one({
     prims.lt.default: ge.Less, prims.le.default: ge.LessEqual, prims.gt.default: ge.Greater,
     prims.ge.default: ge.GreaterEqual, prims.eq.default: ge.Equal, prims.ne.default: ge.NotEqual,
     prims.where.default: ge.SelectV2, prims.isfinite.default: ge.IsFinite, prims.view_of.default: ge.Identity,
-    prims.clone.default: ge.TensorMove,
 })  # fmt: skip
 # These differ for bools or complex numbers the way the ATen ops do.
 same_as(
     {
+        prims.clone.default: aten.clone.default,
         prims.bitwise_and.default: aten.bitwise_and.Tensor,
         prims.bitwise_or.default: aten.bitwise_or.Tensor,
         prims.bitwise_xor.default: aten.bitwise_xor.Tensor,

@@ -359,7 +359,9 @@ def Cast(
         x = build("AscendAntiQuantV2", x, Const(one), dst_type=half)
     elif dst_type == _INT4:
         x = x if isinstance(x, Tensor) else Const(x)
-        return cast(Tensor, build("AscendQuantV2", x, Const(one.to(dtypes.to_torch(x.dtype))), dst_type=_INT4))
+        return cast(
+            Tensor, build("AscendQuantV2", x, Const(one.to(dtypes.to_torch(x.dtype))), dst_type=_INT4)
+        )
     made: Tensor = build(
         "Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name, attrs=attrs
     )

@@ -21,7 +21,7 @@ from torchair.ge.host import Host
 from torchair.ge.prototype import Param, Prototype, catalogue
 
 FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
-"""Rows of (op, slot, data type, evidence), op and slot as patterns: taken, and missing in the prototype."""
+"""Rows of (op, slot, data type, evidence), as patterns: taken, and missing in the prototype."""
 
 _INTEGERS = ("INT16", "INT32", "INT64")
 _SMALL_FLOATS = ("FLOAT16", "BF16", "FLOAT")
@@ -51,9 +51,8 @@ def taken(op_type: str, slot: str) -> tuple[str, ...]:
     param = _param(catalogue()[op_type], slot)
     if param is None or not param.dtypes:
         return ()
-    others = [
-        dtype for op, name, dtype, _ in forgotten() if fnmatch(op_type, op) and fnmatch(param.name, name)
-    ]
+    rows = [row for row in forgotten() if fnmatch(op_type, row[0]) and fnmatch(param.name, row[1])]
+    others = [name for row in rows for name in dtypes.BY_NAME if fnmatch(name, row[2])]
     return (*param.dtypes, *others)
 
 

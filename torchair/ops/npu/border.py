@@ -42,7 +42,12 @@ def scale_of(x: str) -> Made:
 
 
 def weight(
-    name: str, beside: str, codes: tuple[str, str] | None = None, *, of_bytes: int | None = None, flag: str = ""
+    name: str,
+    beside: str,
+    codes: tuple[str, str] | None = None,
+    *,
+    of_bytes: int | None = None,
+    flag: str = "",
 ) -> Made:
     """The right operand [.., K, N] of a product. One that is a transposed view is packed along K; `flag` is
     the attribute by which the IR op takes it transposed.
