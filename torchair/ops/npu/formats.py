@@ -17,9 +17,7 @@ from torchair.core import dtypes
 
 INT8, INT4, HIF8 = (dtypes.BY_NAME[name].runtime for name in ("INT8", "INT4", "HIFLOAT8"))
 E5M2, E4M3 = (dtypes.BY_NAME[name].runtime for name in ("FLOAT8_E5M2", "FLOAT8_E4M3FN"))
-E2M1, E1M2, E8M0 = (
-    dtypes.BY_NAME[name].runtime for name in ("FLOAT4_E2M1", "FLOAT4_E1M2", "FLOAT8_E8M0")
-)
+E2M1, E1M2, E8M0 = (dtypes.BY_NAME[name].runtime for name in ("FLOAT4_E2M1", "FLOAT4_E1M2", "FLOAT8_E8M0"))
 FP16, BF16, FP32, INT32, INT64, UINT8 = (
     dtypes.BY_NAME[name].runtime for name in ("FLOAT16", "BF16", "FLOAT", "INT32", "INT64", "UINT8")
 )
@@ -96,19 +94,24 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of each width in bytes."""
 
 
+def _working(dtype: torch.dtype) -> torch.dtype:
+    """Whole numbers that a word can be put together in."""
+    return torch.int64 if dtype.itemsize == 8 else torch.int32
+
+
 def pack(x: torch.Tensor, kind: int, dtype: torch.dtype) -> torch.Tensor:
     """Values of four bits in words of `dtype`, along the last dim, the first in the lowest bits."""
-    word = _WORDS[dtype.itemsize]
-    working = torch.int64 if dtype.itemsize == 8 else torch.int32
-    nibbles = (x if kind == INT4 else encode(x, kind)).to(working).unflatten(-1, (-1, 2 * dtype.itemsize)) & 15
-    shifted = (nibbles[..., i] << (4 * i) for i in range(2 * dtype.itemsize))
-    return functools.reduce(torch.bitwise_or, shifted).to(word).view(dtype)
+    count = 2 * dtype.itemsize
+    patterns = (x if kind == INT4 else encode(x, kind)).to(_working(dtype)) & 15
+    nibbles = patterns.unflatten(-1, (-1, count))
+    word = functools.reduce(torch.bitwise_or, (nibbles[..., i] << (4 * i) for i in range(count)))
+    return word.to(_WORDS[dtype.itemsize]).view(dtype)
 
 
 def unpack(x: torch.Tensor, kind: int) -> torch.Tensor:
     """The inverse of `pack`: the last dim is as many times longer as a word has values."""
     words, count = x.view(_WORDS[x.dtype.itemsize]), 2 * x.dtype.itemsize
-    working = torch.int64 if x.dtype.itemsize == 8 else torch.int32
+    working = _working(x.dtype)
     places = 4 * torch.arange(count, dtype=working, device=x.device)
     words = words.to(working).unsqueeze(-1)
     if kind == INT4:
