@@ -46,149 +46,305 @@ def routing() -> torch.Tensor:
 
 # fn, arguments, the op, its slot (a number: an output), the type there, the sizes there
 CASES: dict[str, tuple[Any, tuple[Any, ...], str, str | int, str, tuple[int, ...]]] = {
-    "mx": (lambda x: npu.npu_dynamic_mx_quant(x, dst_type=296), (X,), "DynamicMxQuant", 0, "FLOAT4_E2M1", (6, 64)),
+    "mx": (
+        lambda x: npu.npu_dynamic_mx_quant(x, dst_type=296),
+        (X,),
+        "DynamicMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 64),
+    ),
     "mx_e1m2": (
         lambda x: npu.npu_dynamic_mx_quant(x, axis=0, dst_type=297),
-        (X,), "DynamicMxQuant", 0, "FLOAT4_E1M2", (6, 64),
+        (X,),
+        "DynamicMxQuant",
+        0,
+        "FLOAT4_E1M2",
+        (6, 64),
     ),
     "mx_two_axes": (
         lambda x: npu.npu_dynamic_mx_quant_with_dual_axis(x, dst_type=296),
-        (X,), "DynamicMxQuantWithDualAxis", 2, "FLOAT4_E2M1", (6, 64),
+        (X,),
+        "DynamicMxQuantWithDualAxis",
+        2,
+        "FLOAT4_E2M1",
+        (6, 64),
     ),
     "mx_tiles": (
         lambda x: npu.npu_dynamic_block_mx_quant(x, dst_type=296),
-        (X,), "DynamicBlockMxQuant", 0, "FLOAT4_E2M1", (6, 64),
+        (X,),
+        "DynamicBlockMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 64),
     ),
     "mx_two_levels": (
-        npu.npu_dynamic_dual_level_mx_quant, (X,), "DynamicDualLevelMxQuant", 0, "FLOAT4_E2M1", (6, 64)
+        npu.npu_dynamic_dual_level_mx_quant,
+        (X,),
+        "DynamicDualLevelMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 64),
     ),
     "mx_groups": (
         lambda x, g: npu.npu_grouped_dynamic_mx_quant(x, g, dst_type=296),
-        (X, torch.tensor([2, 6], dtype=i32)), "GroupedDynamicMxQuant", 0, "FLOAT4_E2M1", (6, 64),
+        (X, torch.tensor([2, 6], dtype=i32)),
+        "GroupedDynamicMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 64),
     ),
     "mx_swiglu": (
-        lambda x: npu.npu_swiglu_mx_quant(x, dst_type=296), (X,), "SwigluMxQuant", 0, "FLOAT4_E2M1", (6, 32)
+        lambda x: npu.npu_swiglu_mx_quant(x, dst_type=296),
+        (X,),
+        "SwigluMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 32),
     ),
     "mx_norm": (
         lambda x, g: npu.npu_rms_norm_dynamic_mx_quant(x, g, dst_type=296)[:2],
-        (X, GAMMA), "RmsNormDynamicMxQuant", 0, "FLOAT4_E2M1", (6, 64),
+        (X, GAMMA),
+        "RmsNormDynamicMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 64),
     ),
     "mx_added_norm": (
         lambda x, g: npu.npu_add_rms_norm_dynamic_mx_quant(x, x + 1, g, dst_type=296)[:3],
-        (X, GAMMA), "AddRmsNormDynamicMxQuant", 0, "FLOAT4_E2M1", (6, 64),
+        (X, GAMMA),
+        "AddRmsNormDynamicMxQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 64),
     ),
     "rows": (lambda x: npu.npu_dynamic_quant(x, dst_type=285), (X,), "DynamicQuantV2", 0, "INT4", (6, 64)),
     "rows_lopsided": (
-        lambda x: npu.npu_dynamic_quant_asymmetric(x, dst_type=285), (X,), "DynamicQuantV2", 0, "INT4", (6, 64)
+        lambda x: npu.npu_dynamic_quant_asymmetric(x, dst_type=285),
+        (X,),
+        "DynamicQuantV2",
+        0,
+        "INT4",
+        (6, 64),
     ),
     "multiplied": (
         lambda x, s: npu.npu_quantize(x, s, None, 16, -1, False),
-        (X * 3, GAMMA), "AscendQuantV2", 0, "INT4", (6, 64),
+        (X * 3, GAMMA),
+        "AscendQuantV2",
+        0,
+        "INT4",
+        (6, 64),
     ),
     "groups": (
         lambda x, s, g: npu.npu_group_quant(x, s, g, dst_dtype=torch.quint4x2),
-        (X, rand(2, 64), torch.tensor([2, 6], dtype=i32)), "GroupQuant", 0, "INT4", (6, 64),
+        (X, rand(2, 64), torch.tensor([2, 6], dtype=i32)),
+        "GroupQuant",
+        0,
+        "INT4",
+        (6, 64),
     ),
     "rotated": (
         lambda x, r: npu.npu_rotate_quant(x, r, dst_dtype=285),
-        (X, rand(8, 8, dtype=f16)), "RotateQuant", 0, "INT4", (6, 64),
+        (X, rand(8, 8, dtype=f16)),
+        "RotateQuant",
+        0,
+        "INT4",
+        (6, 64),
     ),
     "kronecker": (
         npu.npu_kronecker_quant,
-        (rand(2, 4, 8, dtype=f16), rand(4, 4, dtype=f16), rand(8, 8, dtype=f16)), "FlatQuant", 0, "INT4", (2, 4, 8),
+        (rand(2, 4, 8, dtype=f16), rand(4, 4, dtype=f16), rand(8, 8, dtype=f16)),
+        "FlatQuant",
+        0,
+        "INT4",
+        (2, 4, 8),
     ),
     "kronecker_fp4": (
         lambda x, a, b: npu.npu_kronecker_quant(x, a, b, None, 296),
         (rand(2, 4, 8, dtype=f16), rand(4, 4, dtype=f16), rand(8, 8, dtype=f16)),
-        "FlatQuant", 0, "FLOAT4_E2M1", (2, 32),
+        "FlatQuant",
+        0,
+        "FLOAT4_E2M1",
+        (2, 32),
     ),
     "norm": (
         lambda x, g: npu.npu_add_rms_norm_dynamic_quant(x, x + 1, g, y_dtype=285),
-        (X, GAMMA), "AddRmsNormDynamicQuant", 0, "INT4", (6, 64),
+        (X, GAMMA),
+        "AddRmsNormDynamicQuant",
+        0,
+        "INT4",
+        (6, 64),
     ),
     "swiglu": (
         lambda x: npu.npu_dequant_swiglu_quant(x, quant_mode=1, dst_type=296),
-        (X,), "DequantSwigluQuant", 0, "FLOAT4_E2M1", (6, 32),
+        (X,),
+        "DequantSwigluQuant",
+        0,
+        "FLOAT4_E2M1",
+        (6, 32),
     ),
     "routing": (
         lambda x, e: npu.npu_moe_init_routing_v2(x, e, expert_num=4, quant_mode=13),
-        (X, routing()), "MoeInitRoutingV3", 0, "INT4", (12, 64),
+        (X, routing()),
+        "MoeInitRoutingV3",
+        0,
+        "INT4",
+        (12, 64),
     ),
     "routed_again": (
         lambda x, n: npu.npu_moe_re_routing(x, n, tokens_dtype=297),
-        (some_bytes(6, 32), torch.tensor([[1, 2], [2, 1]])), "MoeReRouting", 0, "FLOAT4_E1M2", (6, 64),
+        (some_bytes(6, 32), torch.tensor([[1, 2], [2, 1]])),
+        "MoeReRouting",
+        0,
+        "FLOAT4_E1M2",
+        (6, 64),
     ),
-    "hifloat8": (lambda x: npu.npu_dynamic_quant(x, dst_type=290), (X,), "DynamicQuant", 0, "HIFLOAT8", (6, 64)),
+    "hifloat8": (
+        lambda x: npu.npu_dynamic_quant(x, dst_type=290),
+        (X,),
+        "DynamicQuant",
+        0,
+        "HIFLOAT8",
+        (6, 64),
+    ),
     "anti_int4": (
-        lambda x, s: npu.npu_anti_quant(x, s), (words(6, 2), rand(16)), "AscendAntiQuantV2", "x", "INT4", (6, 16)
+        lambda x, s: npu.npu_anti_quant(x, s),
+        (words(6, 2), rand(16)),
+        "AscendAntiQuantV2",
+        "x",
+        "INT4",
+        (6, 16),
     ),
     "anti_hifloat8": (
         lambda x, s: npu.npu_anti_quant(x, s, src_dtype=290),
-        (some_bytes(6, 16), rand(16)), "AscendAntiQuantV2", "x", "HIFLOAT8", (6, 16),
+        (some_bytes(6, 16), rand(16)),
+        "AscendAntiQuantV2",
+        "x",
+        "HIFLOAT8",
+        (6, 16),
     ),
     "anti_mx": (
         lambda x, s: npu.npu_anti_mx_quant(x, s, src_type=297),
-        (some_bytes(6, 32), powers(6, 1)), "AntiMxQuant", "x", "FLOAT4_E1M2", (6, 64),
+        (some_bytes(6, 32), powers(6, 1)),
+        "AntiMxQuant",
+        "x",
+        "FLOAT4_E1M2",
+        (6, 64),
     ),
     "anti_mx_scale": (
         lambda x, s: npu.npu_anti_mx_quant(x, s, src_type=296),
-        (some_bytes(6, 32), powers(6, 1)), "AntiMxQuant", "mxscale", "FLOAT8_E8M0", (6, 1, 2),
+        (some_bytes(6, 32), powers(6, 1)),
+        "AntiMxQuant",
+        "mxscale",
+        "FLOAT8_E8M0",
+        (6, 1, 2),
     ),
     "product": (
         lambda a, b, s: npu.npu_quant_matmul(a, b, s, output_dtype=5),
-        (words(5, 4), words(32, 2), rand(16)), "QuantBatchMatmulV3", "x2", "INT4", (32, 16),
+        (words(5, 4), words(32, 2), rand(16)),
+        "QuantBatchMatmulV3",
+        "x2",
+        "INT4",
+        (32, 16),
     ),
     "product_left": (
         lambda a, b, s: npu.npu_quant_matmul(a, b, s, output_dtype=5),
-        (words(5, 4), words(32, 2), rand(16)), "QuantBatchMatmulV3", "x1", "INT4", (5, 32),
+        (words(5, 4), words(32, 2), rand(16)),
+        "QuantBatchMatmulV3",
+        "x1",
+        "INT4",
+        (5, 32),
     ),
     "product_turned": (
         lambda a, b, s: npu.npu_quant_matmul(a, b.t(), s, output_dtype=5),
-        (words(5, 4), words(16, 4), rand(16)), "QuantBatchMatmulV3", "x2", "INT4", (16, 32),
+        (words(5, 4), words(16, 4), rand(16)),
+        "QuantBatchMatmulV3",
+        "x2",
+        "INT4",
+        (16, 32),
     ),
     "product_in_groups": (
         lambda a, b, s: npu.npu_quant_matmul(a, b, s, output_dtype=15, group_sizes=[0, 0, 8]),
-        (ints(-128, 128, 5, 32, dtype=i8), words(32, 2), rand(4, 16)), "QuantBatchMatmulV4", "x2", "INT4", (32, 16),
+        (ints(-128, 128, 5, 32, dtype=i8), words(32, 2), rand(4, 16)),
+        "QuantBatchMatmulV4",
+        "x2",
+        "INT4",
+        (32, 16),
     ),
     "product_fp8_fp4": (
         lambda a, b, s: npu.npu_quant_matmul(a, b, s, output_dtype=15),
         (rand(5, 64).to(torch.float8_e4m3fn), some_bytes(64, 8), rand(16)),
-        "QuantBatchMatmulV4", "x2", "FLOAT4_E2M1", (64, 16),
+        "QuantBatchMatmulV4",
+        "x2",
+        "FLOAT4_E2M1",
+        (64, 16),
     ),
     "weight": (
         npu.npu_weight_quant_batchmatmul,
-        (X, words(64, 2), rand(16, dtype=f16)), "WeightQuantBatchMatmulV2", "weight", "INT4", (64, 16),
+        (X, words(64, 2), rand(16, dtype=f16)),
+        "WeightQuantBatchMatmulV2",
+        "weight",
+        "INT4",
+        (64, 16),
     ),
     "weight_turned": (
         lambda x, w, s: npu.npu_weight_quant_batchmatmul(x, w.t(), s),
-        (X, words(16, 8), rand(16, dtype=f16)), "WeightQuantBatchMatmulV2", "weight", "INT4", (16, 64),
+        (X, words(16, 8), rand(16, dtype=f16)),
+        "WeightQuantBatchMatmulV2",
+        "weight",
+        "INT4",
+        (16, 64),
     ),
     "weight_of_experts": (
         lambda x, w, s, g: npu.npu_grouped_matmul(
             [x], [w], antiquant_scale=[s], antiquant_offset=[s], group_list=g, group_type=0, split_item=3
         ),
-        (X, words(2, 64, 2), rand(2, 16, dtype=f16), torch.tensor([2, 6])), "GroupedMatmul", "weight0", "INT4", (2, 64, 16),
+        (X, words(2, 64, 2), rand(2, 16, dtype=f16), torch.tensor([2, 6])),
+        "GroupedMatmul",
+        "weight0",
+        "INT4",
+        (2, 64, 16),
     ),
     "feed_forward": (
-        lambda x, a, b, s, t: npu.npu_ffn(x, a, b, "relu", antiquant_scale1=s, antiquant_scale2=t,
-                                          antiquant_offset1=s, antiquant_offset2=t),
-        (X, words(64, 2), words(16, 8), rand(16, dtype=f16), rand(64, dtype=f16)), "FFN", "weight2", "INT4", (16, 64),
+        lambda x, a, b, s, t: npu.npu_ffn(
+            x, a, b, "relu", antiquant_scale1=s, antiquant_scale2=t, antiquant_offset1=s, antiquant_offset2=t
+        ),
+        (X, words(64, 2), words(16, 8), rand(16, dtype=f16), rand(64, dtype=f16)),
+        "FFN",
+        "weight2",
+        "INT4",
+        (16, 64),
     ),
     "cache": (
         lambda q, k, s: npu.npu_fused_infer_attention_score(
             q, k, k, num_heads=4, num_key_value_heads=2, input_layout="BSH", antiquant_scale=s
         )[0],
         (rand(2, 1, 32, dtype=f16), words(2, 7, 2), rand(2, 16, dtype=f16)),
-        "AscendAntiQuantV2", "x", "INT4", (2, 7, 16),
+        "AscendAntiQuantV2",
+        "x",
+        "INT4",
+        (2, 7, 16),
     ),
     "cast_fp4": (lambda x: npu.npu_dtype_cast(x, 296), (X,), "Cast", 0, "FLOAT4_E2M1", (6, 64)),
-    "cast_from_fp4": (lambda x: npu.npu_dtype_cast(x, 6, 297), (some_bytes(6, 8),), "Cast", "x", "FLOAT4_E1M2", (6, 16)),
+    "cast_from_fp4": (
+        lambda x: npu.npu_dtype_cast(x, 6, 297),
+        (some_bytes(6, 8),),
+        "Cast",
+        "x",
+        "FLOAT4_E1M2",
+        (6, 16),
+    ),
     "cast_int4": (lambda x: npu.npu_dtype_cast(x, 285), (X * 3,), "AscendQuantV2", 0, "INT4", (6, 64)),
     "cast_from_int4": (
-        lambda x: npu.npu_dtype_cast(x, 6, 285), (some_bytes(6, 8),), "AscendAntiQuantV2", "x", "INT4", (6, 16)
+        lambda x: npu.npu_dtype_cast(x, 6, 285),
+        (some_bytes(6, 8),),
+        "AscendAntiQuantV2",
+        "x",
+        "INT4",
+        (6, 16),
     ),
     "cast_hifloat8": (lambda x: npu.npu_dtype_cast(x, 290), (X,), "Cast", 0, "HIFLOAT8", (6, 64)),
-}  # fmt: skip
+}
 
 
 def edge(graph: Graph, op_type: str, slot: str | int) -> Tensor:
@@ -240,9 +396,13 @@ def test_what_was_packed_is_read_where_it_was_packed():
 def test_weights_in_words_and_what_mends_them():
     """With int4 weights a bias is for the device alone: as eager has it."""
     args = (ints(-128, 128, 5, 32, dtype=i8), words(32, 2), rand(4, 16), rand(16, dtype=bf16))
-    fn = lambda a, b, s, c: npu.npu_quant_matmul(a, b, s, bias=c, output_dtype=15, group_sizes=[0, 0, 8])
-    assert torch.equal(fn(*args), npu.npu_quant_matmul(*args[:3], output_dtype=15, group_sizes=[0, 0, 8]))
-    assert not check(fn, *args).fallbacks
+    grouped = {"output_dtype": 15, "group_sizes": [0, 0, 8]}
+
+    def mended(a, b, s, c):
+        return npu.npu_quant_matmul(a, b, s, bias=c, **grouped)
+
+    assert torch.equal(mended(*args), npu.npu_quant_matmul(*args[:3], **grouped))
+    assert not check(mended, *args).fallbacks
 
 
 # The border itself
@@ -272,9 +432,8 @@ def test_both_forms_of_bitcast(keep_dim, sizes, dynamic):
     def there_and_back(x):
         values = ge.Bitcast(x, type=INT4, keep_dim=keep_dim)
         assert values.dtype == INT4
-        return ge.AscendAntiQuantV2(values, ge.Const(torch.ones(1))), ge.Bitcast(
-            values, type=I32, keep_dim=keep_dim
-        )
+        back = ge.Bitcast(values, type=I32, keep_dim=keep_dim)
+        return ge.AscendAntiQuantV2(values, ge.Const(torch.ones(1))), back
 
     expected = unpack(x, INT4).reshape(sizes).half()
     check_kernel(there_and_back, [expected, x], x, dynamic=dynamic)

@@ -94,9 +94,8 @@ def constant(op: Op, device: torch.device) -> Value:
     value: torch.Tensor = stored.value
     with disable_modes():
         if stored.dtype in SMALL:
-            return (
-                unpack(value.flatten(), stored.dtype)[: prod(stored.shape)].reshape(stored.shape).to(device)
-            )
+            values = unpack(value.flatten(), stored.dtype)[: prod(stored.shape)]
+            return values.reshape(stored.shape).to(device)
         if value.ndim == 0 and not value.is_quantized:
             return Host(value.item() if stored.exact is None else stored.exact, value.dtype)
         return Host(tuple(value.tolist()), value.dtype) if _is_sizes(value) else value.to(device)

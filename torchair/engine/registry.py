@@ -2,8 +2,9 @@
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
-nothing, and `types`, where the GE data types of inputs say more than their tensors do). An input annotated with `Host` or one of the annotations of `core/slots.py` is given as Python
-numbers, one annotated `Value` as a tensor or a `Host`, whichever it is; all others are torch tensors.
+nothing, and `types`, where the GE data types of inputs say more than their tensors do). An input annotated
+with `Host` or one of the annotations of `core/slots.py` is given as Python numbers, one annotated `Value` as
+a tensor or a `Host`, whichever it is; all others are torch tensors.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _INDEX_TYPES = {"INT16", "INT32", "INT64"}
 _IS_KEYWORD, _IS_INPUT_TOO = "_changed_as_is_python_key", "_changed_as_duplicate_with_input"
 # Elements per byte of types smaller than a byte.
 _PER_BYTE = {"INT4": 2, "FLOAT4_E2M1": 2, "FLOAT4_E1M2": 2, "INT2": 4, "UINT2": 4, "UINT1": 8}
-_INT4 = dtypes.BY_NAME["INT4"].runtime
+_INT4, _FLOAT, _FLOAT16 = (dtypes.BY_NAME[name].runtime for name in ("INT4", "FLOAT", "FLOAT16"))
 _LITERALS = (bool, int, float, list, tuple, torch.Tensor, np.ndarray, np.generic)
 
 
@@ -351,21 +351,15 @@ def Cast(
     node_name: str | None = None,
     attrs: Mapping[str, Attr] | None = None,
 ) -> Tensor:
-    """`x` converted to another data type. The IR's own Cast knows no INT4: what dequantises and quantises
-    with a scale of 1 does.
-    """
-    half, one = dtypes.BY_NAME["FLOAT16"].runtime, torch.ones(1)
+    """`x` converted to another data type."""
+    rest: dict[str, Any] = {"dependencies": dependencies, "node_name": node_name, "attrs": attrs}
+    # The IR's own Cast knows no INT4: what dequantises and quantises, with a scale of 1, does.
     if isinstance(x, Tensor) and x.dtype == _INT4:
-        x = build("AscendAntiQuantV2", x, Const(one), dst_type=half)
-    elif dst_type == _INT4:
+        x = build("AscendAntiQuantV2", x, Const([1.0], dtype=_FLOAT), dst_type=_FLOAT16)
+    if dst_type == _INT4:
         x = x if isinstance(x, Tensor) else Const(x)
-        return cast(
-            Tensor, build("AscendQuantV2", x, Const(one.to(dtypes.to_torch(x.dtype))), dst_type=_INT4)
-        )
-    made: Tensor = build(
-        "Cast", x, dst_type=dst_type, dependencies=dependencies, node_name=node_name, attrs=attrs
-    )
-    return made
+        return cast(Tensor, build("AscendQuantV2", x, Const([1.0], dtype=x.dtype), dst_type=_INT4, **rest))
+    return cast(Tensor, build("Cast", x, dst_type=dst_type, **rest))
 
 
 def _graph_input(

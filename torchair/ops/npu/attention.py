@@ -521,7 +521,10 @@ _PROMPT = {
 }
 _FUSED = ("FusedInferAttentionScore", fused_infer_attention_score)
 ROWS = (
-    *(Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD | _HELD_PREFIX) for space in ("npu", "air")),
+    *(
+        Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD | _HELD_PREFIX)
+        for space in ("npu", "air")
+    ),
     *(
         row
         for space in ("npu", "air")

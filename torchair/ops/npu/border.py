@@ -1,7 +1,7 @@
 """Where torch's packed tensors become tensors of the IR, which have one element per value, and back.
 
-A row says with `operand`, `weight` and `scale_of` what the storage of an argument stands for. Eager ops read and
-return packed tensors with `read` and `packed`; in a graph the same border is a `Bitcast`.
+A row says with `operand`, `weight` and `scale_of` what the storage of an argument stands for. Eager ops read
+and return packed tensors with `read` and `packed`; in a graph the same border is a `Bitcast`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,7 @@ def scale_of(x: str) -> Made:
 
 
 def weight(
-    name: str,
-    beside: str,
-    codes: tuple[str, str] | None = None,
-    *,
-    of_bytes: int | None = None,
-    flag: str = "",
+    name: str, beside: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
 ) -> Made:
     """The right operand [.., K, N] of a product. One that is a transposed view is packed along K; `flag` is
     the attribute by which the IR op takes it transposed.
@@ -61,7 +56,7 @@ def weight(
         inner = shape_of(x)[-1] * per_word(x, kind_of(x, x_code, of_bytes))
         return Held(kind, shape_of(weight)[-2] != inner, flag)
 
-    return made(held, name, beside, *(codes or ()))
+    return made(held, name, beside, *codes)
 
 
 def per_word(x: Any, kind: int | None) -> int:

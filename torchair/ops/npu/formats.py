@@ -94,21 +94,24 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers of each width in bytes."""
 
 
+def _working(dtype: torch.dtype) -> torch.dtype:
+    """Whole numbers that a word can be put together in."""
+    return torch.int64 if dtype.itemsize == 8 else torch.int32
+
+
 def pack(x: torch.Tensor, kind: int, dtype: torch.dtype) -> torch.Tensor:
     """Values of four bits in words of `dtype`, along the last dim, the first in the lowest bits."""
-    word = _WORDS[dtype.itemsize]
-    working = torch.int64 if dtype.itemsize == 8 else torch.int32
-    nibbles = (x if kind == INT4 else encode(x, kind)).to(working).unflatten(
-        -1, (-1, 2 * dtype.itemsize)
-    ) & 15
-    shifted = (nibbles[..., i] << (4 * i) for i in range(2 * dtype.itemsize))
-    return functools.reduce(torch.bitwise_or, shifted).to(word).view(dtype)
+    count = 2 * dtype.itemsize
+    patterns = (x if kind == INT4 else encode(x, kind)).to(_working(dtype)) & 15
+    nibbles = patterns.unflatten(-1, (-1, count))
+    word = functools.reduce(torch.bitwise_or, (nibbles[..., i] << (4 * i) for i in range(count)))
+    return word.to(_WORDS[dtype.itemsize]).view(dtype)
 
 
 def unpack(x: torch.Tensor, kind: int) -> torch.Tensor:
     """The inverse of `pack`: the last dim is as many times longer as a word has values."""
     words, count = x.view(_WORDS[x.dtype.itemsize]), 2 * x.dtype.itemsize
-    working = torch.int64 if x.dtype.itemsize == 8 else torch.int32
+    working = _working(x.dtype)
     places = 4 * torch.arange(count, dtype=working, device=x.device)
     words = words.to(working).unsqueeze(-1)
     if kind == INT4:
