@@ -12,8 +12,11 @@ import torch.nn.functional as F
 import torchair
 from tests.backend.watch import seen_with
 from tests.convert.harness import check, converted
+from torchair import ge
+from torchair.convert.report import Reason
 from torchair.core import dtypes
-from torchair.core.errors import BadGraph, BadOption
+from torchair.core.errors import BadGraph, BadOption, UnsupportedOp
+from torchair.engine.infer import inference
 from torchair.ge.attr import Layouts
 from torchair.ge.declared import forgotten, taken
 from torchair.ge.formats import image_slots
@@ -83,6 +86,22 @@ def test_what_no_type_holds_goes_on_as_torchs_own_op(fn: Any, args: Any, why: st
     assert names(graph).count("TorchOp") == 1
     assert why in report.fallbacks[0].why
     check(fn, *args, allow=[report.fallbacks[0].op])
+
+
+def test_only_types_are_no_degradation() -> None:
+    """Another reason that sounds alike stays one that is told."""
+    assert Reason("aten.mm.default", "the converter declined: MatMul takes no DOUBLE as x1").is_of_type
+    assert not Reason("npu.x.default", "the converter declined: FFN takes no transposed weight").is_of_type
+
+
+def test_a_number_that_32_bits_do_not_hold_is_not_narrowed() -> None:
+    made = Graph("sizes", inference(torch._subclasses.FakeTensorMode(), torch.device("cpu")))
+    with made:
+        x = ge.Const(torch.ones(2, 4))
+        with pytest.raises(UnsupportedOp, match="SplitV takes no INT64 as split_dim"):
+            ge.SplitV(x, [1, 3], ge.Const(1 << 40), num_split=2, outputs=2)
+        ge.SplitV(x, [1, 3], ge.Const(1), num_split=2, outputs=2)
+    assert inputs_of(only(made, "SplitV"))[2] == "INT32"
 
 
 def test_numbers_are_of_a_type_that_is_declared() -> None:

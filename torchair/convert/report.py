@@ -23,7 +23,7 @@ class Reason:
         """Has the IR op no type that holds the values? Torch's own op computes them, and nothing is lost
         here; only another engine could not be given the graph.
         """
-        return NOT_TAKEN in self.why
+        return NOT_TAKEN.search(self.why) is not None
 
 
 @dataclass

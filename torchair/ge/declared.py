@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
@@ -39,7 +40,7 @@ _HELD_BY: dict[str, tuple[str, ...]] = {
 in floats: what wraps around would be rounded. Masks may be floats: they are compared with zero.
 """
 
-NOT_TAKEN = "takes no"
+NOT_TAKEN = re.compile("takes no [A-Z][A-Z0-9_]* as ")
 """So it is said of an op that it has no type for a value."""
 _OF_THE_TYPE_ITSELF = ("Bitcast", "NextAfter")
 """What these make depends on how values are stored: another type gives another result."""
@@ -98,7 +99,7 @@ def casts(op: Op) -> dict[int, int]:
             continue
         wider = _holder(dtype, declared)
         if wider is None or op.type in _OF_THE_TYPE_ITSELF:
-            raise UnsupportedOp(f"{op.type} {NOT_TAKEN} {dtype} as {name}", near=" ".join(declared))
+            raise UnsupportedOp(f"{op.type} takes no {dtype} as {name}", near=" ".join(declared))
         for number, slot in enumerate(op.slots):
             is_alike = slot.tensor is not None and dtypes.BY_RUNTIME[slot.tensor.dtype].name == dtype
             if slot.name == name or (is_alike and _takes(op.type, slot.name, wider)):
@@ -111,9 +112,12 @@ def _number(op: Op, name: str) -> int:
 
 
 def _is_size(op: Op, name: str) -> bool:
-    """A number that is known on the host: it fits into 32 bits."""
+    """Sizes, which are numbers on the host: they fit into 32 bits, unless one is known that does not."""
     tensor = op.slots[_number(op, name)].tensor
-    return tensor is not None and isinstance(tensor.meta, Host) and tensor.meta.dtype == torch.int64
+    meta = None if tensor is None else tensor.meta
+    if not isinstance(meta, Host) or meta.dtype != torch.int64:
+        return False
+    return all(not isinstance(item, int) or -(1 << 31) <= item < 1 << 31 for item in meta.items)
 
 
 def _takes(op_type: str, slot: str, dtype: str) -> bool:
