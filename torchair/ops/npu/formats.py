@@ -102,9 +102,10 @@ def _working(dtype: torch.dtype) -> torch.dtype:
 def pack(x: torch.Tensor, kind: int, dtype: torch.dtype) -> torch.Tensor:
     """Values of four bits in words of `dtype`, along the last dim, the first in the lowest bits."""
     count = 2 * dtype.itemsize
-    patterns = (x if kind == INT4 else encode(x, kind)).to(_working(dtype)) & 15
+    patterns = (x if kind == INT4 else _fp4_patterns(x, kind)).to(_working(dtype)) & 15
     nibbles = patterns.unflatten(-1, (-1, count))
-    word = functools.reduce(torch.bitwise_or, (nibbles[..., i] << (4 * i) for i in range(count)))
+    places = 4 * torch.arange(count, dtype=nibbles.dtype, device=x.device)
+    word = (nibbles << places).sum(-1, dtype=nibbles.dtype)
     return word.to(_WORDS[dtype.itemsize]).view(dtype)
 
 
@@ -117,7 +118,25 @@ def unpack(x: torch.Tensor, kind: int) -> torch.Tensor:
     if kind == INT4:
         top = 8 * working.itemsize - 4
         return ((words << (top - places)) >> top).to(dtypes.carrier(kind)).flatten(-2)
-    return decode((words >> places) & 15, kind).to(dtypes.carrier(kind)).flatten(-2)
+    return _fp4_values((words >> places) & 15, kind).flatten(-2)
+
+
+_LINES = {E2M1: ((2.0, 0.0), (1.0, 2.0), (0.5, 4.0)), E1M2: ((4.0, 0.0),)}
+"""The pattern of an fp4 magnitude is the least of slope · magnitude + offset: one line for each exponent."""
+
+
+def _fp4_patterns(x: torch.Tensor, kind: int) -> torch.Tensor:
+    """The bit patterns of values that are fp4 numbers already."""
+    size = x.float().abs()
+    patterns = functools.reduce(torch.minimum, (size * slope + offset for slope, offset in _LINES[kind]))
+    return torch.where(torch.signbit(x), patterns + 8, patterns).to(torch.int32)
+
+
+def _fp4_values(patterns: torch.Tensor, kind: int) -> torch.Tensor:
+    """The inverse; the sign of zero is kept."""
+    size = (patterns & 7).to(dtypes.carrier(kind))
+    values = functools.reduce(torch.maximum, ((size - offset) / slope for slope, offset in _LINES[kind]))
+    return torch.where(patterns > 7, -values, values)
 
 
 # Small floats by arithmetic on the device: no table has to be copied there while a graph is recorded
@@ -150,9 +169,8 @@ def encode(x: torch.Tensor, kind: int, mode: str = "rint") -> torch.Tensor:
         steps, exponent = _on_grid(x, kind, mode)
         # A step too many carries into the exponent, as it should.
         patterns = ((exponent - grid.lowest) << grid.bits) + steps.abs().to(torch.int32)
-    # A negative zero of HiFloat8 is its NaN; of fp4 it is what was unpacked.
-    negative = torch.signbit(x) if kind in FP4 else (x < 0) & (patterns > 0)
-    return torch.where(negative, patterns + sign, patterns).to(torch.uint8)
+    # A negative zero of HiFloat8 is its NaN.
+    return torch.where((x < 0) & (patterns > 0), patterns + sign, patterns).to(torch.uint8)
 
 
 def _saturated(x: torch.Tensor, kind: int) -> torch.Tensor:
