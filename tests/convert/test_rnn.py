@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.convert.harness import check
+from tests.convert.harness import check, converted
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -25,3 +25,11 @@ def test_lstm(layers: int, bidirectional: bool, bias: bool) -> None:
     states = layers * (2 if bidirectional else 1)
     x, h, c = torch.randn(3, 4, 5), torch.randn(states, 3, 7), torch.randn(states, 3, 7)
     check(fn, x, h, c, *weights)
+    graph, *_ = converted(fn, (x, h, c, *weights), dynamic=False)
+    cells = [op for op in graph.ops if op.type == "CommonLSTM"]
+    assert len(cells) == states
+    for op in cells:  # x, w, r, initial_h and initial_c have a dim for the time or the direction
+        ranks = {slot.desc.name: slot.tensor.rank for slot in op.slots if slot.tensor is not None}
+        assert {name: rank for name, rank in ranks.items() if name != "b"} == dict.fromkeys(
+            ("x", "w", "r", "initial_h", "initial_c"), 3
+        )

@@ -53,8 +53,10 @@ def trace(
 
     torch.compiler.reset()
     try:
-        # Numbers among the arguments are constants of the graph.
-        with torch.no_grad(), dynamo_config.patch(specialize_float=True, specialize_int=True):
+        # Numbers among the arguments are constants of the graph. Dynamo leaves recurrent layers out of its
+        # graphs unless told otherwise, and here all must be in one.
+        whole = dynamo_config.patch(specialize_float=True, specialize_int=True, allow_rnn=True)
+        with torch.no_grad(), whole:
             result = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)(*args, **kwargs)
     except BackendCompilerFailed as error:
         # What is said here is said to the user as it is.

@@ -36,7 +36,11 @@ def mkldnn_rnn_layer(
     input, weight0, weight1, weight2, weight3, hx_, cx_, reverse, batch_sizes, mode, hidden_size,
     num_layers, has_biases, bidirectional, batch_first, train,
 ):  # fmt: skip
-    """One direction of one LSTM layer over [time, batch, features]; the last result is an empty workspace."""
+    """One direction of one LSTM layer over [time, batch, features]; the last result is an empty workspace.
+
+    States are [batch, hidden], or have the layer before that.
+    """
+    is_of_layer = hx_.rank == 3
     bias = None
     if has_biases:
         bias = ge.Unsqueeze(
@@ -48,17 +52,12 @@ def mkldnn_rnn_layer(
         ge.Unsqueeze(_gates(weight1, hidden_size), axes=[0]),
         bias,
         None,
-        ge.Unsqueeze(hx_, axes=[0]),
-        ge.Unsqueeze(cx_, axes=[0]),
+        *(state if is_of_layer else ge.Unsqueeze(state, axes=[0]) for state in (hx_, cx_)),
         direction="reverse" if reverse else "forward",
         hidden_size=hidden_size,
     )
-    steps, last_hidden, last_cell = (
-        ge.Squeeze(y, axis=[1]),
-        ge.Squeeze(hidden, axis=[0]),
-        ge.Squeeze(cell, axis=[0]),
-    )
-    return steps, last_hidden, last_cell, ge.Const(torch.empty(0, dtype=torch.uint8), readable=False)
+    last = (state if is_of_layer else ge.Squeeze(state, axis=[0]) for state in (hidden, cell))
+    return ge.Squeeze(y, axis=[1]), *last, ge.Const(torch.empty(0, dtype=torch.uint8), readable=False)
 
 
 def _gates(weight, hidden_size):
