@@ -30,6 +30,7 @@ from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values
+from torchair.fxgraph.symbols import Binding
 from torchair.ge.graph import Graph
 from torchair.ge.verify import verify, verify_emitted
 
@@ -88,14 +89,13 @@ def check(
     if check_lowered:
         lowered = lower(graph, placeholders, fake_mode, device, select_decomp_table())
         runs.append(lambda given: _listed(lowered(*given)))
-    contract = Contract(
-        layouts_of(gm), tuple(fake for _, fake in placeholders), tuple(place for place, _ in new_values(gm))
-    )
+    binding = Binding([fake for _, fake in placeholders])
+    contract = Contract(layouts_of(gm), binding, tuple(place for place, _ in new_values(gm)))
     for run in runs:
         with warnings.catch_warnings():
             if fakes_err:  # where torch's own kernel runs, its results are mended
                 warnings.simplefilter("ignore", DegradedWarning)
-            got = seen(Promised(Unboxed(run), contract, lambda given: 0), args)
+            got = seen(Promised(Unboxed(run), contract), args)
         compare(got.values, expected.values, **tolerance)
         why = other_memory(got, expected, every_dim=True)
         assert bool(why) == fakes_err, why or "fake tensors tell what eager does: `fakes_err` has to go"

@@ -44,6 +44,7 @@ SCRIPT = """
     x = torch.randn(1, 4096)
     torchair.dynamo_export(x, model=net, export_path="whole")
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
     stdout, sys.stdout = sys.stdout, Interrupting()
     interrupted = False
     try:

@@ -34,7 +34,7 @@ def names(each: Partition) -> list[str]:
 
 def run(gm: fx.GraphModule, parts: list[Partition], *args: Any) -> list[Any]:
     calls = [lambda own, part=part: part.gm(*own) for part in parts]
-    return Chain(gm, list(zip(parts, calls, strict=True)), "eager", "")(list(args))
+    return Chain.of(gm, list(zip(parts, calls, strict=True)), "eager", "")(list(args))
 
 
 def check(fn: Callable[..., Any], *hosts: Any, shape: list[tuple[bool, list[str]]], args: Any = (X,)) -> None:

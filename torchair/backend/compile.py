@@ -29,14 +29,15 @@ from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import How, build
+from torchair.codegen.eager import generate
 from torchair.codegen.graph import is_custom
-from torchair.codegen.program import Anchored, Doubted
+from torchair.codegen.program import Anchor, Anchored, Doubted
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.program import Call, Program
+from torchair.core.program import Program, code_of
 from torchair.core.source import first_source, source_of
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
 from torchair.core.torch_private.inductor import lowering_table
@@ -63,7 +64,7 @@ from torchair.fxgraph.layout import (
     new_values,
 )
 from torchair.fxgraph.marks import take_marks_off
-from torchair.fxgraph.symbols import has_symbols, is_symbol
+from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
 from torchair.fxgraph.values import device_of
 from torchair.ge import verify as ge_verify
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
@@ -215,7 +216,7 @@ def call_of(stage: Stage) -> GraphCall:
 def contract_of(gm: fx.GraphModule, stage: Stage) -> Contract:
     """What the graph promises of its results."""
     written = tuple(place for place, _ in new_values(gm))
-    return Contract(stage.layouts, tuple(stage.inputs), written, lets_go=stage.backward)
+    return Contract(stage.layouts, Binding(stage.inputs), written, lets_go=stage.backward)
 
 
 def report_of(stage: Stage) -> Report:
@@ -526,7 +527,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]
         if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):
             return program
-        return Doubted(program, partial(make, "eager"), stage.degradations, source_of(custom[0]))
+        return Doubted(program, code_of(make("eager")), stage.degradations, source_of(custom[0]))
 
     tuned = tuned_program(make, lowered, stage) if is_tunable else None
     return tuned or _with_fall_back(make, asked_for, stage)
@@ -569,13 +570,8 @@ def anchored(program: Program, stage: Stage, original: fx.GraphModule, absolute:
     }
     if not offsets:
         return program
-    count = len(placeholders(original))
-
-    def other() -> Call:
-        made = build("eager", original, stage.inputs[:count])
-        return lambda args: made(args[:count])
-
-    return Anchored(program, offsets, other, stage.degradations)
+    anchor = Anchor(offsets, len(placeholders(original)))
+    return Anchored(program, anchor, generate(original), stage.degradations)
 
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:

@@ -4,14 +4,21 @@ loaded again.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 
 from torchair.backend.arguments import Arguments
+from torchair.backend.artefact import Artefact
 from torchair.capture import Runner
-from torchair.core.errors import NotPossible
+from torchair.core.errors import BadGraph, NotPossible
+from torchair.core.pack import pack, unpack
 
 ARTIFACTS_VERSION = "0.1"
+PACKED = """from torchair.backend.compiled import restore
+
+kernel = restore({data!r})
+"""
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,13 @@ class CompiledGraph:
         return self.runner if source is None else source
 
     def dump_artifacts(self) -> Artifacts:
-        """The source with a version, for `load_artifacts`."""
+        """The source with a version, for `load_artifacts`; what cannot be read as source (large constants,
+        views that are made around the program) is packed into it.
+        """
         source = _standalone(self.runner)
         if source is None:
-            raise NotPossible(
-                f"this {self.runner.program.kind} program cannot be written as source: it has large "
-                "constants, or parts that are made around it",
-                next="compile with engine_config.codegen = 'eager', and pass large constants as inputs",
-            )
+            data = base64.b85encode(pack((Artefact.of(self.runner), self._arguments))).decode()
+            source = PACKED.format(data=data)
         return Artifacts(ARTIFACTS_VERSION, source)
 
     @classmethod
@@ -65,6 +71,15 @@ class CompiledGraph:
     def report(self) -> Any:
         """What the runner did so far."""
         return self.runner.report()
+
+
+def restore(data: str) -> CompiledGraph:
+    """The graph that artifacts have packed."""
+    match unpack(base64.b85decode(data)):
+        case (Artefact() as artefact, Arguments() as arguments):
+            return CompiledGraph(artefact.runner(), arguments)
+        case _:
+            raise BadGraph("these are no artifacts of a compiled graph")
 
 
 def _standalone(runner: Runner) -> str | None:

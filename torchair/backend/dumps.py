@@ -10,7 +10,7 @@ from torch import fx
 
 from torchair.backend.reference import Reference
 from torchair.backend.stage import Stage
-from torchair.codegen import build
+from torchair.codegen.eager import generate
 from torchair.core.log import logger
 from torchair.core.program import Program
 from torchair.debug.dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
@@ -19,7 +19,6 @@ from torchair.debug.engine_dump import EngineDump, write_options
 from torchair.debug.files import Told, rank_folder
 from torchair.debug.recorded_dump import RecordedDump
 from torchair.devices import device_row
-from torchair.fxgraph.edit import copy_graph
 from torchair.ge.graph import Graph
 
 NO_STATIC_KERNELS = "static_kernel_compile has no effect where tensors are dumped: ops run one by one"
@@ -85,8 +84,8 @@ def choose(stage: Stage) -> None:
 
 def reference(graph: Graph, gm: fx.GraphModule, stage: Stage) -> Reference:
     """The program that interprets the IR, and dumps what was planned."""
-    kept, plan = copy_graph(gm), stage.plan
-    program = Reference(graph, stage.device, lambda: build("eager", kept, stage.inputs), stage.detours)
+    plan = stage.plan
+    program = Reference(graph, stage.device, generate(gm), stage.detours)
     if plan is not None:
         logger.warning("%s runs directly, op by op: its tensors are dumped", stage.name)
         program.dump = EngineDump(graph, plan, stage.device, stage.degradations)

@@ -25,7 +25,6 @@ from torchair.capture import (
     capture,
     inputs_of,
 )
-from torchair.capture.key import key_function
 from torchair.capture.promised import Promised
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program
@@ -39,7 +38,7 @@ from torchair.fxgraph.edit import write_elsewhere
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.partition import Partition, partition
-from torchair.fxgraph.symbols import unbacked_in
+from torchair.fxgraph.symbols import Binding, unbacked_in
 
 RUN_OPS = ("eager", "fx")
 """Kinds of programs that run the ops of the graph, one by one."""
@@ -91,14 +90,14 @@ class Pieces:
             waits = replace(self.policy, patience=patience, warm_up=settled if passed else 0)
             settled = max(settled, waits.warm_up + patience + 1)
             parts.append(self._runner(each, program, own, passed, waits, turns, len(parts)))
-            runs.append(parts[-1].boxed)
+            runs.append(parts[-1])
             # What the caller may hold is made elsewhere then, and so is what is copied out on every call.
             if not self.policy.clone_output:
                 steady.update(node for node in each.gives if root_of(node)[0] not in returned)
         self._tell(partitions, hosts)
         kind = parts[0].program.kind if parts else "eager"
         source = "\n".join(program.source for program in programs)
-        return Chain(gm, list(zip(partitions, runs, strict=True)), kind, source), tuple(parts)
+        return Chain.of(gm, list(zip(partitions, runs, strict=True)), kind, source), tuple(parts)
 
     def _runner(
         self,
@@ -125,9 +124,7 @@ class Pieces:
         op by op, any will do.
         """
         facts = inputs_of(each.gm, each.fakes, ())
-        return Promised(
-            program, _contract(each, is_eager=is_eager), key_function(facts.key), self.degradations
-        )
+        return Promised(program, _contract(each, is_eager=is_eager), facts.key, self.degradations)
 
     def split(
         self, gm: fx.GraphModule, program: Program, static: tuple[int, ...], contract: Contract | None = None
@@ -178,7 +175,7 @@ def _runs(node: fx.Node, op: OpOverload) -> bool:
 def _contract(each: Partition, *, is_eager: bool) -> Contract:
     """What the next partition counts on."""
     written = tuple(place for place, _ in new_values(each.gm))
-    return Contract(layouts_of(each.gm), tuple(each.fakes), written, is_eager=is_eager)
+    return Contract(layouts_of(each.gm), Binding(each.fakes), written, is_eager=is_eager)
 
 
 def _places(each: Partition, nodes: Container[fx.Node]) -> tuple[int, ...]:

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from torchair.backend.detours import Detours
 from torchair.backend.standalone import interpreted
+from torchair.codegen.program import Tied
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.program import Program
+from torchair.core.program import Code
 from torchair.debug.engine_dump import EngineDump
-from torchair.engine.interpret import interpret
-from torchair.ge.graph import Graph, Op
+from torchair.engine.interpret import binding_of, interpret
+from torchair.fxgraph.held import HELD
+from torchair.fxgraph.layout import Layout
+from torchair.fxgraph.symbols import Binding
+from torchair.ge.graph import AliasResult, Graph, Op, TensorResult
+from torchair.ge.script import from_python
+from torchair.ge.text import to_python
 from torchair.passes.ge.prune import EFFECTS
+
+
+@dataclass(frozen=True)
+class ReferenceCode:
+    """A graph of the IR as text, and the code of the program of the same graph that helps out."""
+
+    text: str
+    layouts: tuple[Layout | None, ...]
+    """Of its results, with symbols,"""
+    binding: Binding
+    """which are read from there."""
+    device: torch.device
+    other: Code | None
+    source: str
+    kind = "reference"
+
+    def load(self) -> Reference:
+        """Ready to run."""
+        graph = from_python(self.text)
+        graph.binding = self.binding
+        graph.results = [
+            replace(result, layout=layout)
+            if isinstance(result, TensorResult | AliasResult) and layout
+            else result
+            for result, layout in zip(graph.results, self.layouts, strict=True)
+        ]
+        return Reference(graph, self.device, self.other, Detours())
 
 
 class Reference:
@@ -31,7 +65,7 @@ class Reference:
         self,
         graph: Graph,
         device: torch.device,
-        other: Callable[[], Program] | None,
+        other: Code | None,
         detours: Detours,
     ) -> None:
         self._graph = graph
@@ -44,6 +78,16 @@ class Reference:
     def source(self) -> str:
         """The op list; `ge.text` prints the whole graph."""
         return "\n".join(f"{op.name}: {op.type}" for op in self._graph.ops)
+
+    @property
+    def code(self) -> Code | None:
+        """As data; none where the graph is dumped as it runs."""
+        if self.dump is not None:
+            return None
+        layouts = [getattr(result, "layout", None) for result in self._graph.results]
+        text, binding = to_python(self._graph, limit=None), binding_of(self._graph)
+        code = ReferenceCode(text, tuple(layouts), binding, self._device, self._other, self.source)
+        return Tied(code) if any(HELD in op.attrs for op in self._graph.ops) else code
 
     def standalone(self) -> str | None:
         """The graph as a module of its own; None where it holds what has no text."""
@@ -69,7 +113,7 @@ class Reference:
                     raise
                 # What the ops themselves refuse, they refuse here too, and that is what is told.
                 assert self._other is not None, "else it was raised"
-                outputs = self._other()(args)
+                outputs = self._other.load()(args)
                 why = f"{type(error).__name__}: {first_line(error)}"
                 text = f"the reference engine failed ({why}); ops run one by one"
                 logger.error("%s: %s", self._graph.name, text)

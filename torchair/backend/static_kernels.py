@@ -1,8 +1,8 @@
 """Kernels for the very shapes of a recording, compiled in the background while the plain recording serves.
 
 Tracing and compiling patch torch's globals, so another thread cannot do it beside a serving one. A process of
-its own compiles with Inductor, which leaves what it made in its cache on disk; when it is done, the next call
-of that key takes the program from there. A thread waits for the processes, one after the other.
+its own compiles with Inductor and hands the code over as data. A thread waits for the processes, one after
+the other, and loads what they made; the next call of that key takes the program.
 
 With a build directory, the cache is there, in `static_kernel_compile_outputs/static_kernel_cache`, and beside
 it each order leaves a folder with what was ordered and what the compiler said.
@@ -28,15 +28,16 @@ import torch
 from torch import fx
 
 from torchair.capture import Pending
-from torchair.capture.key import key_function, key_text
+from torchair.capture.key import key_text
 from torchair.capture.promised import Promised
-from torchair.codegen import How, build
+from torchair.codegen import BUILDING, How, build, load
 from torchair.core.degraded import Degradations
 from torchair.core.environment import text_of
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
-from torchair.core.program import Program
+from torchair.core.pack import unpack
+from torchair.core.program import Code, Program
 from torchair.core.torch_private.fake import (
     FakeTensorMode,
     ShapeEnv,
@@ -45,7 +46,7 @@ from torchair.core.torch_private.fake import (
     faking,
     load_graph,
 )
-from torchair.core.torch_private.inductor import code_folder
+from torchair.core.torch_private.inductor import code_folder, code_kept_in
 from torchair.debug.files import make_folder, now
 from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
@@ -53,6 +54,8 @@ from torchair.fxgraph.edit import copy_graph
 
 LOCAL = "LOCAL_WORLD_SIZE"
 OUTPUTS, KERNELS = "static_kernel_compile_outputs", "static_kernel_cache"
+CODE = "program.pack"
+"""What the process leaves: the code of the program, packed."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Order:
         return os.path.join(self.root, KERNELS) if self.root else ""
 
     def fill(self) -> Program:
-        """Compile, or load what was compiled for the same order before."""
+        """Compile, or take what was compiled for the same order before."""
         # Inductor's cache wants to know about symbols, even where there are none.
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         gm = load_graph(self.graph, mode)
@@ -106,6 +109,11 @@ class Order:
             fake_tensor_prop(gm, mode, inputs)
             how = How(self.static, decomposed=False, tuned=True, cached=self.cached, folder=self.folder)
             return build("inductor", gm, inputs, how)
+
+    def load(self, code: Code) -> Program:
+        """The program that another process made of this order."""
+        with BUILDING, code_kept_in(self.folder):
+            return load(code)
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""
@@ -131,35 +139,31 @@ class Job(Pending):
         self._order = order
         self._contract = contract
         self._failed = ""
+        self._program: Program | None = None
 
     def run(self) -> None:
-        """Compile in a process of its own. Without the cache on disk the taker has to do it."""
-        began = time.perf_counter()
+        """Compile in a process of its own, and load what it made."""
+        began, phase = time.perf_counter(), "compiled"
         try:
-            self._compile()
+            with _workplace(self._order.root) as folder:
+                self._failed = _compile_elsewhere(self._order, folder)
+                if not self._failed:
+                    phase = "loaded"
+                    self._program = self._order.load(unpack((folder / CODE).read_bytes()))
         except Exception as error:
             self._failed = f"{type(error).__name__}: {first_line(error)}"
-        if not self._failed:
+        if self._failed:
+            self._failed = f"{phase}: {self._failed}"
+        else:
             logger.event("static kernels for %s: ready in %.1f s", self._title, time.perf_counter() - began)
         self.is_done.set()
 
-    def _compile(self) -> None:
-        if self._order.cached:
-            with _workplace(self._order.root) as folder:
-                self._failed = _compile_elsewhere(self._order, folder)
-
     def take(self) -> Program | None:
-        """The program, from the cache; None when it could not be made."""
-        if self._failed:
-            self._degradations.add(f"static kernels for {self._title} are not compiled: {self._failed}")
+        """The program; None when it could not be made."""
+        if self._program is None:
+            self._degradations.add(f"static kernels for {self._title} are not {self._failed}")
             return None
-        try:
-            program = self._order.fill()
-        except Exception as error:
-            what = f"static kernels for {self._title} are not loaded: {_last_line(str(error))}"
-            self._degradations.add(what)
-            return None
-        return Promised(program, self._contract, key_function(()), self._degradations)
+        return Promised(self._program, self._contract, (), self._degradations)
 
 
 def outputs_below(build_dir: str | None) -> str:

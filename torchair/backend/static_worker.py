@@ -12,17 +12,20 @@ from pathlib import Path
 import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
-from torchair.backend.static_kernels import Order
-from torchair.core.program import Program
+from torchair.backend.static_kernels import CODE, Order
+from torchair.core.pack import pack
+from torchair.core.program import Program, code_of
 
 TRIAL_SECONDS = 900
 
 
 def main() -> None:
-    """Fill the cache on disk."""
-    order: Order = pickle.loads(Path(sys.argv[1]).read_bytes())
+    """Leave the code of the program beside the order."""
+    path = Path(sys.argv[1])
+    order: Order = pickle.loads(path.read_bytes())
     torch.set_num_threads(order.threads)
     program = order.fill()
+    path.with_name(CODE).write_bytes(pack(code_of(program)))
     if order.is_tuned():
         try_out(program, order)
 

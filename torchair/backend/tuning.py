@@ -30,7 +30,7 @@ from torchair.codegen.library import graph_text
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, progress
-from torchair.core.program import Program, Wrapper
+from torchair.core.program import Code, Program, Wrapper, code_of
 from torchair.core.torch_private.inductor import build_facts, code_kept_in
 from torchair.debug.files import Told, write_text
 from torchair.devices import CaptureTarget, Device, device_row
@@ -291,6 +291,11 @@ class Tuned(Wrapper):
         # Until then it is what asks most of its arguments: compiled code, if there is any.
         made = [each.program for each in tries if each.program is not None]
         self.program = min(made, key=lambda program: program.kind == "eager")
+
+    @property
+    def code(self) -> Code | None:
+        """Of the program that was chosen."""
+        return code_of(self.program) if self._keep is None else None
 
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._keep is not None:

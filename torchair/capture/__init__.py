@@ -8,7 +8,6 @@ from torchair.capture.call_log import CallLog, listening
 from torchair.capture.chain import Chain
 from torchair.capture.compiled import Compiled, Observer
 from torchair.capture.direct import Bound, Direct, Special
-from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending, Specialist
 from torchair.capture.policy import Policy, why_not
@@ -48,8 +47,7 @@ def capture(compiled: Compiled, around: Around = ALONE) -> Runner:
     """Put a program behind a runner."""
     degradations, log = compiled.degradations, listening()
     if compiled.contract is not None:
-        key = key_function(compiled.inputs.key)
-        program = Promised(compiled.program, compiled.contract, key, degradations)
+        program = Promised(compiled.program, compiled.contract, compiled.inputs.key, degradations)
         compiled = replace(compiled, program=program)
     if compiled.policy.statistics and log is None:
         degradations.add(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from torch import fx
 
@@ -12,42 +14,60 @@ from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.partition import Partition
 
 
+class Step(NamedTuple):
+    """Who runs, and the slots of values that it takes, gives, and is the last to need."""
+
+    run: Any
+    takes: list[int]
+    gives: list[int]
+    last: list[int]
+
+
+@dataclass(frozen=True)
 class Chain:
     """The program that runs the partitions of a graph one after the other. Values are let go of behind the
     last one that reads them.
     """
 
+    steps: list[Step]
+    outputs: list[tuple[bool, Any]]
+    """Each a slot, or a constant."""
+    space: int
+    """Slots beside those of the arguments."""
+    kind: str
+    source: str
     _boxed_call = True
 
-    def __init__(
-        self, gm: fx.GraphModule, steps: Sequence[tuple[Partition, Call]], kind: str, source: str
-    ) -> None:
-        self.kind = kind
-        self.source = source
+    @staticmethod
+    def of(gm: fx.GraphModule, runs: Sequence[tuple[Partition, Call]], kind: str, source: str) -> Chain:
+        """Of the partitions of a graph, and who runs them."""
         inputs = placeholders(gm)
-        given = [node for each, _ in steps for node in each.gives]
+        given = [node for each, _ in runs for node in each.gives]
         slots = {node: slot for slot, node in enumerate((*inputs, *given))}
         returned: Any = gm.graph.output_node().args[0]
-        self._space = len(given)
-        self._outputs = [
-            (True, slots[item]) if isinstance(item, fx.Node) else (False, item) for item in returned
-        ]
-        kept = {slot for is_slot, slot in self._outputs if is_slot}
-        self._steps: list[tuple[Call, list[int], list[int], list[int]]] = []
-        for each, run in reversed(steps):
+        outputs = [(True, slots[item]) if isinstance(item, fx.Node) else (False, item) for item in returned]
+        kept = {slot for is_slot, slot in outputs if is_slot}
+        steps: list[Step] = []
+        for each, run in reversed(runs):
             takes, gives = [slots[node] for node in each.takes], [slots[node] for node in each.gives]
             last = [slot for slot in (*takes, *gives) if slot not in kept]
             kept.update(last)
-            self._steps.insert(0, (run, takes, gives, last))
+            steps.insert(0, Step(run, takes, gives, last))
+        return Chain(steps, outputs, len(given), kind, source)
+
+    @cached_property
+    def _boxed(self) -> list[Step]:
+        """With the quickest call of each."""
+        return [step._replace(run=getattr(step.run, "boxed", step.run)) for step in self.steps]
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        values = [*args, *[None] * self._space]
+        values = [*args, *[None] * self.space]
         args.clear()
-        for run, takes, gives, last in self._steps:
+        for run, takes, gives, last in self._boxed:
             results = run([values[slot] for slot in takes])
             for slot, result in zip(gives, results, strict=True):
                 values[slot] = result
             results = result = None
             for slot in last:
                 values[slot] = None
-        return [values[item] if is_slot else item for is_slot, item in self._outputs]
+        return [values[item] if is_slot else item for is_slot, item in self.outputs]

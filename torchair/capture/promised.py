@@ -6,10 +6,12 @@ reported and mended, and so in all calls of that key: strides by a copy, an alia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from torchair.capture.key import key_function
+from torchair.capture.roles import KeyPart
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program, Wrapper
 from torchair.fxgraph.contract import Contract, Look, looked_at
@@ -40,12 +42,13 @@ class Promised(Wrapper):
         self,
         program: Program,
         contract: Contract,
-        key_of: Callable[[Sequence[Any]], Hashable],
+        key: tuple[KeyPart, ...] = (),
         degradations: Degradations | None = None,
     ) -> None:
         self.program = program
-        self._contract = contract
-        self._key_of = key_of
+        self.contract = contract
+        self.key = key
+        self._key_of = key_function(key)
         self._degradations = degradations or Degradations()
         self._adds = bool(contract.left_out or contract.marked)  # to what the program makes
         self._known: dict[Hashable, Mends] = {}
@@ -62,30 +65,30 @@ class Promised(Wrapper):
             return self._look(key, args)
         if mends is NOTHING and not self._adds:
             return self.program(args)
-        needs_args = mends.wrong or self._contract.left_out
-        before = self._contract.before(args, looks=False) if needs_args else None
+        needs_args = mends.wrong or self.contract.left_out
+        before = self.contract.before(args, looks=False) if needs_args else None
         outputs = looked_at(self._run(args, mends.marked), mends.looks)
         if before is not None:
-            outputs = self._contract.mend(before, self._contract.filled(before, outputs), mends.wrong)
+            outputs = self.contract.mend(before, self.contract.filled(before, outputs), mends.wrong)
         return self._marked(outputs)
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
-        before = self._contract.before(args, looks=True)
+        before = self.contract.before(args, looks=True)
         marked = marked_arguments(args) if self.kind in READS_MEMORY else ()
-        outputs = self._contract.filled(before, self._run(args, marked))
-        looks = self._contract.looks(before, outputs)
+        outputs = self.contract.filled(before, self._run(args, marked))
+        looks = self.contract.looks(before, outputs)
         outputs = looked_at(outputs, looks) if looks else outputs
-        faults = self._contract.faults(before, outputs)
+        faults = self.contract.faults(before, outputs)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         if faults:
             self._report(faults)  # raises in strict mode, in every call
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
-        if self._contract.is_static:
+        if self.contract.is_static:
             mends = Mends(marked, looks, tuple(faults))
             self._known[key] = NOTHING if mends == NOTHING else mends
         if faults:
-            outputs = self._contract.mend(before, outputs, tuple(faults))
+            outputs = self.contract.mend(before, outputs, tuple(faults))
         return self._marked(outputs)
 
     def _run(self, args: list[Any], marked: tuple[int, ...]) -> list[Any]:
@@ -97,12 +100,12 @@ class Promised(Wrapper):
             args[index] = copy
         outputs = self.program(args)
         for index, (argument, copy) in zip(marked, plain, strict=True):
-            if index in self._contract.written:
+            if index in self.contract.written:
                 argument.copy_(copy)
         return outputs
 
     def _marked(self, outputs: list[Any]) -> list[Any]:
-        for place, mark in self._contract.marked:
+        for place, mark in self.contract.marked:
             outputs[place] = mark(outputs[place])
         return outputs
 

@@ -15,6 +15,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from torchair.capture.host import say
+from torchair.core.torch_private.fake import symbol_ranges
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of
 
@@ -61,6 +62,7 @@ class Inputs:
     random: bool = False  # draws random numbers
     packs: tuple[Pack, ...] = ()  # inputs at the end that the runner makes from numbers among the others
     repeats: dict[int, tuple[int, ...]] = field(default_factory=dict)  # dimensions that are one element
+    symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)  # the ranges of sizes
 
     def having(self, *roles: Role) -> list[int]:
         """Indices of the inputs in any of these roles."""
@@ -113,6 +115,7 @@ def inputs_of(
         random=any(map(draws, gm.graph.nodes)),
         packs=packs,
         repeats={index: dims for index, value in enumerate(values) if (dims := repeated_dims(value))},
+        symbols=symbol_ranges(values),
     )
 
 

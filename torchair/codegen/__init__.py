@@ -6,16 +6,19 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchair.codegen import eager, inductor, library, native
 from torchair.codegen.how import How
-from torchair.codegen.program import Boxed
+from torchair.codegen.program import Boxed, FxCode, Tied
 from torchair.core.errors import BadOption
-from torchair.core.program import Program
+from torchair.core.program import Code, Program
+from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import code_kept_in
+from torchair.fxgraph.held import has_held
 
-__all__ = ["BUILDING", "RESERVED", "How", "build"]
+__all__ = ["BUILDING", "RESERVED", "How", "build", "load"]
 
 BUILDING = threading.RLock()
 DEFAULT = How()
@@ -28,12 +31,21 @@ RESERVED = frozenset(
 
 
 def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAULT) -> Program:
-    """Compile an ATen graph; `gm` is left as it is."""
+    """Compile an ATen graph; `gm` is left as it is. The program has its code, from which it can be made again
+    (`load`).
+    """
+    program = _build(kind, gm, inputs, how)
+    if has_held(gm):
+        program.code = Tied(program.code)
+    return program
+
+
+def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed | native.Native:
     match kind:
         case "eager":
             return eager.build(gm, inputs)
         case "fx":
-            return as_it_is(gm)
+            return FxCode(gm).load()
         case "inductor":
             # Inductor's options are the process's: one build at a time.
             with BUILDING, code_kept_in(how.folder):
@@ -44,6 +56,7 @@ def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAU
     raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")
 
 
-def as_it_is(gm: fx.GraphModule) -> Program:
-    """The last resort: the graph runs as FX runs it."""
-    return Boxed("fx", gm.code, lambda args: gm(*args))
+def load(code: Code) -> Program:
+    """The program that was generated as this code, in this process or another."""
+    with BUILDING, disable_modes(), torch.no_grad():  # Inductor's directory is the process's
+        return code.load()

@@ -14,7 +14,7 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,40 +83,82 @@ KERNEL = """
 def kernel(*args):
     return {}(list(args))
 """
+# Names that the generated function has itself.
+RESERVED = ("args", "torch", "program")
 # Constants with more elements are not written as text.
 LITERAL_LIMIT = 4096
 
 
 def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
     """Generate the Python function and load it."""
+    return generate(gm).load()
+
+
+def generate(gm: fx.GraphModule) -> EagerCode:
+    """The Python function of a graph, as data."""
     gm = copy_graph(gm)
     gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
     writer = Writer(gm)
-    source, names = writer.write()
-    run = load(source, names | {"_kept": streams.events_of(gm)})
-    return Boxed("eager", source, run, partial(standalone, source, names, writer.spelled))
+    source = writer.write()
+    return EagerCode(source, writer.functions, writer.values, streams.events_of(gm))
 
 
-def standalone(
-    source: str,
-    names: dict[str, Any],
-    spelled: dict[str, str],
-    beside: dict[str, torch.Tensor] | None = None,
-) -> str | None:
-    """The program as a module of its own with `kernel(*args)`; None when a constant has no text. With
-    `beside`, large tensors are put there and read from a dictionary `constants`.
-    """
-    lines = ["import torch", ""]
-    for name, value in names.items():
-        text = spelled.get(name) or literal(value)
-        if text is None and beside is not None and isinstance(value, torch.Tensor):
-            beside[name] = value
-            text = f"constants[{name!r}]"
-        if name != "torch" and text is None:
-            return None
-        if name != "torch":
+@dataclass(frozen=True)
+class EagerCode:
+    """The text of a function `program(args)`, and its globals."""
+
+    source: str
+    functions: dict[str, Any]
+    """What it calls: operators and functions."""
+    values: dict[str, Any]
+    """Its constants."""
+    events: list[streams.Event]
+    """Made for this graph: they live as long as its code."""
+    kind = "eager"
+
+    def load(self) -> Boxed:
+        """Ready to run."""
+        calls = {name: _called(target) for name, target in self.functions.items()}
+        return Boxed(self, load(self.source, {"torch": torch, **self.values, **calls, "_kept": self.events}))
+
+    def standalone(self, beside: dict[str, torch.Tensor] | None = None) -> str | None:
+        """The program as a module of its own with `kernel(*args)`; None when a constant has no text. With
+        `beside`, large tensors are put there and read from a dictionary `constants`.
+        """
+        lines = ["import torch", ""]
+        for name, value in (self.functions | self.values).items():
+            text = _spelled(value) if name in self.functions else literal(value)
+            if text is None and beside is not None and isinstance(value, torch.Tensor):
+                beside[name] = value
+                text = f"constants[{name!r}]"
+            if text is None:
+                return None
             lines.append(f"{name} = {text}")
-    return "\n".join([*lines, "", "", source, KERNEL.format("program")])
+        return "\n".join([*lines, "", "", self.source, KERNEL.format("program")])
+
+
+def _called(target: Any) -> Any:
+    """What the generated code calls: the bound C++ function costs one Python frame less than the overload."""
+    if not isinstance(target, OpOverload):
+        return target
+    return getattr(torch, _short_name(target)) if _is_torch_function(target) else target._op
+
+
+def _spelled(target: Any) -> str | None:
+    """How a module of its own writes a function; None where it cannot."""
+    if isinstance(target, OpOverload):
+        return f"torch.{_short_name(target)}" if _is_torch_function(target) else f"torch.ops.{target}"
+    name = getattr(target, "__name__", "")
+    owners = (text for owner, text in OWNERS.items() if getattr(owner, name, None) is target)
+    return next((f"{owner}.{name}" for owner in owners), None)
+
+
+def _short_name(target: OpOverload) -> str:
+    return target._schema.name.removeprefix("aten::")
+
+
+def _is_torch_function(target: OpOverload) -> bool:
+    return target.namespace == "aten" and f"{_short_name(target)}.{target._overloadname}" in TORCH_FUNCTIONS
 
 
 def literal(value: Any) -> str | None:
@@ -159,17 +201,26 @@ class Writer:
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
-        self.names: dict[str, Any] = {"torch": torch}
-        # How a stand-alone module spells the functions among the names.
-        self.spelled: dict[str, str] = {}
+        self.names: dict[str, Any] = {}
+        self.called: set[str] = set()  # the functions among them
         self.local: dict[fx.Node, str] = {}
         self.taken: set[str] = set()
         self.lines: list[str] = []
         # Is each open scope a `with` block?
         self.blocks: list[bool] = []
 
-    def write(self) -> tuple[str, dict[str, Any]]:
-        """The text, and the globals it runs with."""
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The globals that are called."""
+        return {name: value for name, value in self.names.items() if name in self.called}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All others."""
+        return {name: value for name, value in self.names.items() if name not in self.called}
+
+    def write(self) -> str:
+        """The text."""
         inputs = placeholders(self.gm)
         for node in inputs:
             self.local[node] = self.fresh(node.name)
@@ -195,7 +246,7 @@ class Writer:
         if unused:
             head.append(f"    del {', '.join(unused)}")
         body = [f"    {line}" for line in self.lines]
-        return "\n".join([*head, *body, f"    return [{results}]", ""]), self.names
+        return "\n".join([*head, *body, f"    return [{results}]", ""])
 
     def write_node(self, node: fx.Node) -> None:
         """One node, one line."""
@@ -244,23 +295,14 @@ class Writer:
 
     def function(self, target: Any) -> str:
         """The name under which the generated code calls `target`."""
-        if isinstance(target, OpOverload):
-            name = target._schema.name.removeprefix("aten::")
-            if target.namespace == "aten" and f"{name}.{target._overloadname}" in TORCH_FUNCTIONS:
-                return self.spell(self.hoist(f"torch_{name}", getattr(torch, name)), f"torch.{name}")
-            # The bound C++ function: one Python frame less than the overload object.
-            hoisted = self.hoist(str(target).replace(".", "_").replace("::", "_"), target._op)
-            return self.spell(hoisted, f"torch.ops.{target}")
-        name = getattr(target, "__name__", "function")
-        hoisted = self.hoist(name, target)
-        for owner, text in OWNERS.items():
-            if getattr(owner, name, None) is target:
-                return self.spell(hoisted, f"{text}.{name}")
-        return hoisted
-
-    def spell(self, name: str, text: str) -> str:
-        """Remember how a module of its own would write what `name` stands for."""
-        self.spelled[name] = text
+        if not isinstance(target, OpOverload):
+            label = getattr(target, "__name__", "function")
+        elif _is_torch_function(target):
+            label = f"torch_{_short_name(target)}"
+        else:
+            label = str(target).replace(".", "_").replace("::", "_")
+        name = self.hoist(label, target)
+        self.called.add(name)
         return name
 
     def text(self, value: Any) -> str:
@@ -300,7 +342,7 @@ class Writer:
     def hoist(self, name: str, value: Any) -> str:
         """A global for `value`; the same value gets the same name."""
         name = _identifier(name)
-        while self.names.get(name, value) is not value or name in self.taken:
+        while self.names.get(name, value) is not value or name in self.taken or name in RESERVED:
             name += "_"
         self.names[name] = value
         return name
@@ -308,7 +350,7 @@ class Writer:
     def fresh(self, name: str) -> str:
         """A local name that is free."""
         name = _identifier(name)
-        while name in self.taken or name in self.names or name == "args":
+        while name in self.taken or name in self.names or name in RESERVED:
             name += "_"
         self.taken.add(name)
         return name

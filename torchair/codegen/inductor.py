@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -11,17 +11,17 @@ from torch import fx
 from torchair.codegen import graph
 from torchair.codegen.eager import KERNEL, literal
 from torchair.codegen.how import How
-from torchair.codegen.program import Boxed
+from torchair.codegen.program import Boxed, FxCode
 from torchair.codegen.vectors import sum_products
 from torchair.codegen.views import Views, WithViews, take_views_out
 from torchair.codegen.whole import improve
 from torchair.core.overlaps import careful_overlaps
+from torchair.core.torch_private.generated import GeneratedModule
 from torchair.core.torch_private.inductor import (
     BoxedBool,
     BoxedDeviceIndex,
     compile_fx_inner,
     compiled_callable,
-    constants_of,
     fake_tracing,
     generated_source,
     inductor_config,
@@ -83,7 +83,8 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
             is_inference=how.inference,
             boxed_forward_device_index=BoxedDeviceIndex(None),
         )
-    program = FirstCall(generated_source(compiled), compiled, gm)
+    code = InductorCode.of(compiled, gm)
+    program = FirstCall(code, compiled) if isinstance(code, InductorCode) else code.load()
     return program if views is None else WithViews(program, views)
 
 
@@ -103,16 +104,32 @@ def keep_output_strides(gm: fx.GraphModule) -> None:
     ]
 
 
-def standalone(source: str, constants: Mapping[str, Any]) -> str | None:
-    """The generated wrapper as a module of its own; None where Inductor made none, or a constant has no
-    text.
-    """
-    texts = {name: literal(value) for name, value in constants.items()}
-    if not source or None in texts.values():
-        return None
-    source = source.partition('\nif __name__ == "__main__":')[0]  # measures on random inputs
-    values = "".join(f"{name} = {text}\n" for name, text in texts.items())
-    return f"import torchair  # its ops\n{source}\n{values}\n{KERNEL.format('call')}"
+@dataclass(frozen=True)
+class InductorCode:
+    """The wrapper that Inductor generated, its constants, and the files that it loads."""
+
+    source: str
+    module: GeneratedModule
+    kind = "inductor"
+
+    @staticmethod
+    def of(compiled: Any, gm: fx.GraphModule) -> InductorCode | FxCode:
+        """Of Inductor's result; where Inductor found nothing to compile, that is the graph."""
+        source = generated_source(compiled)
+        return InductorCode(source, GeneratedModule.of(compiled)) if source else FxCode(gm, "inductor")
+
+    def load(self) -> Boxed:
+        """Ready to run."""
+        return Boxed(self, self.module.load(self.source))
+
+    def standalone(self) -> str | None:
+        """The generated wrapper as a module of its own; None where a constant has no text."""
+        texts = {name: literal(value) for name, value in self.module.constants.items()}
+        if None in texts.values():
+            return None
+        source = self.source.partition('\nif __name__ == "__main__":')[0]  # measures on random inputs
+        values = "".join(f"{name} = {text}\n" for name, text in texts.items())
+        return f"import torchair  # its ops\n{source}\n{values}\n{KERNEL.format('call')}"
 
 
 class FirstCall(Boxed):
@@ -120,7 +137,7 @@ class FirstCall(Boxed):
 
     __slots__ = ()
 
-    def __init__(self, source: str, compiled: Any, gm: fx.GraphModule) -> None:
+    def __init__(self, code: InductorCode, compiled: Any) -> None:
         direct = compiled_callable(compiled)
 
         def first(args: list[Any]) -> Sequence[Any]:
@@ -128,5 +145,4 @@ class FirstCall(Boxed):
             self.run = direct
             return result
 
-        write = partial(standalone, source, constants_of(compiled))
-        super().__init__("inductor", source or gm.code, first, write)
+        super().__init__(code, first)

@@ -62,6 +62,10 @@ class Library:
     path: Path
     source: str
 
+    def __reduce__(self) -> Any:
+        """Packed, it is the content."""
+        return keep, (self.path.read_bytes(), self.source)
+
 
 def has_any() -> bool:
     """Is there a library on disk, of whatever graph?"""
@@ -98,7 +102,7 @@ def load(entry: Path) -> Library | None:
         return None
 
 
-def keep(content: bytes) -> Library:
+def keep(content: bytes, source: str = "") -> Library:
     """A library that came from elsewhere, kept beside our own by the digest of its content."""
     path = cache_folder() / f"restored_{hashlib.sha256(content).hexdigest()[:32]}.so"
     if not path.exists() or path.read_bytes() != content:
@@ -107,7 +111,7 @@ def keep(content: bytes) -> Library:
             out.write(content)
         os.replace(made, path)
     check_loadable(path)
-    return Library(path, "")
+    return Library(path, source)
 
 
 def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:

@@ -25,7 +25,7 @@ from torchair.codegen.how import How
 from torchair.codegen.split import Split, split
 from torchair.codegen.whole import improve
 from torchair.core.errors import NotPossible
-from torchair.core.program import Call
+from torchair.core.program import Call, Code
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import fake_tracing, native_runner
 from torchair.core.torch_private.memory import borrow_tensor
@@ -49,8 +49,8 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Native:
         gm = improve(gm, mode)
     parts = split(gm, how.static)
     made = library.obtain(parts, mode, how)
-    host = eager.build(parts.host, inputs) if parts.host is not None else None
-    return Native(Wiring.of(parts), made, host, frozen=how.frozen)
+    host = eager.generate(parts.host) if parts.host is not None else None
+    return NativeCode(Wiring.of(parts), made, host, how.frozen).load()
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,47 @@ class Wiring:
         return f"Wiring({eager.literal(self.device)}, {', '.join(map(str, given))})"
 
 
+@dataclass(frozen=True)
+class NativeCode:
+    """A library, how its inputs are bound, and the part that Python runs."""
+
+    wiring: Wiring
+    library: library.Library
+    host: eager.EagerCode | None
+    frozen: bool
+    kind = "native"
+
+    @property
+    def source(self) -> str:
+        """C++."""
+        return self.library.source
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.wiring.device.type != "cpu":
+            raise NotPossible(f"a library for {self.wiring.device.type} has parts in other files")
+        return dict(self.__dict__)
+
+    def load(self) -> Native:
+        """Ready to run."""
+        return Native(self, None if self.host is None else self.host.load())
+
+    def standalone(self) -> str | None:
+        """The program as a module of its own, with the library in it: for machines like this one. None where
+        it has parts in other files, or a constant or a part in Python has no text.
+        """
+        wiring = self.wiring.text()
+        host = "program = None" if self.host is None else self.host.standalone()
+        if self.wiring.device.type != "cpu" or wiring is None or host is None:
+            return None
+        content = base64.b64encode(self.library.path.read_bytes()).decode()
+        lines = ["from torchair.codegen.native import Wiring, restore", "", f"LIBRARY = {content!r}"]
+        lines += [f"native = restore(LIBRARY, {wiring}, program)", KERNEL.format("native")]
+        return "\n".join(["import torch", host, "", *lines])
+
+
 def restore(content: str, wiring: Wiring, host: Call | None) -> Native:
-    """A program from the text of its library (`Native.standalone`)."""
-    return Native(wiring, library.keep(base64.b64decode(content)), host, frozen=False)
+    """A program from the text of its library (`NativeCode.standalone`)."""
+    return Native(NativeCode(wiring, library.keep(base64.b64decode(content)), None, frozen=False), host)
 
 
 class Bound(NamedTuple):
@@ -103,12 +141,13 @@ class Native:
 
     kind = "native"
 
-    def __init__(self, parts: Wiring, made: library.Library, host: Any, *, frozen: bool) -> None:
-        device = parts.device
-        self.source = made.source
-        self._path = made.path
+    def __init__(self, code: NativeCode, host: Call | None) -> None:
+        parts, device = code.wiring, code.wiring.device
+        self.code: Code = code
+        self.source = code.source
+        self.standalone = code.standalone
+        self._path = code.library.path
         self._device = device
-        self._wiring = parts
         self._names = parts.bound_names
         self._constants = parts.constants
         self._pick_bound = _picker(parts.bound)
@@ -118,11 +157,11 @@ class Native:
         self._host = host
         self._places = parts.places
         self._plain = host is None and list(parts.places) == [(True, i) for i in range(len(parts.places))]
-        self._frozen = frozen
+        self._frozen = code.frozen
         self._lock = threading.Lock()
         self._bindings: dict[tuple[int, ...], Run] = {}
         self._current: Bound | None = None
-        self._check(native_runner(made.path, 1, device))
+        self._check(native_runner(self._path, 1, device))
 
     def __call__(self, args: list[Any]) -> list[Any]:
         now = self._current
@@ -142,26 +181,14 @@ class Native:
 
     def _merge(self, results: list[torch.Tensor], args: list[Any]) -> list[Any]:
         """The library's results and the host's, in the order of the graph's outputs."""
-        ours = self._run_host(args) if self._host is not None else ()
+        ours = self._run_host(self._host, args) if self._host is not None else ()
         args.clear()
         return [results[index] if native else ours[index] for native, index in self._places]
 
-    def _run_host(self, args: list[Any]) -> Sequence[Any]:
+    @staticmethod
+    def _run_host(host: Call, args: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
-            return self._host(list(args))
-
-    def standalone(self) -> str | None:
-        """The program as a module of its own, with the library in it: for machines like this one. None where
-        it has parts in other files, or a constant or a part in Python has no text.
-        """
-        wiring = self._wiring.text()
-        host = "program = None" if self._host is None else self._host.standalone()
-        if self._device.type != "cpu" or wiring is None or host is None:
-            return None
-        content = base64.b64encode(self._path.read_bytes()).decode()
-        lines = ["from torchair.codegen.native import Wiring, restore", "", f"LIBRARY = {content!r}"]
-        lines += [f"native = restore(LIBRARY, {wiring}, program)", KERNEL.format("native")]
-        return "\n".join(["import torch", host, "", *lines])
+            return host(list(args))
 
     def _bind(self, addresses: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Bound:
         """The container for these addresses, from now on; made when there is none."""

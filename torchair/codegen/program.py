@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from torchair.core.degraded import Degradations
-from torchair.core.errors import first_line
-from torchair.core.program import Call, Program, Wrapper
+from torchair.core.errors import NotPossible, first_line
+from torchair.core.program import Call, Code, Program, Wrapper, code_of
 
 CHECKED = "expected size"
 """How the error of a check in Inductor's code begins."""
@@ -18,22 +20,28 @@ CHECKED = "expected size"
 class Boxed:
     """A Program around one function of a list, run without gradients: these are AOTAutograd's business."""
 
-    __slots__ = ("kind", "run", "source", "standalone")
+    __slots__ = ("code", "run")
     # What AOTAutograd asks for: the arguments come as one list.
     _boxed_call = True
 
-    def __init__(
-        self,
-        kind: str,
-        source: str,
-        run: Callable[[list[Any]], Sequence[Any]],
-        standalone: Callable[..., str | None] | None = None,
-    ) -> None:
-        self.kind = kind
-        self.source = source
+    def __init__(self, code: Code, run: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self.code = code
         self.run = run
-        # The program as a module of its own, where it can be written as one.
-        self.standalone = standalone
+
+    @property
+    def kind(self) -> str:
+        """Of the code."""
+        return self.code.kind
+
+    @property
+    def source(self) -> str:
+        """Of the code."""
+        return self.code.source
+
+    @property
+    def standalone(self) -> Callable[..., str | None] | None:
+        """Who writes the program as a module of its own, where it can be written as one."""
+        return getattr(self.code, "standalone", None)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         # Entering `no_grad` costs more than asking, and AOTAutograd has mostly entered it already.
@@ -43,23 +51,107 @@ class Boxed:
         return list(self.run(args))
 
 
-class Anchored(Wrapper):
-    """A program that is right while some inputs begin at one place of their storage; another, made when it is
-    needed, serves where they do not.
+@dataclass(frozen=True)
+class FxCode:
+    """A graph that FX itself runs: the last resort, or what is left where there is nothing to compile."""
+
+    gm: fx.GraphModule
+    kind: str = "fx"
+
+    @property
+    def source(self) -> str:
+        """Of the graph."""
+        return self.gm.code
+
+    def load(self) -> Boxed:
+        """Ready to run."""
+        return Boxed(self, lambda args: self.gm(*args))
+
+
+@dataclass(frozen=True)
+class Tied:
+    """The code of a program with constants that others hold and may update: in another process they would be
+    copies.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        offsets: dict[int, int],
-        other: Callable[[], Call],
-        degradations: Degradations,
-    ) -> None:
+    program: Code
+
+    @property
+    def kind(self) -> str:
+        """Of the program."""
+        return self.program.kind
+
+    @property
+    def source(self) -> str:
+        """Of the program."""
+        return self.program.source
+
+    @property
+    def standalone(self) -> Callable[..., str | None] | None:
+        """Of the program, with the constants as they are."""
+        return getattr(self.program, "standalone", None)
+
+    def load(self) -> Program:
+        """The program once more, with the very same constants."""
+        return self.program.load()
+
+    def __reduce__(self) -> Any:
+        raise NotPossible(
+            "constants of the graph are held outside of it, as weights of a module that was traced without "
+            "Dynamo",
+            next="pass them as inputs",
+        )
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """The code of a program in front of another: how it is made of that one."""
+
+    make: Callable[..., Program]
+    program: Code
+    given: tuple[Any, ...]
+
+    @property
+    def kind(self) -> str:
+        """Of the program behind."""
+        return self.program.kind
+
+    @property
+    def source(self) -> str:
+        """Of the program behind."""
+        return self.program.source
+
+    def load(self) -> Program:
+        """Ready to run."""
+        return self.make(self.program.load(), *self.given)
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Where inputs begin in their storage, by their index, and how many inputs the graph had when it was
+    given.
+    """
+
+    offsets: dict[int, int]
+    takes: int
+
+
+class Anchored(Wrapper):
+    """A program that is right while some inputs begin at one place of their storage; another, of the first
+    inputs alone, serves where they do not.
+    """
+
+    def __init__(self, program: Program, anchor: Anchor, other: Code, degradations: Degradations) -> None:
         self.program = program
-        self._offsets = tuple(offsets.items())
-        self._make = other
+        self._given = (anchor, other, degradations)
+        self._offsets = tuple(anchor.offsets.items())
+        self._code, self._takes = other, anchor.takes
         self._other: Call | None = None
         self._degradations = degradations
+
+    @property
+    def code(self) -> Code:
+        return Wrapped(Anchored, code_of(self.program), self._given)
 
     @property
     def standalone(self) -> None:
@@ -75,25 +167,28 @@ class Anchored(Wrapper):
                         "as_strided counts from the start of the storage, so the ops run one by one",
                         here=True,
                     )
-                    self._other = self._make()
-                return self._other(args)
+                    self._other = self._code.load()
+                return self._other(args[: self._takes])
         return self.program(args)
 
 
 class Doubted(Wrapper):
     """A program with ops in it that may not have the layouts they told: its code checks. From the first call
-    in which one has another, another program serves, which is made then. Only for graphs that write nothing:
-    that call is run once more.
+    in which one has another, another program serves, which is loaded then. Only for graphs that write
+    nothing: that call is run once more.
     """
 
-    def __init__(
-        self, program: Program, other: Callable[[], Program], degradations: Degradations, at: str
-    ) -> None:
+    def __init__(self, program: Program, other: Code, degradations: Degradations, at: str) -> None:
         self.program = program
-        self._make = other
+        self._given = (other, degradations, at)
+        self._code = other
         self._other: Program | None = None
         self._degradations = degradations
         self._at = at
+
+    @property
+    def code(self) -> Code:
+        return Wrapped(Doubted, code_of(self.program), self._given)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._other is not None:
@@ -109,5 +204,5 @@ class Doubted(Wrapper):
                 at=self._at,
                 next="let register_fake tell the strides that the op returns",
             )
-            self._other = self._make()
+            self._other = self._code.load()
             return self._other(kept)

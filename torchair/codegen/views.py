@@ -10,8 +10,7 @@ not noticed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from operator import getitem, is_, itemgetter
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import fx
 from torchair.codegen import eager
 from torchair.codegen.graph import has_effect
 from torchair.codegen.program import Boxed
+from torchair.core.program import Code
 from torchair.fxgraph.effects import makes_views, written_by
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
@@ -42,7 +42,7 @@ READERS = (
 class Views:
     """Views that became inputs of a graph, behind the others."""
 
-    make: Boxed
+    make: eager.EagerCode
     """Arguments -> the views."""
     of: tuple[int, ...]
     """The inputs that they are views of."""
@@ -57,7 +57,7 @@ def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> Views | None:
     if not found:
         return None
     of = tuple(dict.fromkeys(places[root_of(node)[0]] for node in found))
-    make = eager.build(_maker(gm, found), ())
+    make = eager.generate(_maker(gm, found))
     last = list(places)[-1]
     for node in reversed(found):
         with gm.graph.inserting_after(last):
@@ -101,7 +101,7 @@ class WithViews(Boxed):
     __slots__ = ()
 
     def __init__(self, program: Boxed, views: Views) -> None:
-        pick, make = _picker(views.of), views.make
+        pick, make = _picker(views.of), views.make.load()
         current: tuple[Sequence[Any], list[Any]] = ((), [])
 
         def call(args: list[Any]) -> Sequence[Any]:
@@ -114,19 +114,43 @@ class WithViews(Boxed):
             args += made
             return program.run(args)
 
-        super().__init__(program.kind, program.source, call, partial(_standalone, program, views))
+        super().__init__(ViewsCode(program.code, replace(views, fakes=())), call)
+
+
+@dataclass(frozen=True)
+class ViewsCode:
+    """Of a program with its views."""
+
+    program: Code
+    views: Views
+
+    @property
+    def kind(self) -> str:
+        """Of the program."""
+        return self.program.kind
+
+    @property
+    def source(self) -> str:
+        """Of the program."""
+        return self.program.source
+
+    def load(self) -> WithViews:
+        """Ready to run."""
+        program = self.program.load()
+        assert isinstance(program, Boxed), "what takes views is one function"
+        return WithViews(program, self.views)
+
+    def standalone(self) -> str | None:
+        """As a module of its own, which makes the views in every call."""
+        write = getattr(self.program, "standalone", None)
+        texts = [self.views.make.standalone(), write() if write is not None else None]
+        if None in texts:
+            return None
+        made, inner = texts
+        end = "\ndef kernel(*args):\n    return _inner(*args, *_views(*args))\n"
+        return f"{made}\n_views = kernel\n{inner}\n_inner = kernel\n{end}"
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """`args -> [args[place] for place in places]`, in C."""
     return itemgetter(*places) if len(places) > 1 else lambda args: (args[places[0]],)
-
-
-def _standalone(program: Boxed, views: Views) -> str | None:
-    """As a module of its own, which makes the views in every call."""
-    texts = [each.standalone() if each.standalone else None for each in (views.make, program)]
-    if None in texts:
-        return None
-    made, inner = texts
-    end = "\ndef kernel(*args):\n    return _inner(*args, *_views(*args))\n"
-    return f"{made}\n_views = kernel\n{inner}\n_inner = kernel\n{end}"

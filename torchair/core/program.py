@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from torchair.core.errors import NotPossible
+
 Call = Callable[[list[Any]], list[Any]]
 """A boxed call: it may clear its arguments."""
 
@@ -26,6 +28,34 @@ class Program(Protocol):
     def __call__(self, args: list[Any]) -> list[Any]: ...
 
 
+class Code(Protocol):
+    """A program as data (`core/pack.py`): what its code generator made, and how to load it. The program in
+    memory is made from it, in this process or another.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Of the program."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Of the program."""
+        ...
+
+    def load(self) -> Program:
+        """The program, of this process."""
+        ...
+
+
+def code_of(program: Program) -> Code:
+    """What a program was made from; `NotPossible` where it lives in this process alone."""
+    code = getattr(program, "code", None)
+    if code is None:
+        raise NotPossible(f"a program of kind {program.kind!r} ({type(program).__name__}) is no data")
+    return code
+
+
 class Wrapper:
     """A program in front of another, which it shows as itself."""
 
@@ -41,6 +71,11 @@ class Wrapper:
     def source(self) -> str:
         """Of the program that runs."""
         return self.program.source
+
+    @property
+    def code(self) -> Code | None:
+        """Of both; none where the wrapper is not part of it."""
+        return None
 
     @property
     def standalone(self) -> Any:

@@ -116,7 +116,7 @@ class _Run:
     def results(self) -> list[Any]:
         """What FX returns."""
         graph, args = self.graph, self.args
-        reader = Binding(_fakes(graph, len(args))).reader(args)
+        reader = binding_of(graph).reader(args)
         values = self._values | self._kept
         made = [read(result, values, args, self.device, reader) for result in graph.results]
         return _laid_out(graph.results, made, reader)
@@ -141,17 +141,21 @@ def _argument(value: Value, is_number: bool, device: torch.device) -> Any:
     return value.value if is_number else value.to_tensor(device)
 
 
-def _fakes(graph: Graph, count: int) -> list[Any]:
+def binding_of(graph: Graph) -> Binding:
+    """Where the symbols of its results are read from."""
+    return graph.binding or Binding(_fakes(graph))
+
+
+def _fakes(graph: Graph) -> list[Any]:
     """What FX knows of each argument: its sizes are symbols, and so on."""
-    fakes: list[Any] = [None] * count
+    fakes: dict[int, Any] = {}
     for op in graph.inputs:
         feed, meta = graph.feeds[op.name], op.outputs[0].meta
         if isinstance(feed, ArgumentFeed):
             fakes[feed.index] = meta.value if isinstance(meta, Host) else meta
         elif isinstance(feed, PackFeed) and isinstance(meta, Host):
-            for index, number in zip(feed.indices, meta.items, strict=True):
-                fakes[index] = number
-    return fakes
+            fakes |= zip(feed.indices, meta.items, strict=True)
+    return [fakes.get(index) for index in range(max(fakes, default=-1) + 1)]
 
 
 def _laid_out(results: Sequence[Result], made: Sequence[Any], reader: Reader) -> list[Any]:

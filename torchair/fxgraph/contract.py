@@ -56,17 +56,13 @@ class Before:
 
 @dataclass(frozen=True)
 class Contract:
-    """The layouts of the outputs of one graph, and the fake inputs its symbols are read from."""
+    """The layouts of the outputs of one graph, and where its symbols are read from."""
 
     layouts: tuple[Layout | None, ...]
-    fakes: tuple[Any, ...]
+    binding: Binding = Binding(())  # noqa: RUF009 - it does not change
     written: tuple[int, ...] = ()  # inputs that the graph writes
     lets_go: bool = False  # arguments are dropped while the program runs, as those of a backward graph
     is_eager: bool = False  # the graph's own ops run: their strides are eager's, where fake tensors may err
-
-    @cached_property
-    def _binding(self) -> Binding:
-        return Binding(self.fakes)
 
     @cached_property
     def _bases(self) -> tuple[int, ...]:
@@ -108,7 +104,7 @@ class Contract:
         keeps = looks and not self.lets_go
         tensors = [arg for arg in args if keeps and isinstance(arg, torch.Tensor)]
         memories = {storage_id(tensor): tensor for tensor in tensors if tensor.layout is torch.strided}
-        return Before(self._binding.reader(args), {index: args[index] for index in self._bases}, memories)
+        return Before(self.binding.reader(args), {index: args[index] for index in self._bases}, memories)
 
     def faults(self, before: Before, outputs: Sequence[Any]) -> dict[int, str]:
         """The outputs that are not as promised, by their place, and what is wrong."""

@@ -26,6 +26,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from torchair.core.number import Number
 from torchair.core.torch_private.fake import statically_known_true
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import OpOverload
@@ -430,7 +431,7 @@ def _numbers(nested: Any, read: Read) -> Any:
         return type(nested)(_numbers(item, read) for item in nested)
     if isinstance(nested, dict):
         return {key: _numbers(item, read) for key, item in nested.items()}
-    return read(nested) if is_symbol(nested) else nested
+    return read(nested) if is_symbol(nested) or isinstance(nested, Number) else nested
 
 
 def _leaves(nested: Any) -> list[Any]:

@@ -8,6 +8,8 @@ from typing import Any, TypeGuard
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from torchair.core.number import Number
+
 
 def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
     """A SymInt, SymFloat or SymBool (which may still turn out to be a constant)."""
@@ -36,6 +38,8 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def _expression(number: Any) -> Any:
+    if isinstance(number, Number):
+        return number.expr
     return number.node.expr if is_symbol(number) else number
 
 
@@ -48,29 +52,38 @@ def unbacked_in(value: Any) -> set[Any]:
 
 class Binding:
     """Where the values of the symbols can be read from the arguments of a call: a number, or a size, stride
-    or offset of a tensor that is just this symbol.
+    or offset of a tensor that is just this symbol. It is data (`core/pack.py`).
     """
 
     def __init__(self, fakes: Sequence[Any]) -> None:
-        self._places: dict[Any, Callable[[Sequence[Any]], int]] = {}
+        self._places: dict[Any, tuple[int, str, int]] = {}
         for index, fake in enumerate(fakes):
-            if is_symbol(fake):
-                self._add(fake, lambda args, index=index: args[index])
+            self._add(fake, index, "number")
         for index, fake in enumerate(fakes):
             if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
                 for dim, size in enumerate(fake.shape):
-                    self._add(size, lambda args, index=index, dim=dim: args[index].size(dim))
+                    self._add(size, index, "size", dim)
                 for dim, step in enumerate(fake.stride()):
-                    self._add(step, lambda args, index=index, dim=dim: args[index].stride(dim))
-                self._add(fake.storage_offset(), lambda args, index=index: args[index].storage_offset())
+                    self._add(step, index, "stride", dim)
+                self._add(fake.storage_offset(), index, "offset")
 
-    def _add(self, number: Any, place: Callable[[Sequence[Any]], int]) -> None:
+    def _add(self, number: Any, index: int, what: str, dim: int = 0) -> None:
         if is_symbol(number) and number.node.expr.is_symbol:
-            self._places.setdefault(number.node.expr, place)
+            self._places.setdefault(number.node.expr, (index, what, dim))
 
     def reader(self, args: Sequence[Any]) -> Reader:
         """What numbers of the graph are in this call."""
-        return Reader({symbol: place(args) for symbol, place in self._places.items()})
+        return Reader(
+            {symbol: _READ[what](args[index], dim) for symbol, (index, what, dim) in self._places.items()}
+        )
+
+
+_READ: dict[str, Callable[[Any, int], Any]] = {
+    "number": lambda argument, dim: argument,
+    "size": lambda argument, dim: argument.size(dim),
+    "stride": lambda argument, dim: argument.stride(dim),
+    "offset": lambda argument, dim: argument.storage_offset(),
+}
 
 
 class Reader:
@@ -80,19 +93,23 @@ class Reader:
         self._values = values
 
     def __call__(self, number: Any) -> Any:
-        if not is_symbol(number):
+        if not is_symbol(number) and not isinstance(number, Number):
             return number
-        found = number.node.expr.xreplace(self._values)
+        found = _expression(number).xreplace(self._values)
         if isinstance(found, int | float):
             return found
         if not found.is_number:
-            raise Unreadable(f"{number} depends on data")
-        return float(found) if isinstance(number, torch.SymFloat) else int(found)
+            raise Unreadable(f"{_expression(number)} depends on data")
+        is_float = isinstance(number, torch.SymFloat) or (isinstance(number, Number) and number.is_float)
+        return float(found) if is_float else int(found)
 
     def knowing(self, sizes: Sequence[Any], values: Sequence[int]) -> Reader:
         """The same, and the sizes that only the data decided, now that they are known."""
-        pairs = [(size, value) for size, value in zip(sizes, values, strict=True) if is_symbol(size)]
-        known = {size.node.expr: value for size, value in pairs if size.node.expr.is_symbol}
+        known = {
+            expression: value
+            for size, value in zip(sizes, values, strict=True)
+            if not isinstance(size, int) and (expression := _expression(size)).is_symbol
+        }
         return Reader(known | self._values) if known else self
 
 

@@ -19,6 +19,7 @@ import torch
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter
 from torchair.fxgraph.layout import Layout
+from torchair.fxgraph.symbols import Binding
 from torchair.ge.attr import Attr
 from torchair.ge.host import Host
 from torchair.ge.prototype import Prototype, catalogue
@@ -221,6 +222,8 @@ class Graph:
         self.feeds: dict[str, Feed] = {}
         # What each FX output is.
         self.results: list[Result] = []
+        # Where the symbols in layouts of results are read from, if the metas of inputs do not tell.
+        self.binding: Binding | None = None
         # Graphs that ops of this graph, or of each other, have in their sub-graph slots. Only a main graph
         # has them.
         self.subgraphs: dict[str, Graph] = {}
@@ -360,7 +363,7 @@ def copy_graph(graph: Graph) -> Graph:
         result if isinstance(result, ConstantResult) else replace(result, tensor=tensors[result.tensor])
         for result in graph.results
     ]
-    made.rest, made.model_rest = graph.rest, graph.model_rest
+    made.rest, made.model_rest, made.binding = graph.rest, graph.model_rest, graph.binding
     return made
 
 

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
@@ -37,6 +38,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from torchair.core.number import Number
+
 __all__ = [
     "DATA_ERRORS",
     "FakeTensorMode",
@@ -60,6 +63,7 @@ __all__ = [
     "snapshot_fake",
     "statically_known_true",
     "symbol_facts",
+    "symbol_ranges",
     "sympy_interp",
     "trace_before_autograd",
     "tree_flatten",
@@ -96,6 +100,19 @@ def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
     return sorted(f"{symbol} {hints.get(symbol)} {bounds}" for symbol, bounds in env.var_to_range.items())
 
 
+def symbol_ranges(values: Sequence[Any]) -> dict[str, tuple[int, int | None]]:
+    """Of each symbol in these values, the least number and the greatest that it may be."""
+    found: dict[str, tuple[int, int | None]] = {}
+    for value in values:
+        numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            for symbol in free_symbols(number) if isinstance(number, torch.SymInt) else ():
+                bounds = number.node.shape_env.var_to_range[symbol]
+                most = int(bounds.upper) if isinstance(bounds.upper, sympy.Integer) else None
+                found[str(symbol)] = (int(bounds.lower), most)
+    return found
+
+
 @contextlib.contextmanager
 def faking(fake_mode: FakeTensorMode) -> Iterator[None]:
     """Run under a fake mode. Symbolic sizes need torch's Python dispatcher too: some composite ops in C++
@@ -112,6 +129,8 @@ DATA_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardO
 
 def is_unbacked(number: Any) -> bool:
     """A symbolic size that only the data decides."""
+    if isinstance(number, Number):
+        return number.is_unbacked
     return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()
 
 
@@ -152,6 +171,7 @@ def load_graph(data: bytes, fake_mode: FakeTensorMode) -> fx.GraphModule:
     """What `dump_graph` wrote; its values belong to `fake_mode`."""
     loaded = GraphPickler.loads(data, fake_mode)
     assert isinstance(loaded, fx.GraphModule), "`dump_graph` wrote a graph module"
+    loaded.recompile()
     return loaded
 
 

@@ -52,7 +52,6 @@ __all__ = [
     "code_kept_in",
     "compile_fx_inner",
     "compiled_callable",
-    "constants_of",
     "fake_tracing",
     "fwd_only",
     "generated_source",
@@ -173,11 +172,6 @@ def compiled_callable(compiled: Any) -> Callable[[list[Any]], Sequence[Any]]:
 def generated_source(compiled: Any) -> str:
     """The text of the wrapper that Inductor generated; empty where it generated none."""
     return getattr(compiled, "source_code", "") or ""
-
-
-def constants_of(compiled: Any) -> dict[str, Any]:
-    """The tensors that the generated wrapper has as globals."""
-    return dict(getattr(compiled, "constants", None) or {})
 
 
 def library_path(compiled: Any) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "decomposition_of",
     "decomposition_table",
     "find_overload",
+    "higher_order_op",
     "parse_schema",
     "process_group",
     "resolve_overload",
@@ -46,6 +47,11 @@ def decomposition_of(op: Any) -> Callable[..., Any] | None:
     if found is None and isinstance(op, torch._ops.OpOverload) and op._can_decompose():
         found = op.decompose
     return found
+
+
+def higher_order_op(name: str) -> HigherOrderOperator:
+    """The operator that takes graphs, by its name."""
+    return torch._ops._higher_order_ops[name]
 
 
 def find_overload(name: str) -> OpOverload | None:

@@ -1,0 +1,239 @@
+"""Compile results as data: another process runs them without tracing, converting or compiling anything."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import torchair
+from tests.backend.watch import config_of, watching
+from tests.models.zoo import ROWS
+from tests.process import python
+from tests.slow import slow
+from torchair.backend.artefact import Artefact, ChainCode
+from torchair.backend.compiled import CompiledGraph
+from torchair.capture import Around, Compiled, Runner, capture
+from torchair.core.errors import BadGraph, NotPossible
+from torchair.core.pack import pack, unpack
+from torchair.core.program import Program, Wrapper
+
+# Neither Inductor nor a C++ compiler helps.
+SCRIPT = """
+import torch
+import torch._inductor.compile_fx as inductor
+
+def refuse(*args, **kwargs):
+    raise AssertionError("a compile result is not compiled again")
+
+inductor.compile_fx_inner = refuse
+from torchair.backend import compile, artefact
+
+compile.compile_fx = compile.convert = compile.lower = refuse
+data = torch.load("data.pt")
+runner = artefact.Artefact.unpack(data["artefact"]).runner()
+assert runner.program.kind == data["kind"], runner.program.kind
+for args, expected in data["calls"]:
+    torch.manual_seed(3)
+    results = runner.run(*args)
+    torch.testing.assert_close((list(results), args), expected, equal_nan=True)
+print("equal")
+"""
+
+
+def elsewhere(runner: Runner, calls: list[tuple[list[Any], Any]], folder: Path) -> None:
+    """The runner, in another process with empty caches and no compiler."""
+    data = {"artefact": Artefact.of(runner).pack(), "kind": runner.program.kind, "calls": calls}
+    torch.save(data, folder / "data.pt")
+    empty = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "TORCHAIR_CACHE_HOME": str(folder / "air")}
+    done = python(["-c", SCRIPT], folder, CXX="/bin/false", **empty)
+    assert done.stdout.strip() == "equal", done.stderr[-3000:]
+
+
+def called(runner: Runner, *args: Any) -> tuple[list[Any], Any]:
+    """Arguments, and what becomes of them and of a call."""
+    before, given = _copies(args), _copies(args)
+    torch.manual_seed(3)
+    return before, (_copies(runner.run(*given)), given)
+
+
+def _copies(values: Any) -> list[Any]:
+    return [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in values]
+
+
+TABLE = list(range(5000))
+
+
+def work(x: torch.Tensor, y: torch.Tensor) -> list[Any]:
+    """Constants, large and small, an update in place, views of an input and of a result, numbers."""
+    x.copy_((x @ y).relu() + torch.tensor([1.0, float("nan"), -0.0]))
+    z = torch.softmax(y, -1) + torch.tensor(TABLE)[7] * x.shape[0]
+    return [z, z.t(), y.view(-1), y[1:], x.shape[0] * 2, torch.rand(4)]
+
+
+def made(fn: Callable[..., Any], codegen: str, *args: torch.Tensor, mode: str = "symbolic") -> CompiledGraph:
+    gm = make_fx(fn, tracing_mode=mode)(*[arg.clone() for arg in args])
+    inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    config = config_of({"engine_config.codegen": codegen})
+    return torchair.get_compiler(config)(gm, inputs)
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor", "reference", slow("native")])
+def test_a_graph_in_another_process(codegen: str, tmp_path: Path) -> None:
+    runner = made(work, codegen, torch.randn(5, 3), torch.randn(3, 3)).runner
+    calls = [called(runner, torch.randn(rows, 3), torch.randn(3, 3)) for rows in (5, 7, 5)]
+    elsewhere(runner, calls, tmp_path)
+
+
+@contextmanager
+def keeping() -> Iterator[list[tuple[Runner, list[Any]]]]:
+    """What is compiled in here: a runner of each graph, and the calls that the graph gets."""
+    kept: list[tuple[Runner, list[Any]]] = []
+
+    def capture_kept(compiled: Compiled, around: Around) -> Runner:
+        calls: list[Any] = []
+        kept.append((capture(compiled, around), calls))
+        return capture(replace(compiled, program=Kept(compiled.program, calls)), around)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchair.backend.compile.capture", capture_kept)
+        yield kept
+
+
+class Kept(Wrapper):
+    """Remembers what it was called with, and what came of it."""
+
+    def __init__(self, program: Program, calls: list[Any]) -> None:
+        self.program = program
+        self._calls = calls
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        before, given = _copies(args), list(args)
+        results = self.program(args)
+        self._calls.append((before, (_copies(results), _copies(given))))
+        return results
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize("codegen", ["inductor", slow("native")])
+@pytest.mark.parametrize("row", [r if r.name == "llama" else slow(r) for r in ROWS], ids=lambda row: row.name)
+def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path) -> None:
+    """Each graph of a model, with its weights as inputs."""
+    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": codegen}, mode))
+    torch.compiler.reset()
+    with keeping() as kept, torch.no_grad(), torch._dynamo.config.patch(row.dynamo):
+        run = torch.compile(row.model(), backend=backend, dynamic=dynamic)
+        for shape in row.shapes[: 2 if dynamic else 1]:
+            run(**row.feed(shape))
+    assert kept
+    for runner, calls in kept:
+        assert calls
+        elsewhere(runner, calls, tmp_path)
+
+
+@pytest.mark.usefixtures("row")
+@pytest.mark.filterwarnings("ignore:a graph is recorded in:torchair.DegradedWarning")
+def test_a_graph_in_pieces() -> None:
+    """Loaded again, the pieces are recorded, and the host does the rest."""
+    config = config_of({}, "npugraph_ex")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        kept = x.sin()
+        return kept.masked_select(kept > 0).exp().sum() + x.cos()
+
+    with (
+        watching() as seen,
+        torch.no_grad(),
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+    ):
+        run = torch.compile(step, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+        x = torch.randn(8)
+        torch.testing.assert_close(run(x), step(x))
+    whole = next(runner for runner in seen.runners if runner.strategy.parts)
+    artefact = Artefact.of(whole)
+    assert isinstance(artefact.code, ChainCode)
+    loaded = Artefact.unpack(artefact.pack()).runner()
+    for _ in range(6):
+        x = torch.randn(8)
+        torch.testing.assert_close(loaded.run(x)[0], step(x))
+    assert sum(row.replays for part in loaded.strategy.parts for row in part.report().recordings) > 0
+
+
+def test_symbols_have_ranges_and_no_hints() -> None:
+    artefact = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
+    again = Artefact.unpack(artefact.pack())
+    assert again.inputs.symbols
+    assert all(least >= 0 for least, _ in again.inputs.symbols.values())
+    numbers = [number for layout in again.contract.layouts if layout for number in layout.numbers]
+    assert not any(isinstance(number, torch.SymInt) for number in numbers)
+
+
+def test_what_is_no_data_is_refused() -> None:
+    weight = torch.randn(100, 100)
+    tied = made(lambda x: [x @ weight], "eager", torch.randn(2, 100), mode="real")
+    with pytest.raises(NotPossible, match="held outside"):
+        tied.dump_artifacts()
+    with pytest.raises(NotPossible, match=r"<locals>.*is no function that a module has"):
+        pack([lambda: 1])
+    with pytest.raises(NotPossible, match="no data"):
+        pack(torch.Generator())
+
+
+@pytest.mark.parametrize("data", [b"", b"x", pack((0, None)), pack([1, 2])])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(BadGraph):
+        Artefact.unpack(data)
+
+
+def test_other_names_are_refused() -> None:
+    class Harm:
+        def __reduce__(self) -> Any:
+            return os.system, ("true",)
+
+    with pytest.raises(BadGraph, match=r"does not name posix\.system"):
+        unpack(pickle.dumps(Harm()))
+
+
+def test_artifacts_of_what_has_no_text() -> None:
+    """Large constants, and views that are made around the program."""
+    graph = made(lambda x: [x + torch.tensor(TABLE)], "eager", torch.randn(5000))
+    loaded = CompiledGraph.load_artifacts(graph.dump_artifacts())
+    x = torch.randn(5000)
+    torch.testing.assert_close(list(loaded(x)), [x + torch.tensor(TABLE)])
+    with pytest.raises(RuntimeError, match="another number of inputs"):
+        loaded()
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).exp()
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_training_graphs(mode: str, tmp_path: Path) -> None:
+    """Forward and backward, each a result of its own."""
+    model = Linear()
+    backend = torchair.get_npu_backend(compiler_config=config_of({}, mode))
+    torch.compiler.reset()
+    with keeping() as kept:
+        run = torch.compile(model, backend=backend, dynamic=False)
+        for _ in range(2):
+            run(torch.randn(2, 3)).sum().backward()
+    assert len(kept) == 2
+    for runner, calls in kept:
+        assert calls
+        elsewhere(runner, calls, tmp_path)

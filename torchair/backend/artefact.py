@@ -1,0 +1,131 @@
+"""The result of a compile as data: what a runner is made of, in this process or another.
+
+A runner has its program's code, the facts of its inputs (roles, keys, symbols with their ranges), the layouts
+that it promised, and how it is recorded. All of this can be packed; what cannot (a program that dumps as it
+runs, events of this process) is refused by name. Kernels that are compiled for single shapes beside a program
+have artefacts of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchair.capture import Around, Chain, Compiled, Inputs, Policy, Runner, Turns, capture
+from torchair.capture.chain import Step
+from torchair.capture.promised import Promised
+from torchair.capture.roles import KeyPart
+from torchair.codegen import load
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadGraph, NotPossible
+from torchair.core.pack import pack, unpack
+from torchair.core.program import Code, Program, code_of
+from torchair.devices import device_row
+from torchair.fxgraph.contract import Contract
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """One compiled graph."""
+
+    code: Code | ChainCode
+    inputs: Inputs
+    policy: Policy
+    device: torch.device
+    name: str
+    strict: bool
+    contract: Contract | None
+
+    @staticmethod
+    def of(runner: Runner) -> Artefact:
+        """What a runner was made of; `NotPossible` says why that is no data."""
+        compiled, parts = runner.strategy.compiled, runner.strategy.parts
+        if any(observer.takes_outputs for observer in compiled.observers):
+            raise NotPossible(f"{compiled.name} dumps its tensors as it runs")
+        program = _bare(compiled.program)
+        code = ChainCode.of(program) if isinstance(program, Chain) and parts else code_of(program)
+        # A pool is this process's.
+        policy = replace(compiled.policy, pool=None)
+        strict = compiled.degradations.strict
+        return Artefact(
+            code, compiled.inputs, policy, compiled.device, compiled.name, strict, compiled.contract
+        )
+
+    def runner(self, degradations: Degradations | None = None, turns: Turns | None = None) -> Runner:
+        """The runner: nothing is traced, converted or compiled."""
+        told = Degradations(self.strict) if degradations is None else degradations
+        parts: tuple[Runner, ...] | None = None
+        if isinstance(self.code, ChainCode):
+            program, parts = self.code.chain(self.device, told)
+        else:
+            program = load(self.code)
+        compiled = Compiled(program, self.inputs, self.policy, self.device, self.name, told, self.contract)
+        return capture(compiled, Around(turns=turns, parts=parts))
+
+    def pack(self) -> bytes:
+        """For a file, or another process."""
+        return pack((VERSION, self))
+
+    @staticmethod
+    def unpack(data: bytes) -> Artefact:
+        """What was packed."""
+        match unpack(data):
+            case (version, Artefact() as artefact) if version == VERSION:
+                return artefact
+            case _:
+                raise BadGraph("this is no artefact of this version", near=f"version {VERSION}")
+
+
+@dataclass(frozen=True)
+class HostCode:
+    """Ops that the host runs between two recordings."""
+
+    code: Code
+    contract: Contract
+    key: tuple[KeyPart, ...]
+
+
+@dataclass(frozen=True)
+class ChainCode:
+    """A graph that is recorded in pieces: the result of each, and who gets what."""
+
+    kind: str
+    source: str
+    steps: tuple[tuple[Artefact | HostCode, Step], ...]
+    outputs: list[tuple[bool, Any]]
+    space: int
+
+    @staticmethod
+    def of(chain: Chain) -> ChainCode:
+        """As data."""
+        steps = tuple((_piece(step.run), step._replace(run=None)) for step in chain.steps)
+        return ChainCode(chain.kind, chain.source, steps, chain.outputs, chain.space)
+
+    def chain(self, device: torch.device, degradations: Degradations) -> tuple[Chain, tuple[Runner, ...]]:
+        """The program, and the runners of its pieces, which take turns."""
+        turns = Turns(device_row(device), device)
+        steps, parts = list[Step](), list[Runner]()
+        for piece, step in self.steps:
+            if isinstance(piece, Artefact):
+                parts.append(piece.runner(degradations, turns))
+                run: Any = parts[-1]
+            else:
+                run = Promised(load(piece.code), piece.contract, piece.key, degradations)
+            steps.append(step._replace(run=run))
+        return Chain(steps, self.outputs, self.space, self.kind, self.source), tuple(parts)
+
+
+def _piece(run: Any) -> Artefact | HostCode:
+    if isinstance(run, Runner):
+        return Artefact.of(run)
+    assert isinstance(run, Promised), "between recordings, ops are held to their layouts"
+    return HostCode(code_of(run.program), run.contract, run.key)
+
+
+def _bare(program: Program) -> Program:
+    """What holds a program to its layouts is made anew."""
+    return program.program if isinstance(program, Promised) else program
