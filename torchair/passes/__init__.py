@@ -138,7 +138,9 @@ GE_PASSES = steps(
 )
 
 HAND_OVER_PASSES = steps(
-    # Here reference ops make new values; who is handed the graph writes where they say.
+    # Here reference ops make new values; who is handed the graph writes where they say. Other writes stay
+    # Assigns: made results (`mapping_assign_op_to_graph_output`) they would need a session that is told whose
+    # memory these are, and a file has none. Inputs that are written are reference inputs in it.
     Step(optimize_reference_op_redundant_copy),
 )
 
