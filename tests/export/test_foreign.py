@@ -13,7 +13,7 @@ import torch
 import torchair
 from tests.export import wire
 from tests.export.wire import Build
-from torchair.core.errors import AirError, BadGraph, BadPath, UnsupportedOp
+from torchair.core.errors import AirError, BadCall, BadGraph, BadPath, UnsupportedOp
 
 F = torch.nn.functional
 X = torch.randn(2, 3)
@@ -406,3 +406,49 @@ def test_huge_inputs(tmp_path: Path) -> None:
     main.output("neg:0")
     with pytest.raises(AirError, match="has other sizes than the graph"):
         load(tmp_path, main)(X)
+
+
+WORDS = torch.tensor([[0x1234567F], [-2]], dtype=torch.int32)
+VALUES = torch.tensor([[-1, 7, 6, 5, 4, 3, 2, 1], [-2, -1, -1, -1, -1, -1, -1, -1]], dtype=torch.int8)
+
+
+def small(tmp_path: Path, rows: int) -> Any:
+    main = Build()
+    main.data("x", 0, [rows, 8], "INT4")
+    main.const("scale", [1], floats(torch.ones(1)))
+    main.op("AscendAntiQuantV2", "wide", {"x": "x:0", "scale": "scale:0"}, dst_type=0)
+    main.output("wide:0")
+    return load(tmp_path, main)
+
+
+@pytest.mark.parametrize("rows", [2, -1])
+@pytest.mark.parametrize("given", [VALUES, WORDS, WORDS.view(torch.uint8)], ids=["values", "words", "bytes"])
+def test_inputs_of_four_bits(tmp_path: Path, given: torch.Tensor, rows: int) -> None:
+    """One value in each element, or packed as torch packs them."""
+    torch.testing.assert_close(small(tmp_path, rows)(given), (VALUES.float(),))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (VALUES.float(), "argument x is INT4(.|\n)*give torch.int8 .* or torch.uint8 or torch.int32"),
+        (WORDS.view(torch.int8), r"other sizes(.|\n)*\[2, 4\] instead of \[2, 8\]"),
+        (VALUES.view(torch.uint8), r"other sizes(.|\n)*\[2, 16\] instead of \[2, 8\]"),
+    ],
+    ids=["floats", "packed in int8", "one in each byte"],
+)
+def test_other_inputs_of_four_bits_are_refused(tmp_path: Path, given: torch.Tensor, text: str) -> None:
+    with pytest.raises(BadCall, match=text):
+        small(tmp_path, 2)(given)
+
+
+@pytest.mark.parametrize("form", [VALUES, WORDS], ids=["values", "words"])
+def test_inputs_of_four_bits_are_written(tmp_path: Path, form: torch.Tensor) -> None:
+    main = Build()
+    for index, name in enumerate("xy"):
+        main.data(name, index, [2, 8], "INT4")
+    main.op("Assign", "write", {"ref": "x:0", "value": "y:0"}, ("ref",))
+    main.op("NetOutput", "out", {"^": "write:-1"}, ())
+    written = torch.zeros_like(form)
+    load(tmp_path, main)(written, VALUES)
+    assert torch.equal(written, form)

@@ -17,6 +17,7 @@ from tests.slow import slow
 from torchair.backend import loaded as loaded_models
 from torchair.core.errors import BadCall
 from torchair.ge import air
+from torchair.ge.verify import verify, verify_emitted
 
 QUICK = ("llama", "lstm")
 
@@ -123,6 +124,54 @@ def test_what_the_model_writes_is_written(tmp_path: Path, is_dense: bool) -> Non
         torch.testing.assert_close(loaded(mine, x, place), Cache()(theirs, x, place))
         torch.testing.assert_close(mine, theirs)
     assert [op.type for op in loaded.graph.inputs].count("RefData") == 1
+
+
+class Writer(nn.Module):
+    """Writes its arguments as it is told to."""
+
+    def __init__(self, write: Any) -> None:
+        super().__init__()
+        self.write = write
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self.write(x, y)
+
+
+def _used_elsewhere(x: torch.Tensor, y: torch.Tensor) -> Any:
+    new = x * y
+    x.copy_(new)
+    return new.relu(), new
+
+
+@pytest.mark.parametrize(
+    ("write", "count"),
+    [
+        (lambda x, y: x.add_(1).sum() + y.mul_(2).sum(), 2),
+        (lambda x, y: (x.mul_(y), y + 1), 1),
+        (_used_elsewhere, 1),
+    ],
+    ids=["two", "returned", "used elsewhere"],
+)
+def test_in_a_file_assigns_write_reference_inputs(tmp_path: Path, write: Any, count: int) -> None:
+    """Nothing else in the file says that an argument is written: an Assign to a reference input is no output
+    of the graph instead, as one to plain Data may be. Control edges keep it.
+    """
+    exported(Writer(write), tmp_path, torch.randn(2, 3), torch.randn(2, 3))
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "eager"
+    loaded = torchair.load_air(tmp_path / "net.air", config=config)
+    graph = air.read_air(tmp_path / "net.air")
+    verify(graph)
+    verify_emitted(graph)
+    assigns = [op for op in graph.ops if op.type == "Assign"]
+    assert [op.inputs[0].op.type for op in assigns] == ["RefData"] * count
+    assert graph.output is not None
+    assert set(assigns) <= set(graph.output.after)
+    mine = [torch.randn(2, 3), torch.randn(2, 3)]
+    theirs = [tensor.clone() for tensor in mine]
+    for _ in range(2):
+        torch.testing.assert_close(loaded(*mine), write(*theirs))
+        torch.testing.assert_close(mine, theirs)
 
 
 class Counter(nn.Module):

@@ -50,7 +50,10 @@ TYPES = {"double": 1, "float": 2, "int64": 3, "uint64": 4, "bool": 8, "string": 
 MESSAGE, ENUM, ONE, MANY = 11, 14, 1, 3
 
 # Data types: in descriptors, and in attributes.
-WIRE = {"FLOAT": 1, "FLOAT16": 2, "INT8": 3, "INT32": 7, "INT64": 8, "BOOL": 11, "DOUBLE": 12, "BF16": 27}
+WIRE = {
+    "FLOAT": 1, "FLOAT16": 2, "INT8": 3, "INT32": 7, "INT64": 8, "BOOL": 11, "DOUBLE": 12, "BF16": 27,
+    "INT4": 28,
+}  # fmt: skip
 RUNTIME = {"FLOAT": 0, "FLOAT16": 1, "INT8": 2, "INT32": 3, "INT64": 9, "BOOL": 12, "DOUBLE": 11, "BF16": 27}
 
 

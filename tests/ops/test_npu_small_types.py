@@ -390,7 +390,44 @@ def test_what_was_packed_is_read_where_it_was_packed():
         return npu.npu_anti_mx_quant(y, scale, src_type=296)
 
     graph, _, _, _ = converted(both, (X,))
-    assert edge(graph, "AntiMxQuant", "x").op.type == "DynamicMxQuant"
+    for slot in ("x", "mxscale"):
+        assert edge(graph, "AntiMxQuant", slot).op.type == "DynamicMxQuant"
+
+
+# Case -> which of its outputs are powers of two
+POWERS = {
+    "mx": (1,),
+    "mx_two_axes": (1, 3),
+    "mx_tiles": (1, 2),
+    "mx_two_levels": (2,),
+    "mx_groups": (1,),
+    "mx_swiglu": (1,),
+    "mx_norm": (1,),
+    "mx_added_norm": (2,),
+    "routing": (),  # one number for each row
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_scales_of_blocks_are_powers_of_two_in_the_ir(name):
+    """torch has them as bytes: a Bitcast is the border."""
+    fn, args, op_type, *_ = CASES[name]
+    graph, _, _, _ = converted(fn, args)
+    verify_emitted(graph)
+    op = next(op for op in graph.ops if op.type == op_type)
+    scales = [tensor for tensor in op.outputs if dtypes.BY_RUNTIME[tensor.dtype].name == "FLOAT8_E8M0"]
+    assert tuple(tensor.index for tensor in scales) == POWERS[name]
+    readers = [reader.type for tensor in scales for reader, _ in graph.consumers()[tensor]]
+    assert readers == ["Bitcast"] * len(scales)
+
+
+def test_routed_rows_may_have_powers_of_two():
+    def fn(x, e):
+        return npu.npu_moe_init_routing_v2(x, e, expert_num=4, quant_mode=3)
+
+    graph, _, _, _ = converted(fn, (X, routing()))
+    assert edge(graph, "MoeInitRoutingV3", 3).dtype == dtypes.BY_NAME["FLOAT8_E8M0"].runtime
+    assert not check(fn, X, routing()).fallbacks
 
 
 def test_weights_in_words_and_what_mends_them():

@@ -46,6 +46,7 @@ from torchair.ge.graph import (
     copy_graph,
 )
 from torchair.ge.verify import verify
+from torchair.ops.npu.formats import FP4, INT4, pack, unpack
 from torchair.passes import GE_PASSES, run
 
 LARGE = 1 << 12
@@ -131,6 +132,10 @@ class LoadedModel:
                 value = values[place]
                 if value is not None and given[place] is not value:
                     value.copy_(given[place])
+                each = self.form.inputs[place]
+                words = leaves.get(each.at)
+                if each.dtype in dtypes.SMALL and isinstance(words, torch.Tensor) and words is not value:
+                    words.copy_(pack(given[place], each.dtype, words.dtype))
             return call_form.build(self.form.result, lambda place: self._found(place, outputs, leaves))
 
     def _found(self, place: Sequence[Any], outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
@@ -165,7 +170,9 @@ class LoadedModel:
         value = self._states[each.state] if each.state else leaves.get(each.at)
         if not isinstance(value, torch.Tensor):
             raise BadCall(f"argument {each.title} must be a tensor", got=repr(value))
-        wanted = dtypes.BY_RUNTIME[each.dtype].torch
+        if each.dtype in dtypes.SMALL:
+            value = _one_per_element(each, value)
+        wanted = dtypes.SMALL.get(each.dtype) or dtypes.BY_RUNTIME[each.dtype].torch
         if wanted is not None and value.dtype != wanted:
             raise BadCall(f"argument {each.title} must be {wanted}", got=str(value.dtype))
         if value.ndim != len(each.sizes) or any(
@@ -255,7 +262,7 @@ class LoadedModel:
                 if each.number
                 else torch.empty(
                     [evaluate(size, known) if isinstance(size, str) else size for size in each.sizes],
-                    dtype=dtypes.to_torch(each.dtype),
+                    dtype=dtypes.SMALL.get(each.dtype) or dtypes.to_torch(each.dtype),
                     device=self._device,
                 )
                 for each in self.form.inputs
@@ -342,6 +349,24 @@ def _on(result: Result, device: torch.device) -> Result:
     if isinstance(result, TensorResult | AliasResult) and result.layout is not None:
         return replace(result, layout=replace(result.layout, device=device))
     return result
+
+
+_WORDS = {INT4: (torch.uint8, torch.int32), **dict.fromkeys(FP4, (torch.uint8,))}
+"""What torch packs values of four bits in, along the last dim."""
+
+
+def _one_per_element(each: Input, value: torch.Tensor) -> torch.Tensor:
+    """Values of four bits: given so, or packed as torch has them."""
+    if value.dtype == dtypes.SMALL[each.dtype]:
+        return value
+    if value.dtype in _WORDS[each.dtype] and value.ndim:
+        return unpack(value.contiguous(), each.dtype)
+    words = " or ".join(map(str, _WORDS[each.dtype]))
+    raise BadCall(
+        f"argument {each.title} is {dtypes.BY_RUNTIME[each.dtype].name}",
+        got=str(value.dtype),
+        next=f"give {dtypes.SMALL[each.dtype]} with a value in each element, or {words} with several in each",
+    )
 
 
 def _written(graph: Graph) -> list[int]:

@@ -125,6 +125,11 @@ def _takes(op_type: str, slot: str, dtype: str) -> bool:
     return not declared or dtype in declared
 
 
+def holds(wide: int, narrow: int) -> bool:
+    """Does a type hold all values of another, so that casts there and back change none?"""
+    return dtypes.BY_RUNTIME[wide].name in _HELD_BY.get(dtypes.BY_RUNTIME[narrow].name, ())
+
+
 def _holder(dtype: str, declared: tuple[str, ...]) -> str | None:
     """The narrowest declared type that holds what this one holds."""
     return next((name for name in _HELD_BY.get(dtype, ()) if name in declared), None)

@@ -31,6 +31,7 @@ from torchair.passes.ge.reference_copies import optimize_reference_op_redundant_
 from torchair.passes.ge.reference_inputs import mark_reference_inputs
 from torchair.passes.ge.side_effects import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
 from torchair.passes.ge.sym_pack import optimize_sym_pack
+from torchair.passes.ge.transpose_bitcast import move_mm_weight_transpose_after_bitcast
 from torchair.passes.patterns.before_autograd import fuse_before_autograd, fusion_names
 from torchair.passes.patterns.table import apply_pattern_passes, rule_names
 from torchair.passes.run import PassContext, Step, Tally, run, steps
@@ -123,7 +124,9 @@ GE_PASSES = steps(
     # Fewer inputs first: what follows looks at who reads them.
     Step(optimize_sym_pack),
     Step(fold_constants, on="constant_folding"),
+    # Products take transposes as flags.
     Step(move_transpose_into_mm, fusion=True),
+    Step(move_mm_weight_transpose_after_bitcast, fusion=True),
     # What the passes above left without a reader.
     Step(remove_dead_ops, on="dead_code_elimination"),
     # Who reads the indices of a pool is settled here.
@@ -138,7 +141,9 @@ GE_PASSES = steps(
 )
 
 HAND_OVER_PASSES = steps(
-    # Here reference ops make new values; who is handed the graph writes where they say.
+    # Here reference ops make new values; who is handed the graph writes where they say. Other writes stay
+    # Assigns: made results (`mapping_assign_op_to_graph_output`) they would need a session that is told whose
+    # memory these are, and a file has none. Inputs that are written are reference inputs in it.
     Step(optimize_reference_op_redundant_copy),
 )
 

@@ -28,13 +28,22 @@ class ExportExperimental(Group):
 
 
 class ExportConfig(Group, open=True):
-    """Filled in by `dynamo_export`."""
+    """What `dynamo_export` takes as arguments; here for scripts that read or set it."""
 
-    export_mode = graph(False, "Export instead of running.", Raw(), plain=True, acts=False)
-    export_path_dir = graph("./", "Directory of the export.", Raw(), plain=True, cached=False, acts=False)
-    export_name = graph(None, "Base name of the export.", Raw(), plain=True, cached=False, acts=False)
+    export_mode = graph(
+        False, "Export instead of running: call `dynamo_export` for that.", Raw(), plain=True, acts=False
+    )
+    export_path_dir = graph(
+        "./", "The argument `export_path` of `dynamo_export`.", Raw(), plain=True, cached=False, acts=False
+    )
+    export_name = graph(None, "The argument of `dynamo_export`.", Raw(), plain=True, cached=False, acts=False)
     weight_name = graph(
-        None, "id of a weight tensor -> its qualified name.", Raw(), plain=True, cached=False, acts=False
+        None,
+        "id of a weight tensor -> its qualified name: `dynamo_export` asks the model.",
+        Raw(),
+        plain=True,
+        cached=False,
+        acts=False,
     )
     inputs_name = graph(None, "Kept for old scripts; unused.", Raw(), plain=True, cached=False, acts=False)
     experimental = Nested(ExportExperimental)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torchair.convert.registry import converter
 from torchair.core.dtypes import LACKING, to_ge
 from torchair.ge.graph import Tensor, transposed
 from torchair.ops.npu import ROWS
-from torchair.ops.npu.formats import INT4
+from torchair.ops.npu.formats import E8M0, INT4
 from torchair.ops.npu.library import by_op, full_name, schema_of
 from torchair.ops.npu.row import Held, Row, bind, choose
 
@@ -34,7 +34,9 @@ def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
         listed = made if isinstance(made, tuple) else (made,)
         for name, index in row.writes.items():
             ge.Assign(given[name], cast(listed[index], given[name].dtype))
-        packed = tuple(_packed(part, row) for part in listed)
+        # torch has powers of two as bytes, unless they were given as their own type.
+        bytes_of = LACKING | {E8M0} - {x.dtype for x in given.values() if isinstance(x, Tensor)}
+        packed = tuple(_packed(part, row, bytes_of) for part in listed)
         return row.results(packed if isinstance(made, tuple) else packed[0])
 
     return convert
@@ -68,9 +70,9 @@ def _swapped(x: Tensor) -> Tensor:
     return ge.Transpose(x, [*range(rank - 2), rank - 1, rank - 2]) if source is None else source
 
 
-def _packed(part: Any, row: Row) -> Any:
-    """Values of types that torch lacks as it stores them."""
-    if isinstance(part, Tensor) and part.dtype in LACKING:
+def _packed(part: Any, row: Row, bytes_of: Collection[int]) -> Any:
+    """Values of these types as torch stores them."""
+    if isinstance(part, Tensor) and part.dtype in bytes_of:
         return as_type(part, to_ge(row.word if part.dtype == INT4 else torch.uint8))
     return part
 

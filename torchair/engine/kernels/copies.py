@@ -30,7 +30,8 @@ def bitcast(x, *, type, keep_dim, types):
     elif source in dtypes.SMALL:
         made = pack(x, source, dtypes.to_torch(type))
     else:
-        made = x.view(dtypes.to_torch(type))
+        # torch splits and joins only what lies side by side; of the IR nobody knows how it lies.
+        made = (x if have == want else x.contiguous()).view(dtypes.to_torch(type))
     return made.squeeze(-1) if have < want and not keep_dim else made
 
 

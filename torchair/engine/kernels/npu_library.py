@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchair.core import dtypes
 from torchair.engine.registry import kernel
+from torchair.ge.prototype import prototype
 from torchair.ops.npu import ROWS
+from torchair.ops.npu.formats import E8M0
 from torchair.ops.npu.norm import gather_stats
 
 _definitions = {row.ir: row.fn for row in ROWS if row.ir and not row.shared}
@@ -13,8 +22,25 @@ _writers = {row.ir for row in ROWS if row.copies or row.writes}
 _makes = {row.ir: row.makes for row in ROWS}
 assert all(_makes[row.ir] == row.makes for row in ROWS if row.ir), "an IR op makes the same types in all rows"
 
+
+def _typed(ir: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Powers of two are bytes in the definitions, and of their own type where the IR op says so."""
+    name = dtypes.BY_RUNTIME[E8M0].name
+    places = [index for index, output in enumerate(prototype(ir).outputs) if name in output.dtypes]
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made = list(fn(*args, **kwargs))
+        for index in places:
+            if made[index].dtype == torch.uint8:
+                made[index] = made[index].view(dtypes.to_torch(E8M0))
+        return tuple(made)
+
+    return run if places else fn
+
+
 for _ir, _fn in _definitions.items():
-    kernel(_ir, pure=_ir in _writers, makes=_makes[_ir])(_fn)
+    kernel(_ir, pure=_ir in _writers, makes=_makes[_ir])(_typed(_ir, _fn))
 
 kernel("SyncBatchNormGatherStats")(gather_stats)
 

@@ -2,29 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchair.ge.attr import Bool
-from torchair.ge.graph import Graph, transposed
+from torchair.ge.declared import holds
+from torchair.ge.graph import Desc, Graph, Op, Slot, Tensor, transposed
 from torchair.passes.run import PassContext
 
-# Op -> the flag of each of its first two inputs.
+_BOTH = {"x1": "transpose_x1", "x2": "transpose_x2"}
+_BATCHED = {"x1": "adj_x1", "x2": "adj_x2"}
+# Op -> the flag of each input that may be transposed. Of quantised products only weights: how the scales of
+# rows lie depends on the flag of the left operand.
 FLAGS = {
-    "MatMul": ("transpose_x1", "transpose_x2"),
-    "MatMulV2": ("transpose_x1", "transpose_x2"),
-    "BatchMatMul": ("adj_x1", "adj_x2"),
-    "BatchMatMulV2": ("adj_x1", "adj_x2"),
+    "MatMul": _BOTH,
+    "MatMulV2": _BOTH,
+    "BatchMatMul": _BATCHED,
+    "BatchMatMulV2": _BATCHED,
+    "QuantBatchMatmulV3": {"x2": "transpose_x2"},
+    "QuantBatchMatmulV4": {"x2": "transpose_x2"},
+    "GroupedMatmul": {"weight": "transpose_weight"},
+    "GroupedMatmulSwigluQuantV2": {"weight": "transpose_weight"},
+    "GroupedMatmulFinalizeRouting": {"w": "transpose_w"},
 }
 
 
 def move_transpose_into_mm(graph: Graph, ctx: PassContext) -> int:
     """The Transpose op itself goes with the dead ops when nobody else reads it."""
-    changed = 0
-    for op in graph.ops:
-        for number, flag in enumerate(FLAGS.get(op.type, ())):
-            read = op.slots[number].tensor
-            source = None if read is None else transposed(read)
-            if source is None:
-                continue
-            op.slots[number].tensor = source
-            op.attrs[flag] = Bool(not (flag in op.attrs and op.attrs[flag].value))
-            changed += 1
-    return changed
+    return sum(
+        fold(op, name, [slot.tensor and turned(slot.tensor) for slot in fed_slots(op, name)], ctx)
+        for op in graph.ops
+        for name in FLAGS.get(op.type, ())
+    )
+
+
+def fold(op: Op, name: str, sources: Sequence[Tensor | None], ctx: PassContext) -> int:
+    """Let an op take these tensors transposed, and no longer those of which they are the sources. A list has
+    one flag: all of its tensors are taken so, or none.
+    """
+    found = [source for source in sources if source is not None]
+    if not found:
+        return 0
+    if len(found) != len(sources):
+        ctx.skip(op.name, f"only some of {name} are transposed, and they have one flag")
+        return 0
+    for slot, source in zip(fed_slots(op, name), found, strict=True):
+        slot.tensor, slot.desc = source, Desc(slot.name)
+    flag = FLAGS[op.type][name]
+    op.attrs[flag] = Bool(not (flag in op.attrs and op.attrs[flag].value))
+    return len(found)
+
+
+def fed_slots(op: Op, name: str) -> list[Slot]:
+    """The slots of an input, which may be a list, that something is fed to."""
+    stems = (slot for slot in op.slots if slot.tensor is not None and slot.name.startswith(name))
+    return [slot for slot in stems if (rest := slot.name.removeprefix(name)).isdecimal() or not rest]
+
+
+def turned(tensor: Tensor) -> Tensor | None:
+    """`a` when the tensor is a with its last two dims swapped. Transpose takes few of the types that weights
+    have: others are cast to one that holds them, and back.
+    """
+    found = bare(tensor)
+    source = transposed(found)
+    if source is not None or found.op.type != "Cast":
+        return source
+    wide = transposed(bare(found.op.inputs[0]))
+    return None if wide is None else _undone(wide, found.dtype)
+
+
+def bare(tensor: Tensor) -> Tensor:
+    """The tensor behind ops that hand it on as it is, and behind casts there and back."""
+    op = tensor.op
+    if op.type == "Identity" and not op.after:
+        return bare(op.inputs[0])
+    source = _undone(bare(op.inputs[0]), tensor.dtype) if op.type == "Cast" else None
+    return tensor if source is None else bare(source)
+
+
+def _undone(wide: Tensor, dtype: int) -> Tensor | None:
+    """What of this type was cast to the type of `wide`, which holds it."""
+    source = wide.op.inputs[0] if wide.op.type == "Cast" else None
+    return source if source is not None and source.dtype == dtype and holds(wide.dtype, dtype) else None
