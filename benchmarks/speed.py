@@ -27,7 +27,8 @@ def run(device: str, options: Options) -> report.Suite:
         and options.wants(model.name)
         and (options.models or model.name != "one-op")
     ]
-    with torch.no_grad():
+    # Convolutions in TF32 differ from each other by more than a result may differ from eager's.
+    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
         for model in models:
             report.console.print(f"{device}: {model.name} ({model.about})")
             figures = suite.figures[model.name] = time_model(model, columns, device, options, suite.failures)
@@ -63,6 +64,7 @@ def time_model(
             calls[column.name] = call
         else:
             failures.append(f"{model.name}, {column.title}: {problem}")
+            report.console.print(f"  {column.title} is left out: {problem}", markup=False)
     return measure(calls, device, options.rounds, options.sample_seconds)
 
 

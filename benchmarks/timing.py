@@ -86,7 +86,7 @@ def measure(
     gc.disable()
     try:
         for turn in range(rounds):
-            shift = turn % len(names)
+            shift = turn % max(len(names), 1)
             for name in names[shift:] + names[:shift]:
                 samples[name].append(timer(calls[name], counts[name], device))
     finally:

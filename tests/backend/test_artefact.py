@@ -173,7 +173,7 @@ def test_symbols_have_ranges_and_no_hints() -> None:
     artefact = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
     again = Artefact.unpack(artefact.pack())
     assert again.inputs.symbols
-    assert all(least >= 0 for least, _ in again.inputs.symbols.values())
+    assert all(least is not None and least >= 0 for least, _ in again.inputs.symbols.values())
     numbers = [number for layout in again.contract.layouts if layout for number in layout.numbers]
     assert not any(isinstance(number, torch.SymInt) for number in numbers)
 
