@@ -28,7 +28,7 @@ def run(device: str, options: Options) -> report.Suite:
         and (options.models or model.name != "one-op")
     ]
     # Convolutions in TF32 differ from each other by more than a result may differ from eager's.
-    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for model in models:
             report.console.print(f"{device}: {model.name} ({model.about})")
             figures = suite.figures[model.name] = time_model(model, columns, device, options, suite.failures)
