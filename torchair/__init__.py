@@ -1,20 +1,35 @@
-"""torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs."""
+"""torchair: a graph-mode backend for `torch.compile`, for Ascend IR, CUDA graphs and plain CPUs.
 
-from torchair import configs, debug, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
-from torchair.backend.doors import get_compiler, get_npu_backend, register_names
-from torchair.backend.explain import explain
-from torchair.backend.export import dynamo_export
-from torchair.backend.graph_breaks import break_graphs
-from torchair.backend.hcom import patch_for_hcom
-from torchair.backend.loaded import load_air
-from torchair.compare.compare import compare
-from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.registry import register_fx_node_ge_converter
-from torchair.core.errors import DegradedWarning
-from torchair.core.log import logger
-from torchair.inference._cache_compiler import CompiledModel
-from torchair.ops.private_layouts import npu_format_cast, npu_format_cast_via_cpu, use_internal_format_weight
-from torchair.passes.patterns.table import register_replacement
+What is here is loaded when it is first asked for; torch's compilers, with the first compile.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchair import debug
+from torchair.core.environment import text_of
+from torchair.core.late import attribute, declare_operators, is_backend_offered
+
+if TYPE_CHECKING:
+    from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
+    from torchair.backend.doors import get_compiler, get_npu_backend
+    from torchair.backend.explain import explain
+    from torchair.backend.export import dynamo_export
+    from torchair.backend.hcom import patch_for_hcom
+    from torchair.backend.loaded import load_air
+    from torchair.configs.compiler_config import CompilerConfig
+    from torchair.convert.registry import register_fx_node_ge_converter
+    from torchair.core.errors import DegradedWarning
+    from torchair.core.log import logger
+    from torchair.inference._cache_compiler import CompiledModel
+    from torchair.ops.private_layouts import (
+        npu_format_cast,
+        npu_format_cast_via_cpu,
+        use_internal_format_weight,
+    )
+    from torchair.passes.patterns.table import register_replacement
 
 __all__ = [
     "CompiledModel",
@@ -43,7 +58,49 @@ __all__ = [
     "use_internal_format_weight",
 ]
 
-break_graphs()
-# The comparison drives the backend, which uses `debug`: so it lives above both, and has its name below.
-setattr(debug, "compare", compare)  # noqa: B010 - no module of that package knows the name
-register_names()
+_HOMES = {
+    "CompiledModel": "torchair.inference._cache_compiler",
+    "CompilerConfig": "torchair.configs.compiler_config",
+    "DegradedWarning": "torchair.core.errors",
+    "dynamo_export": "torchair.backend.export",
+    "explain": "torchair.backend.explain",
+    "get_compiler": "torchair.backend.doors",
+    "get_npu_backend": "torchair.backend.doors",
+    "load_air": "torchair.backend.loaded",
+    "logger": "torchair.core.log",
+    "npu_format_cast": "torchair.ops.private_layouts",
+    "npu_format_cast_via_cpu": "torchair.ops.private_layouts",
+    "patch_for_hcom": "torchair.backend.hcom",
+    "register_fx_node_ge_converter": "torchair.convert.registry",
+    "register_replacement": "torchair.passes.patterns.table",
+    "use_internal_format_weight": "torchair.ops.private_layouts",
+}
+"""The modules of the names that are no modules themselves."""
+
+
+def __getattr__(name: str) -> Any:
+    found = globals()[name] = attribute(__name__, _HOMES, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _compare(name: str) -> Any:
+    """The comparison drives the backend, which uses `debug`: so it lives above both, with its name below."""
+    return attribute("torchair.debug", {"compare": "torchair.compare.compare"}, name)
+
+
+setattr(debug, "__getattr__", _compare)  # noqa: B010 - no module of that package knows the name
+declare_operators("torchair.ops")
+if text_of("BREAK_GRAPH_OP_LIST"):
+    from torchair.backend.graph_breaks import break_graphs
+
+    break_graphs()
+if not is_backend_offered():
+    from torchair.backend.doors import register_names
+
+    register_names()
+if hasattr(torch, "npu") or "torch_npu" in sys.modules:
+    from torchair import npugraph_ex

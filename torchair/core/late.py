@@ -1,0 +1,41 @@
+"""What is loaded when it is first asked for, so that `import torchair` costs next to nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from torchair.core.torch_private.namespace import LateNamespace
+
+NAMESPACES = ("air", "npu", "npu_inference")
+"""Of the operators in `torchair.ops`."""
+BACKENDS = ("npu", "npugraph_ex")
+"""Names for `torch.compile(backend=...)`."""
+
+
+def declare_operators(module: str) -> None:
+    """`torch.ops` finds the operators of this module, though it is not imported yet."""
+    for name in NAMESPACES:
+        if name not in vars(torch.ops) and module not in sys.modules:
+            setattr(torch.ops, name, LateNamespace(name, module))
+
+
+def attribute(package: str, homes: Mapping[str, str], name: str) -> Any:
+    """What a package calls `name`: an attribute of the module that is its home, or a sub-module."""
+    if name in homes:
+        return getattr(importlib.import_module(homes[name]), name)
+    if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+        return importlib.import_module(f"{package}.{name}")
+    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
+def is_backend_offered() -> bool:
+    """Does an installed package offer our backends to `torch.compile`?"""
+    offered = {entry.name: entry.value for entry in entry_points(group="torch_dynamo_backends")}
+    return all(offered.get(name, "").startswith("torchair.") for name in BACKENDS)
