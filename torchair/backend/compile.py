@@ -36,7 +36,7 @@ from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
-from torchair.core.log import logger
+from torchair.core.log import logger, told_if_slow
 from torchair.core.program import Program, code_of
 from torchair.core.source import first_source, source_of
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
@@ -76,6 +76,8 @@ from torchair.passes.run import Observer, PassFailed
 # A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
 # between kernels, 2.7 us for each layer of an MLP, on every call. Building one takes 11 to 30 s on two cores.
 MANY_CALLS = 40
+QUICK_START = "engine_config.codegen='eager' starts at once"
+"""What is said to those who wait."""
 # Who serves a graph that a code generator cannot serve.
 NEXT = {"native": "inductor", "inductor": "eager", "reference": "eager", "eager": "fx"}
 
@@ -115,7 +117,8 @@ def compile_fx(
             stage.layouts = promised(prepared, regenerated or {})
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
         try:
-            return compile_stage(prepared, stage)
+            with told_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", QUICK_START):
+                return compile_stage(prepared, stage)
         except Exception as error:
             if is_of_user(error) or not detours.add(error):
                 raise

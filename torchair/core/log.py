@@ -18,6 +18,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from torchair.core.environment import is_set, not_read, text_of
 
 EVENT_LEVEL = 35
+LONG = 5.0
+"""Seconds that nobody waits without a word."""
 logging.addLevelName(EVENT_LEVEL, "EVENT")
 
 # The words of TNG_LOG_LEVEL.
@@ -109,15 +111,43 @@ def make_logger(name: str) -> AirLogger:
 
 
 @contextlib.contextmanager
-def progress(text: str) -> Iterator[None]:
+def progress(text: str, began: float | None = None) -> Iterator[None]:
     """A line with a running clock while something takes its time; only where a person looks at a terminal."""
     if not sys.stderr.isatty():
         yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        shown.add_task(text, total=None)
+        task = shown.add_task(text, total=None)
+        if began is not None:
+            shown.tasks[task].start_time = began
         yield
+
+
+@contextlib.contextmanager
+def told_if_slow(text: str, hint: str) -> Iterator[None]:
+    """Whoever waits here for more than a few seconds is told for what, whatever the level of the log: a line
+    with a clock on a terminal, one line elsewhere.
+    """
+    done = threading.Event()
+    teller = threading.Thread(target=_tell, args=(done, text, hint, time.monotonic()), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()  # the line is gone before anything else is written
+
+
+def _tell(done: threading.Event, text: str, hint: str, began: float) -> None:
+    if done.wait(LONG):
+        return
+    if sys.stderr.isatty():
+        with progress(f"{text} ({hint})", began):
+            done.wait()
+    else:
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - (time.monotonic() - began)))
+        print(f"torchair: {text}, since {since}; {hint}", file=sys.stderr, flush=True)
 
 
 LEVEL = level_by_environment()
