@@ -218,7 +218,6 @@ X = torch.ones(2)
 TO_COME = {
     "cache_compile": lambda: torchair.inference.cache_compile(torch.nn.ReLU().forward),
     "readable_cache": lambda: torchair.inference.readable_cache("file"),
-    "set_dim_gears": lambda: torchair.inference.set_dim_gears(X, {0: [1, 2]}),
     "npu_print": lambda: torchair.ops.npu_print("x", X),
     "npu_stream_switch": lambda: torchair.scope.npu_stream_switch("1", 3),
     "super_kernel": lambda: torchair.scope.super_kernel("sp", ""),

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from torchair.backend.compile import compile_fx
+from torchair.backend.gears import Gears, gears_of
 from torchair.backend.joint import Joint
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
@@ -51,10 +52,11 @@ def compile_dynamo(
     forward and backward as one graph where that is asked for.
     """
     files = open_model(gm, captures=settings.captures)
+    gears = None if settings.captures else gears_of(gm, inputs, settings.gears_policy)
     gm = before_autograd(gm, settings)
     joint = Joint.of(gm, inputs, settings.loss_index) if settings.joint_graph else None
     if joint is None:
-        parts = Parts(settings, compile, files, argument_names(gm), len(inputs))
+        parts = Parts(settings, compile, files, argument_names(gm), len(inputs), gears=gears)
         return parts.made_of(gm, inputs, decompositions)
     parts = Parts(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
     with torch.no_grad(), keeping_checkpoints():
@@ -86,6 +88,7 @@ class Parts:
     names: tuple[str, ...]  # of the user's arguments
     count: int  # of inputs
     forward: str = "forward"  # what the first part is called
+    gears: Gears | None = None
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = field(default_factory=set[str])
     plain: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
@@ -129,6 +132,7 @@ class Parts:
                     regenerated=regenerated,
                     names=self.names,
                     files=self.files and self.files.phase(phase),
+                    gears=None if backward else self.gears,
                 )
             if is_inference and (written := written_by_plain_call(self.count)) is not None:
                 self.plain.append(_plain_call(runner, written))

@@ -19,6 +19,7 @@ import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend import dumps
 from torchair.backend.detours import Detours
+from torchair.backend.gears import GearPrograms, Gears
 from torchair.backend.pieces import Pieces
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
@@ -26,7 +27,7 @@ from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_below
 from torchair.backend.tuning import can_be_tuned, tuned_program
 from torchair.backend.tuning_plan import Way
-from torchair.capture import Around, Compiled, Inputs, Policy, Runner, capture, inputs_of
+from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import How, build
 from torchair.codegen.eager import generate
@@ -95,6 +96,7 @@ def compile_fx(
     names: Sequence[str] = (),
     files: PhaseFiles | None = None,
     observe: Observer | None = None,
+    gears: Gears | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
     it is. `regenerated` outputs are returned as views of these inputs; `names` are what the user calls the
@@ -112,7 +114,7 @@ def compile_fx(
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
-        stage.observe = observe
+        stage.observe, stage.gears = observe, gears
         if settings.is_untouched or not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
@@ -149,8 +151,10 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     stage.is_raw = has_raw_windows(gm)
     stage.inputs += [node.meta["val"] for node in placeholders(gm)][len(stage.inputs) :]
     contract = contract_of(gm, stage)
-    specialist = static_kernels(gm, stage, contract) if stage.settings.captures else None
+    specialist: Specialist | None = static_kernels(gm, stage, contract) if stage.settings.captures else None
     lowered = to_lowered(gm, stage, context)
+    if stage.gears is not None and lowered is not None:
+        specialist = gear_programs(lowered, stage, stage.gears, contract)
     # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
     guard = partial(anchored, original=original, absolute=absolute)
     return finish(gm, lowered, stage, contract, guard, specialist)
@@ -162,7 +166,7 @@ def finish(
     stage: Stage,
     contract: Contract,
     guard: Callable[[Program, Stage], Program],
-    specialist: StaticKernels | None = None,
+    specialist: Specialist | None = None,
 ) -> Runner:
     """Code for a graph, in pieces where only pieces can be recorded, behind a runner."""
     program, parts, split = dumps.of_nodes(lowered, stage), None, None
@@ -253,11 +257,15 @@ def policy_of(stage: Stage) -> Policy:
     ops = stage.calls
     if stage.ge_graph is not None:
         ops = sum(op.type not in (*INPUT_TYPES, OUTPUT_TYPE, "Const") for op in stage.ge_graph.ops)
-    return stage.settings.policy(
+    policy = stage.settings.policy(
         backward=stage.backward,
         inference=stage.is_inference,
         sized_ops=ops if has_symbols(stage.inputs) else None,
     )
+    if stage.gears is None:
+        return policy
+    # Sizes that were announced come again.
+    return replace(policy, patience=0, capture_limit=max(policy.capture_limit, len(stage.gears.rows)))
 
 
 def records(policy: Policy, stage: Stage) -> bool:
@@ -456,6 +464,17 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
         root=outputs_below(settings.static_kernel_folder),
         wanted=partial(is_wanted, settings.static_kernel_symbol, settings.static_kernel_values),
     )
+
+
+def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract: Contract) -> GearPrograms:
+    """Who compiles the graph for each gear, with the code generator that was asked for."""
+
+    def make(gm: fx.GraphModule, inputs: list[Any], fake_mode: FakeTensorMode) -> Program:
+        piece = replace(stage, inputs=inputs, fake_mode=fake_mode, ge_graph=None, observe=None, gears=None)
+        return to_program(gm, gm, piece)
+
+    binding = Binding(stage.inputs)
+    return GearPrograms(copy_graph(lowered), gears, binding, contract, stage.degradations, make)
 
 
 def trace_files(stage: Stage) -> tuple[TraceFiles, ...]:

@@ -39,6 +39,7 @@ class Settings:
     run_eagerly: bool = from_row("debug.run_eagerly")
     fold_views: bool = from_row("experimental_config.enable_view_optimize")
     soc: str = from_row("engine_config.soc")
+    gears_policy: str = from_row("inference_config.dynamic_gears_merge_policy")
     keep_mutations: bool = from_row("experimental_config.keep_inference_input_mutations")
     frozen_parameter: bool = from_row("experimental_config.frozen_parameter")
     fuses_before_autograd: bool = from_row("experimental_config.npu_fx_pass")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchair.backend.detours import Detours
+from torchair.backend.gears import Gears
 from torchair.backend.settings import Settings
 from torchair.capture import Observer as Watcher
 from torchair.convert.report import Report
@@ -46,6 +47,7 @@ class Stage:
     observe: Observer | None = None  # sees the graph after each pass and stage
     plan: DumpPlan | None = None  # which ops of the IR are dumped, if any are
     observers: tuple[Watcher, ...] = ()  # of the runner
+    gears: Gears | None = None  # the sizes it has programs of their own for
 
     @property
     def degradations(self) -> Degradations:

@@ -45,6 +45,10 @@ def trace(
     found: list[Traced] = []
 
     def convert(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **how: Any) -> _Standing:
+        if how.get("gears") is not None:
+            raise NotPossible(
+                "a file has fixed sizes or any, and no gears", next="export without set_dim_gears"
+            )
         found.append(_converted(gm, inputs, settings, tuple(how.get("names", ()))))
         return _Standing(found[-1])
 

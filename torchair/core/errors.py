@@ -110,6 +110,12 @@ class BadPass(AirError, RuntimeError):
     """A pass (usually a user's) raised, or left a graph that is not valid."""
 
 
+class BadGears(AirError, AssertionError):
+    """Gears of a tensor are none, or do not fit together or to a call."""
+
+    by_user = True
+
+
 class BadCall(AirError, RuntimeError):
     """A compiled graph was called with arguments it was not compiled for."""
 

@@ -90,12 +90,12 @@ class Reader:
     """From a number of the graph to its value in one call; `Unreadable` where that is not known."""
 
     def __init__(self, values: dict[Any, int]) -> None:
-        self._values = values
+        self.values = values
 
     def __call__(self, number: Any) -> Any:
         if not is_symbol(number) and not isinstance(number, Number):
             return number
-        found = _expression(number).xreplace(self._values)
+        found = _expression(number).xreplace(self.values)
         if isinstance(found, int | float):
             return found
         if not found.is_number:
@@ -110,7 +110,7 @@ class Reader:
             for size, value in zip(sizes, values, strict=True)
             if not isinstance(size, int) and (expression := _expression(size)).is_symbol
         }
-        return Reader(known | self._values) if known else self
+        return Reader(known | self.values) if known else self
 
 
 class Unreadable(ValueError):

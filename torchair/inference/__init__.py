@@ -1,5 +1,6 @@
 """Serving a model: compilations that outlive a process, and sizes announced beforehand."""
 
-from torchair.inference._cache_compiler import cache_compile, readable_cache, set_dim_gears
+from torchair.backend.gears import set_dim_gears
+from torchair.inference._cache_compiler import cache_compile, readable_cache
 
 __all__ = ["cache_compile", "readable_cache", "set_dim_gears"]

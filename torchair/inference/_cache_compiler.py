@@ -5,7 +5,7 @@ signatures are here.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,14 +49,6 @@ def cache_compile(
 def readable_cache(cache_bin: str, print_output: bool = True, file: str | None = None) -> str:
     """What a kept compilation contains, as text."""
     _missing("readable_cache", "there are no cache files to read")
-
-
-def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
-    """Say which sizes a dim of an input will have, so that a graph is made for each."""
-    raise NotYet(
-        "set_dim_gears marks nothing in this version",
-        next="torch.compile(…, dynamic=True) serves all sizes, dynamic=False compiles for each",
-    )
 
 
 class CompiledModel:

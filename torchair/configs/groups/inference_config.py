@@ -15,5 +15,4 @@ class InferenceConfig(Group):
         "How the gears of several dimensions combine: pairwise, or each with each.",
         Choice("zip", "product"),
         idle=REDUCE,
-        acts=False,
     )

@@ -61,6 +61,7 @@ __all__ = [
     "isolated_dynamo",
     "keep_source_lines",
     "keeping_checkpoints",
+    "mark_dynamic",
     "recompute_checkpoints",
     "regenerated_outputs",
     "register_backend",
@@ -101,6 +102,11 @@ def argument_names(gm: fx.GraphModule) -> tuple[str, ...]:
     names = [getattr(source, "name", "") for source in sources]
     texts = [str(name() if callable(name) else name) for name in names]
     return tuple(map(module_title, texts))
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int) -> None:
+    """Dynamo makes a symbol of this size."""
+    torch._dynamo.mark_dynamic(tensor, dim)
 
 
 def module_title(source: str) -> str:

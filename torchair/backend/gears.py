@@ -1,0 +1,195 @@
+"""Gears: an input whose dimension has one of a few sizes. One graph is traced for all of them, guards let in
+just these sizes, and each has a program of its own, compiled for its sizes when it first comes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.static_kernels import Like, likes_of, specialised
+from torchair.capture import Pending
+from torchair.capture.promised import Promised
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadGears, first_line
+from torchair.core.program import Program
+from torchair.core.torch_private.aot import mark_dynamic
+from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, fake_tensor_prop, faking
+from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.symbols import Binding, is_symbol
+
+NAME = "dim_gears"
+"""The attribute of a tensor that holds its gears."""
+FEWEST, MOST = 2, 100
+
+DimGears = Mapping[int, Sequence[int]]
+Row = tuple[tuple[Any, int], ...]
+"""One gear: the size of each symbol."""
+
+
+def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
+    """Say which sizes dimensions of an input will have. To be said of the inputs of the first call, which is
+    compiled in graph mode with `dynamic=True`; later calls have any of these sizes.
+    """
+    if not isinstance(t, torch.Tensor):
+        raise BadGears("gears are those of a tensor", got=type(t).__name__)
+    if not isinstance(dim_gears, dict):
+        raise BadGears("gears are a dict of dimensions and their sizes", got=type(dim_gears).__name__)
+    known = getattr(t, NAME, dim_gears)
+    if known != dim_gears:
+        raise BadGears("the tensor has other gears already", got=f"{dim_gears} and before {known}")
+    for dim, sizes in dim_gears.items():
+        _check(t, dim, sizes)
+    for dim in dim_gears:
+        # Torch makes no symbol of a size of 0 or 1: such a call is compiled for itself.
+        if t.size(dim) > 1:
+            mark_dynamic(t, dim)
+    setattr(t, NAME, {dim: list(sizes) for dim, sizes in dim_gears.items()})
+
+
+def _check(t: torch.Tensor, dim: Any, sizes: Any) -> None:
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise BadGears("a dimension is an int", got=repr(dim))
+    if not 0 <= dim < t.dim():
+        raise BadGears("the tensor has no such dimension", got=str(dim), near=f"0 to {t.dim() - 1}")
+    if not isinstance(sizes, list | tuple):
+        raise BadGears(f"the gears of dimension {dim} are a list or a tuple", got=type(sizes).__name__)
+    wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size <= 0]
+    if wrong:
+        raise BadGears(f"the gears of dimension {dim} are sizes of 1 and more", got=repr(wrong[0]))
+    if not FEWEST <= len(sizes) <= MOST:
+        raise BadGears(f"a dimension has {FEWEST} to {MOST} gears", got=f"{len(sizes)} of dimension {dim}")
+
+
+@dataclass(frozen=True)
+class Gears:
+    """The sizes that a graph is compiled for."""
+
+    rows: tuple[Row, ...]
+
+    def __contains__(self, row: Row) -> bool:
+        return row in self.rows
+
+    def of(self, args: Sequence[Any], binding: Binding) -> Row:
+        """The gear of a call."""
+        values = binding.reader(args).values
+        return tuple((symbol, values[symbol]) for symbol, _ in self.rows[0])
+
+
+def gears_of(gm: fx.GraphModule, inputs: Sequence[Any], policy: str) -> Gears | None:
+    """The gears of the inputs of Dynamo's graph, none where none are set; from here on, guards let in just
+    these sizes, and for all other dimensions the sizes of this call.
+    """
+    if not any(hasattr(value, NAME) for value in inputs):
+        return None
+    tensors = sorted(_tensors(gm, inputs), key=lambda each: each[0])
+    dims = [
+        (name, known.shape[dim], sizes)
+        for name, given, known in tensors
+        for dim, sizes in sorted(getattr(given, NAME, {}).items())
+    ]
+    dynamic = [(name, size, sizes) for name, size, sizes in dims if is_symbol(size)]
+    if not dynamic:
+        if all(size in (0, 1) for _, size, _ in dims):
+            return None  # this call is compiled for itself
+        raise BadGears("no dimension with gears is dynamic", next="compile with dynamic=True")
+    for name, size, sizes in dynamic:
+        _guard(name, size, sorted({number for number in sizes if number > 1}))
+    geared = {symbol for _, size, _ in dynamic for symbol in size.node.expr.free_symbols}
+    for _, _, known in tensors:
+        for size in known.shape:
+            if is_symbol(size) and not size.node.expr.free_symbols & geared:
+                int(size)
+    return Gears(_rows(dynamic, policy))
+
+
+def _tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Of each tensor its name, itself, and what Dynamo knows of it."""
+    pairs = zip(placeholders(gm), inputs, strict=True)
+    return [
+        (node.name, given, node.meta.get("example_value", given))
+        for node, given in pairs
+        if isinstance(given, torch.Tensor)
+    ]
+
+
+def _guard(name: str, size: torch.SymInt, sizes: Sequence[int]) -> None:
+    """Pairs of neighbours, as one condition of many sizes is more than torch can read."""
+    now = int(size.node.hint)
+    if now not in sizes:
+        raise BadGears(f"a dimension of {name} has none of its gears", got=f"{now} of {list(sizes)}")
+    is_admitted = bool(size >= sizes[0]) and bool(size <= sizes[-1])
+    for left, right in itertools.pairwise(sizes):
+        is_admitted = is_admitted and bool((size <= left) | (size >= right))
+    assert is_admitted, "the size of this call is a gear"
+
+
+def _rows(dims: Sequence[tuple[str, torch.SymInt, Sequence[int]]], policy: str) -> tuple[Row, ...]:
+    """How the gears of several dimensions combine."""
+    lists = [sizes for _, _, sizes in dims]
+    if policy == "zip" and len({len(sizes) for sizes in lists}) > 1:
+        lengths = ", ".join(f"{len(sizes)} of {name}" for name, _, sizes in dims)
+        raise BadGears("gears that are taken together are equally many", got=lengths, next=PRODUCT)
+    combined = zip(*lists, strict=True) if policy == "zip" else itertools.product(*lists)
+    rows: dict[Row, None] = {}
+    for sizes in combined:
+        row = {size.node.expr: number for (_, size, _), number in zip(dims, sizes, strict=True)}
+        # A symbol that two dimensions share has one size.
+        if all(row[size.node.expr] == number for (_, size, _), number in zip(dims, sizes, strict=True)):
+            rows[tuple(row.items())] = None
+        if len(rows) > MOST:
+            raise BadGears(f"there are more than {MOST} gears", got=f"policy {policy!r}")
+    return tuple(rows)
+
+
+PRODUCT = "inference_config.dynamic_gears_merge_policy = 'product' takes each with each"
+
+Make = Callable[[fx.GraphModule, list[Any], FakeTensorMode], Program]
+"""Compiles a graph of fixed sizes, with these fake inputs."""
+
+
+@dataclass(frozen=True)
+class GearPrograms:
+    """Programs for the gears of one graph."""
+
+    gm: fx.GraphModule
+    gears: Gears
+    binding: Binding
+    contract: Contract
+    degradations: Degradations
+    make: Make
+
+    def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
+        """The program of this key; None where the sizes are no gear, which the common program serves."""
+        return GearProgram(self, likes_of(args)) if self.gears.of(args, self.binding) in self.gears else None
+
+
+class GearProgram(Pending):
+    """One program, compiled by who takes it."""
+
+    def __init__(self, programs: GearPrograms, likes: Sequence[Like | Any]) -> None:
+        super().__init__()
+        self._programs, self._likes = programs, likes
+        self.is_done.set()
+
+    def take(self) -> Program | None:
+        """For these sizes; None where that fails, which is told."""
+        programs = self._programs
+        try:
+            made = specialised(programs.gm, self._likes)
+            mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+            with faking(mode):
+                inputs = [like.make() if isinstance(like, Like) else like for like in self._likes]
+            fake_tensor_prop(made, mode, inputs)
+            program = programs.make(made, inputs, mode)
+        except Exception as error:
+            what = f"a gear is served by the program for all sizes: {first_line(error)}"
+            programs.degradations.add(what, here=True)
+            return None
+        return Promised(program, programs.contract, (), programs.degradations)
