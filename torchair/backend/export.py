@@ -10,13 +10,20 @@ from typing import Any
 
 import torch
 
-from torchair.backend.call_form import defaults_of, form_of, leaves_of, parameters_of, signature_of
+from torchair.backend.call_form import (
+    arguments_of,
+    defaults_of,
+    form_of,
+    leaves_of,
+    parameters_of,
+    signature_of,
+)
 from torchair.backend.cluster_files import cluster_files, groups_of
+from torchair.backend.granted import granted, spec_of
 from torchair.backend.hcom import patch_for_hcom
 from torchair.backend.settings import checked, settle
 from torchair.backend.traced import Traced, trace
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core import dtypes
 from torchair.core.errors import BadOption, NotInThisMode, NotPossible
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import module_title
@@ -32,8 +39,10 @@ from torchair.ge.graph import (
     Graph,
     PackFeed,
     Result,
+    TensorResult,
     copy_graph,
 )
+from torchair.ge.host import Host
 from torchair.ge.proto.write import to_bytes
 from torchair.ge.text import to_pbtxt
 
@@ -261,21 +270,17 @@ def _call(
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
     parameters = parameters_of(model.forward)
-    leaves = leaves_of(signature_of(parameters), args, kwargs)
+    arguments = arguments_of(signature_of(parameters), args, kwargs)
+    leaves = leaves_of(arguments)
     fakes = traced.stage.inputs
     by_identity = {id(leaf): path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
-    constants = {
-        path: leaf
-        for path, leaf in (leaves | defaults_of(model.forward, args, kwargs)).items()
-        if isinstance(leaf, bool | int | float | str)
-    }
     inputs: list[dict[str, Any]] = []
     for index in kept:
         value, fake = traced.args[index], fakes[index]
         if isinstance(value, torch.Tensor) and id(value) in by_identity:
-            inputs.append({"at": by_identity[id(value)], **_spec(fake)})
+            inputs.append({"at": by_identity[id(value)], **spec_of(fake)})
         elif id(value) in states:
-            inputs.append({"state": states[id(value)], **_spec(fake)})
+            inputs.append({"state": states[id(value)], **spec_of(fake)})
         elif is_symbol(fake):
             inputs.append({"number": str(fake.node.expr)})
         else:
@@ -292,15 +297,30 @@ def _call(
             return ["output", memory[_memory(tensor)]]
         raise NotPossible("the model returns a tensor that its graph does not make", got=_shown(tensor))
 
+    symbols = _ranges(traced)
+    result = form_of(traced.result, place_of, is_of_one_size=not symbols)
+    _check_numbers(traced, result)
     return {
         "parameters": parameters,
         "inputs": inputs,
-        "places": list(leaves),
-        "constants": constants,
-        "symbols": _ranges(traced),
+        **granted(traced, arguments, defaults_of(model.forward), {each.get("at") for each in inputs}),
+        "symbols": symbols,
         "examples": _examples(traced),
-        "result": form_of(traced.result, place_of),
+        "result": result,
     }
+
+
+def _check_numbers(traced: Traced, form: Any) -> None:
+    """What Dynamo turns into a number of Python is nothing that a graph makes."""
+    found = json.dumps(form)
+    for place, result in enumerate(traced.graph.results):
+        is_number = isinstance(result, TensorResult) and isinstance(result.tensor.meta, Host)
+        if is_number and not result.tensor.meta.ndim and json.dumps(["output", place]) not in found:
+            raise NotPossible(
+                "the model returns a number that is no integer and is not the same in each call",
+                got=str(result.tensor),
+                next="return it as a tensor",
+            )
 
 
 def _unfound(traced: Traced, index: int, value: Any) -> dict[str, Any]:
@@ -312,11 +332,6 @@ def _unfound(traced: Traced, index: int, value: Any) -> dict[str, Any]:
         got=_shown(value) if is_tensor else repr(value),
         next="pass what the model writes or reads from elsewhere as an argument",
     )
-
-
-def _spec(fake: torch.Tensor) -> dict[str, Any]:
-    sizes = [str(size.node.expr) if is_symbol(size) else int(size) for size in fake.shape]
-    return {"sizes": sizes, "dtype": dtypes.to_ge(fake.dtype)}
 
 
 def _memory(tensor: Any) -> tuple[Any, ...]:
