@@ -107,7 +107,10 @@ def write_model(
     names = _names_of(model)
     weights = _weights(traced, names)
     _check_file_names([names[id(tensor)] for tensor in _states(traced, names)])
-    states = {place.below + f"state_{_file_name(names[id(t)])}": t for t in _states(traced, names)}
+    # Several models may be exported into one folder.
+    stem = f"{place.below}{Path(place.file).stem}_state_"
+    states = {stem + _file_name(names[id(tensor)]): tensor for tensor in _states(traced, names)}
+    _check_values(names, [*weights.values(), *states.values()])
     titles = {id(tensor): title for title, tensor in states.items()}
     graph, call = exported(traced, weights, titles, model, args, kwargs)
     if settings.module_stacks:
@@ -115,7 +118,7 @@ def write_model(
     beside = _beside(graph, place) if settings.cluster_templates else {}
     with air.writing(place.folder) as into:
         if place.readable:
-            air.write_bytes(into, place.readable, to_pbtxt(graph).encode())
+            air.write_readable(into, place.readable, to_pbtxt(graph))
         _write_weights(
             into, graph, {op: (names[id(tensor)], tensor) for op, tensor in weights.items()}, place
         )
@@ -170,6 +173,16 @@ def _check_file_names(titles: Sequence[str]) -> None:
                 f"the weights {other} and {title} would have one file name, {_file_name(title)}",
                 next="rename one of them",
             )
+
+
+def _check_values(names: Mapping[int, str], tensors: Sequence[torch.Tensor]) -> None:
+    empty = [names[id(tensor)] for tensor in tensors if tensor.is_meta]
+    if empty:
+        raise NotPossible(
+            "weights on the meta device have no values to write",
+            got=", ".join(empty[:8]),
+            next="load the model's weights first",
+        )
 
 
 def _file_name(title: str) -> str:
@@ -314,8 +327,9 @@ def _check_numbers(traced: Traced, form: Any) -> None:
     """What Dynamo turns into a number of Python is nothing that a graph makes."""
     found = json.dumps(form)
     for place, result in enumerate(traced.graph.results):
-        is_number = isinstance(result, TensorResult) and isinstance(result.tensor.meta, Host)
-        if is_number and not result.tensor.meta.ndim and json.dumps(["output", place]) not in found:
+        if not isinstance(result, TensorResult) or not isinstance(meta := result.tensor.meta, Host):
+            continue
+        if not meta.ndim and json.dumps(["output", place]) not in found:
             raise NotPossible(
                 "the model returns a number that is no integer and is not the same in each call",
                 got=str(result.tensor),
