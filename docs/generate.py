@@ -125,6 +125,10 @@ CURES = {
         "The message names the pass and the option that brought it. A pass must leave a valid graph: every "
         "value defined before its use. Print `gm.graph` at the end of your pass and compare."
     ),
+    "BadGears": (
+        "Set gears on the inputs of the first call, each a list of 2 to 100 sizes that has the size of that call; "
+        "lists that are zipped are equally long."
+    ),
     "BadCall": (
         "Call with the shapes and memory layouts that the graph was recorded with. Through `torch.compile` "
         "this cannot happen, as its guards compile again; it happens to direct calls of a compiled graph "

@@ -29,7 +29,6 @@ LATER = (
     "export.weight_name",
     "export.inputs_name",
     "export.experimental.enable_lite_export",
-    "inference_config.",
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")

@@ -185,3 +185,47 @@ def test_commands(net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Gelu" in shown
     assert "4 weights" in shown
     assert main(["run", str(tmp_path / "none.air")]) == 2
+
+
+class Counter(nn.Module):
+    """Counts its calls, from a number on."""
+
+    count: torch.Tensor
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor([first]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x * self.count
+
+
+def test_models_of_one_folder_do_not_disturb_each_other(net: nn.Module, tmp_path: Path) -> None:
+    x = torch.ones(3)
+    for name, model in (("a", Counter(4)), ("b", Counter(8))):
+        torchair.dynamo_export(x, model=model, export_path=str(tmp_path), export_name=name)
+    torchair.dynamo_export(x, model=nn.ReLU(), export_path=str(tmp_path), export_name="c")
+    for name, wanted in (("a", 5.0), ("b", 9.0), ("c", 1.0)):
+        torch.testing.assert_close(torchair.load_air(tmp_path / f"{name}.air")(x), x * wanted)
+
+
+def test_digests_tell_of_the_graph(tmp_path: Path) -> None:
+    torchair.dynamo_export(torch.ones(3), model=nn.ReLU(), export_path=str(tmp_path))
+    (tmp_path / "export.air.sha256").write_text("")
+    with pytest.raises(BadGraph, match="does not tell what"):
+        torchair.load_air(tmp_path / "export.air")
+
+
+def test_weights_without_values(tmp_path: Path) -> None:
+    model = nn.Linear(3, 4, device="meta")
+    with pytest.raises(NotPossible, match="meta device have no values"):
+        torchair.dynamo_export(torch.empty(2, 3, device="meta"), model=model, export_path=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torchair.dynamo_export(torch.ones(3), model=nn.ReLU(), export_path=str(tmp_path))
+    (tmp_path / "x.npy").write_bytes(b"hello")
+    assert main(["run", str(tmp_path / "export.air"), "--input", str(tmp_path / "x.npy")]) == 2
+    assert "is no array of numbers" in capsys.readouterr().err

@@ -132,7 +132,7 @@ class Parts:
                     regenerated=regenerated,
                     names=self.names,
                     files=self.files and self.files.phase(phase),
-                    gears=None if backward else self.gears,
+                    gears=self.gears,
                 )
             if is_inference and (written := written_by_plain_call(self.count)) is not None:
                 self.plain.append(_plain_call(runner, written))

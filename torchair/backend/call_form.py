@@ -57,29 +57,36 @@ def signature_of(parameters: Sequence[Sequence[Any]]) -> inspect.Signature:
         raise BadGraph(f"no function has such parameters: {error}") from error
 
 
-def leaves_of(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of a call by their place: `['x']`, `['cache'][0]`."""
+def arguments_of(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a call gives, by parameter."""
     try:
-        bound = signature.bind(*args, **kwargs)
+        return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         raise BadCall(f"the model cannot be called so: {error}") from None
-    return leaves_by_path(dict(bound.arguments))
 
 
-def defaults_of(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The leaves of what a call leaves out, as its parameters have them."""
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    given = set(bound.arguments)
-    bound.apply_defaults()
-    return leaves_by_path({name: value for name, value in bound.arguments.items() if name not in given})
+def leaves_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves of what parameters have, by their place: `['x']`, `['cache'][0]`."""
+    return leaves_by_path(dict(arguments))
+
+
+def parameter_at(path: str) -> str:
+    """The parameter that a leaf is of."""
+    return path[2 : path.index("']")]
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """What parameters have where a call leaves them out."""
+    found = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in found if each.default is not EMPTY}
 
 
 # Results
 
 
-def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]]) -> Any:
+def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_one_size: bool = True) -> Any:
     """What a model returned, as data; `place_of` says where a tensor of it comes from."""
     if isinstance(result, torch.Tensor):
         return {"tensor": place_of(result)}
@@ -95,7 +102,12 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]]) -> Any:
     elif isinstance(result, tuple) and (names := getattr(result, "_fields", ())):
         items = dict(zip(names, result, strict=True))
     elif isinstance(result, list | tuple):
-        form = {"list": [form_of(item, place_of) for item in result]}
+        if kind is torch.Size and not is_of_one_size and not any(isinstance(n, Counted) for n in result):
+            raise NotPossible(
+                "the model returns the torch.Size of an argument, which is another one in each call",
+                next="return its sizes one by one, as x.size(0)",
+            )
+        form = {"list": [form_of(item, place_of, is_of_one_size) for item in result]}
         return form if isinstance(result, list) else {"tuple": form["list"]}
     else:
         children = children_of(result)
@@ -104,11 +116,14 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]]) -> Any:
                 f"the model returns a {kind.__module__}.{kind.__qualname__}, which no file can hold",
                 next="return tensors, numbers, and lists, tuples, dicts or dataclasses of them",
             )
-        return {"list": [form_of(item, place_of) for item in children]}
+        return {"list": [form_of(item, place_of, is_of_one_size) for item in children]}
     if not all(isinstance(key, str) for key in items):
         raise NotPossible("the model returns a dict whose keys are no strings", got=repr(list(items)))
     name = "" if kind is dict else f"{kind.__module__}:{kind.__qualname__}"
-    return {"items": {key: form_of(item, place_of) for key, item in items.items()}, "type": name}
+    return {
+        "items": {key: form_of(item, place_of, is_of_one_size) for key, item in items.items()},
+        "type": name,
+    }
 
 
 def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any:

@@ -10,13 +10,20 @@ from typing import Any
 
 import torch
 
-from torchair.backend.call_form import defaults_of, form_of, leaves_of, parameters_of, signature_of
+from torchair.backend.call_form import (
+    arguments_of,
+    defaults_of,
+    form_of,
+    leaves_of,
+    parameters_of,
+    signature_of,
+)
 from torchair.backend.cluster_files import cluster_files, groups_of
+from torchair.backend.granted import granted, spec_of
 from torchair.backend.hcom import patch_for_hcom
 from torchair.backend.settings import checked, settle
 from torchair.backend.traced import Traced, trace
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core import dtypes
 from torchair.core.errors import BadOption, NotInThisMode, NotPossible
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import module_title
@@ -32,8 +39,10 @@ from torchair.ge.graph import (
     Graph,
     PackFeed,
     Result,
+    TensorResult,
     copy_graph,
 )
+from torchair.ge.host import Host
 from torchair.ge.proto.write import to_bytes
 from torchair.ge.text import to_pbtxt
 
@@ -98,7 +107,10 @@ def write_model(
     names = _names_of(model)
     weights = _weights(traced, names)
     _check_file_names([names[id(tensor)] for tensor in _states(traced, names)])
-    states = {place.below + f"state_{_file_name(names[id(t)])}": t for t in _states(traced, names)}
+    # Several models may be exported into one folder.
+    stem = f"{place.below}{Path(place.file).stem}_state_"
+    states = {stem + _file_name(names[id(tensor)]): tensor for tensor in _states(traced, names)}
+    _check_values(names, [*weights.values(), *states.values()])
     titles = {id(tensor): title for title, tensor in states.items()}
     graph, call = exported(traced, weights, titles, model, args, kwargs)
     if settings.module_stacks:
@@ -106,7 +118,7 @@ def write_model(
     beside = _beside(graph, place) if settings.cluster_templates else {}
     with air.writing(place.folder) as into:
         if place.readable:
-            air.write_bytes(into, place.readable, to_pbtxt(graph).encode())
+            air.write_readable(into, place.readable, to_pbtxt(graph))
         _write_weights(
             into, graph, {op: (names[id(tensor)], tensor) for op, tensor in weights.items()}, place
         )
@@ -161,6 +173,16 @@ def _check_file_names(titles: Sequence[str]) -> None:
                 f"the weights {other} and {title} would have one file name, {_file_name(title)}",
                 next="rename one of them",
             )
+
+
+def _check_values(names: Mapping[int, str], tensors: Sequence[torch.Tensor]) -> None:
+    empty = [names[id(tensor)] for tensor in tensors if tensor.is_meta]
+    if empty:
+        raise NotPossible(
+            "weights on the meta device have no values to write",
+            got=", ".join(empty[:8]),
+            next="load the model's weights first",
+        )
 
 
 def _file_name(title: str) -> str:
@@ -261,21 +283,17 @@ def _call(
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
     parameters = parameters_of(model.forward)
-    leaves = leaves_of(signature_of(parameters), args, kwargs)
+    arguments = arguments_of(signature_of(parameters), args, kwargs)
+    leaves = leaves_of(arguments)
     fakes = traced.stage.inputs
     by_identity = {id(leaf): path for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
-    constants = {
-        path: leaf
-        for path, leaf in (leaves | defaults_of(model.forward, args, kwargs)).items()
-        if isinstance(leaf, bool | int | float | str)
-    }
     inputs: list[dict[str, Any]] = []
     for index in kept:
         value, fake = traced.args[index], fakes[index]
         if isinstance(value, torch.Tensor) and id(value) in by_identity:
-            inputs.append({"at": by_identity[id(value)], **_spec(fake)})
+            inputs.append({"at": by_identity[id(value)], **spec_of(fake)})
         elif id(value) in states:
-            inputs.append({"state": states[id(value)], **_spec(fake)})
+            inputs.append({"state": states[id(value)], **spec_of(fake)})
         elif is_symbol(fake):
             inputs.append({"number": str(fake.node.expr)})
         else:
@@ -292,15 +310,31 @@ def _call(
             return ["output", memory[_memory(tensor)]]
         raise NotPossible("the model returns a tensor that its graph does not make", got=_shown(tensor))
 
+    symbols = _ranges(traced)
+    result = form_of(traced.result, place_of, is_of_one_size=not symbols)
+    _check_numbers(traced, result)
     return {
         "parameters": parameters,
         "inputs": inputs,
-        "places": list(leaves),
-        "constants": constants,
-        "symbols": _ranges(traced),
+        **granted(traced, arguments, defaults_of(model.forward), {each.get("at") for each in inputs}),
+        "symbols": symbols,
         "examples": _examples(traced),
-        "result": form_of(traced.result, place_of),
+        "result": result,
     }
+
+
+def _check_numbers(traced: Traced, form: Any) -> None:
+    """What Dynamo turns into a number of Python is nothing that a graph makes."""
+    found = json.dumps(form)
+    for place, result in enumerate(traced.graph.results):
+        if not isinstance(result, TensorResult) or not isinstance(meta := result.tensor.meta, Host):
+            continue
+        if not meta.ndim and json.dumps(["output", place]) not in found:
+            raise NotPossible(
+                "the model returns a number that is no integer and is not the same in each call",
+                got=str(result.tensor),
+                next="return it as a tensor",
+            )
 
 
 def _unfound(traced: Traced, index: int, value: Any) -> dict[str, Any]:
@@ -312,11 +346,6 @@ def _unfound(traced: Traced, index: int, value: Any) -> dict[str, Any]:
         got=_shown(value) if is_tensor else repr(value),
         next="pass what the model writes or reads from elsewhere as an argument",
     )
-
-
-def _spec(fake: torch.Tensor) -> dict[str, Any]:
-    sizes = [str(size.node.expr) if is_symbol(size) else int(size) for size in fake.shape]
-    return {"sizes": sizes, "dtype": dtypes.to_ge(fake.dtype)}
 
 
 def _memory(tensor: Any) -> tuple[Any, ...]:

@@ -4,16 +4,15 @@ are numbers, or arithmetic on names as text.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchair.backend.call_form import signature_of
 from torchair.backend.export import CALL
+from torchair.backend.size_text import names_in
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import ListInt, Str
@@ -41,7 +40,7 @@ class Input:
     def names(self) -> set[str]:
         """The symbols that its sizes or its number are made of."""
         texts = [size for size in (*self.sizes, self.number) if isinstance(size, str) and size]
-        return {node.id for text in texts for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+        return {name for text in texts for name in names_in(text)}
 
     @property
     def tells(self) -> set[str]:
@@ -57,7 +56,11 @@ class Form:
     inputs: list[Input]
     result: Any
     places: list[str] = field(default_factory=list)
-    constants: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
+    same: list[list[str]] = field(default_factory=list)
+    unread: list[Input] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
     symbols: dict[str, list[int | None]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
@@ -66,7 +69,7 @@ class Form:
     def __post_init__(self) -> None:
         self.signature = signature_of(self.parameters)
         self.names = sorted({name for each in self.inputs for name in each.names})
-        untold = set(self.names) - {name for each in self.inputs for name in each.tells}
+        untold = set(self.names) - {name for each in (*self.inputs, *self.unread) for name in each.tells}
         if untold:
             raise BadGraph(f"no argument tells the sizes {', '.join(sorted(untold))}")
 
@@ -96,7 +99,8 @@ def form_of(graph: Graph) -> Form:
                 got=repr(facts[name])[:200],
             )
     said: dict[str, Any] = {name: facts[name] for name in _FIELDS if name in facts}
-    said["inputs"] = [_input(**row) for row in facts["inputs"]]
+    for name in ("inputs", "unread"):
+        said[name] = [_input(**row) for row in facts.get(name, ())]
     return Form(**said)
 
 
@@ -147,10 +151,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -197,51 +197,12 @@ _FIELDS: dict[str, tuple[bool, Check]] = {
     "inputs": (True, _list_of(_is_input)),
     "result": (True, lambda value: isinstance(value, dict)),
     "places": (False, _list_of(_is_text)),
-    "constants": (False, _dict_of(_is_plain)),
+    "constants": (False, _dict_of(_is_text)),
+    "defaults": (False, _dict_of(_is_text)),
+    "same": (False, _list_of(_list_of(_is_text))),
+    "unread": (False, _list_of(_is_input)),
+    "guards": (False, _list_of(_is_text)),
     "symbols": (False, _dict_of(_is_range)),
     "examples": (False, _dict_of(_is_number)),
     "weights": (False, _list_of(_is_text)),
 }
-
-# Sizes are written as arithmetic on names.
-
-_OPERATORS: dict[type[ast.AST], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-LONGEST = 4096
-"""Letters of the longest size: arithmetic on numbers of many digits takes time and memory."""
-
-
-def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text[: LONGEST + 1], mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadGraph(f"{text[:80]!r} is no size") from error
-
-
-def evaluate(text: str, values: Mapping[str, Any]) -> Any:
-    """The size that a text means where its names have these values."""
-    if len(text) > LONGEST:
-        raise BadGraph(f"{text[:80]!r}… is no size")
-    try:
-        return _value(_parsed(text), text, values)
-    except (ArithmeticError, RecursionError) as error:
-        raise BadGraph(f"{text[:80]!r} has no value here: {error}", got=str(dict(values))) from error
-
-
-def _value(node: ast.expr, text: str, values: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=int(number)):
-            return number
-        case ast.Name(id=name) if name in values:
-            return values[name]
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -_value(inner, text, values)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, text, values), _value(right, text, values))
-        case _:
-            raise BadGraph(f"{text[:80]!r} is no size that this call tells", near=", ".join(values))

@@ -77,9 +77,9 @@ class Gears:
         return row in self.rows
 
     def of(self, args: Sequence[Any], binding: Binding) -> Row:
-        """The gear of a call."""
+        """The gear of a call; none of ours where its arguments do not tell."""
         values = binding.reader(args).values
-        return tuple((symbol, values[symbol]) for symbol, _ in self.rows[0])
+        return tuple((symbol, values.get(symbol, 0)) for symbol, _ in self.rows[0])
 
 
 def gears_of(gm: fx.GraphModule, inputs: Sequence[Any], policy: str) -> Gears | None:
@@ -94,7 +94,7 @@ def gears_of(gm: fx.GraphModule, inputs: Sequence[Any], policy: str) -> Gears | 
         for name, given, known in tensors
         for dim, sizes in sorted(getattr(given, NAME, {}).items())
     ]
-    dynamic = [(name, size, sizes) for name, size, sizes in dims if is_symbol(size)]
+    dynamic = [(name, size, sizes) for name, size, sizes in dims if isinstance(size, torch.SymInt)]
     if not dynamic:
         if all(size in (0, 1) for _, size, _ in dims):
             return None  # this call is compiled for itself

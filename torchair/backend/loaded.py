@@ -14,11 +14,13 @@ from torch import fx
 from torchair.backend import call_form
 from torchair.backend.compile import codegen_kind, contract_of, finish, pass_context, to_runner
 from torchair.backend.detours import Detours
-from torchair.backend.file_form import Input, evaluate, form_of, title_of
+from torchair.backend.file_form import Input, form_of, title_of
 from torchair.backend.foreign import adopt
+from torchair.backend.granted import told
 from torchair.backend.metas import Refused, fill_metas
 from torchair.backend.reference import Reference
 from torchair.backend.settings import Settings, checked, settle
+from torchair.backend.size_text import evaluate, holds, names_in
 from torchair.backend.stage import Stage
 from torchair.capture import Around, Runner
 from torchair.configs.compiler_config import CompilerConfig
@@ -118,8 +120,9 @@ class LoadedModel:
         return self._graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves = call_form.leaves_of(self.form.signature, args, kwargs)
-        self._check_constants(leaves)
+        arguments = call_form.arguments_of(self.form.signature, args, kwargs)
+        leaves = call_form.leaves_of(arguments)
+        self._check_constants(arguments, leaves)
         values = [None if each.number else self._tensor(each, leaves) for each in self.form.inputs]
         sizes = self._sizes(values, leaves)
         with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
@@ -147,20 +150,33 @@ class LoadedModel:
             case _:
                 raise BadGraph("the file describes a result that the graph does not have", got=str(place))
 
-    def _check_constants(self, leaves: Mapping[str, Any]) -> None:
-        new = [path for path in leaves if path not in self.form.places and path not in self.form.constants]
-        if new and self.form.places:
+    def _check_constants(self, arguments: Mapping[str, Any], leaves: Mapping[str, Any]) -> None:
+        """What is part of the graph must be given as it was, or left out where that means the same."""
+        form = self.form
+        known = {*form.places, *(path for path, text in form.constants.items() if text != "None")}
+        new = [path for path, value in leaves.items() if path not in known and value is not None]
+        if new and form.places:
             raise BadCall(
                 f"argument {title_of(new[0])} was not given when the graph was made, and is no part of it",
                 next="export the model with it",
             )
-        for path, value in self.form.constants.items():
-            if path in leaves and leaves[path] != value:
+        for path, text in form.constants.items():
+            is_left_out = path not in leaves and call_form.parameter_at(path) not in arguments
+            if (form.defaults.get(path) if is_left_out else told(leaves.get(path, ...))) != text:
+                given = "nothing" if path not in leaves else repr(leaves[path])[:80]
                 raise BadCall(
-                    f"argument {title_of(path)} was {value!r} when the graph was made, and is part of it",
-                    got=repr(leaves[path]),
-                    next=f"export the model once more with {leaves[path]!r}",
+                    f"argument {title_of(path)} was {text} when the graph was made, and is part of it",
+                    got=given,
+                    next="give it as it was, or export the model once more",
                 )
+        for first, *others in form.same:
+            for other in others:
+                if leaves.get(first) is not leaves.get(other):
+                    raise BadCall(
+                        f"arguments {title_of(first)} and {title_of(other)} were one tensor when the graph"
+                        " was made, and are two now",
+                        next="export the model with two tensors",
+                    )
 
     def _prepared(self, value: torch.Tensor) -> torch.Tensor:
         """On the device, and as the graph reads it."""
@@ -188,9 +204,10 @@ class LoadedModel:
     def _sizes(self, values: Sequence[Any], leaves: Mapping[str, Any]) -> dict[str, int]:
         """The value of each symbol in this call; what is said of a size must hold."""
         found = {each.number: _number(each, leaves) for each in self.form.inputs if each.number and each.at}
+        looked_at = [self._tensor(each, leaves) for each in self.form.unread]
         pairs = [
             (size, have, each)
-            for each, value in zip(self.form.inputs, values, strict=True)
+            for each, value in zip((*self.form.inputs, *self.form.unread), (*values, *looked_at), strict=True)
             if value is not None
             for size, have in zip(each.sizes, value.shape, strict=True)
             if isinstance(size, str)
@@ -208,6 +225,14 @@ class LoadedModel:
             is_below = least is not None and least > 2 and found.get(name, least) < least
             if name in found and (is_below or (most is not None and found[name] > most)):
                 raise BadCall(f"the graph is for sizes {name} from {least} to {most}", got=str(found[name]))
+        for text in self.form.guards:
+            if not holds(text, found):
+                raise BadCall(
+                    f"the graph is for sizes where {text}: the model branches on it",
+                    got=", ".join(f"{name} = {found[name]}" for name in sorted(names_in(text))),
+                    near=", ".join(f"{size} is a size of {each.title}" for size, _, each in pairs),
+                    next="export the model once more with such sizes",
+                )
         return found
 
     def _example(self, name: str, otherwise: int) -> int:

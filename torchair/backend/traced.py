@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
+from torch.backends import mha
 
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import pass_context, prepare, to_ir
@@ -17,12 +19,15 @@ from torchair.backend.stage import Stage
 from torchair.core.degraded import Degradations
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.source import first_source
-from torchair.core.torch_private.aot import BackendCompilerFailed, dynamo_config
+from torchair.core.torch_private.aot import BackendCompilerFailed, decisions, dynamo_config
+from torchair.core.torch_private.fake import looked_at, tree_leaves
 from torchair.debug.watch import Watch
-from torchair.fxgraph.symbols import hint
+from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result
 from torchair.ge.host import Host
 from torchair.passes import FX_PASSES, HAND_OVER_PASSES, run
+
+SQUEEZE = torch.ops.aten.squeeze
 
 
 @dataclass
@@ -36,6 +41,10 @@ class Traced:
     args: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     result: Any = None
+    fakes: dict[int, torch.Tensor] = field(default_factory=dict)
+    """What stood for a tensor of the call, by its identity: read by the graph, or only looked at."""
+    facts: list[Any] = field(default_factory=list)
+    """Conditions on sizes that tracing took for granted, beside the guards of the symbols."""
 
 
 def trace(
@@ -43,13 +52,17 @@ def trace(
 ) -> Traced:
     """Convert a model that is one graph. What has no converter is refused: no other engine knows it."""
     found: list[Traced] = []
+    tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
     def convert(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **how: Any) -> _Standing:
         if how.get("gears") is not None:
             raise NotPossible(
                 "a file has fixed sizes or any, and no gears", next="export without set_dim_gears"
             )
+        squeezed = _not_one(gm)
         found.append(_converted(gm, inputs, settings, tuple(how.get("names", ()))))
+        found[-1].fakes = looked_at(found[-1].stage.fake_mode, tensors)
+        found[-1].facts = squeezed
         return _Standing(found[-1])
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -60,7 +73,7 @@ def trace(
         # Numbers among the arguments are constants of the graph. Dynamo leaves recurrent layers out of its
         # graphs unless told otherwise, and here all must be in one.
         whole = dynamo_config.patch(specialize_float=True, specialize_int=True, allow_rnn=True)
-        with torch.no_grad(), whole:
+        with torch.no_grad(), whole, decisions() as decided, _plain_attention():
             result = torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)(*args, **kwargs)
     except BackendCompilerFailed as error:
         # What is said here is said to the user as it is.
@@ -71,7 +84,30 @@ def trace(
     if not found:
         raise NotPossible("the model has no op of a tensor: there is no graph to write")
     found[0].result = result
+    found[0].facts += decided
     return found[0]
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Layers of torch as ops of their own, not as the one fused op that they are in inference."""
+    own = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(own)
+
+
+def _not_one(gm: fx.GraphModule) -> list[Any]:
+    """A size of 1 would be squeezed away, and was not."""
+    squeezes = [node for node in gm.graph.nodes if getattr(node.target, "overloadpacket", None) is SQUEEZE]
+    found: list[Any] = []
+    for node in squeezes:
+        shape, dims = node.args[0].meta["val"].shape, node.args[1] if len(node.args) > 1 else None
+        asked = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+        found += [(shape[dim] != 1).node.expr for dim in asked if is_symbol(shape[dim])]
+    return found
 
 
 def _converted(
@@ -136,5 +172,7 @@ def _empty(result: Result, args: Sequence[Any]) -> Any:
             return Counted(hint(tensor.meta.value) if isinstance(tensor.meta, Host) else 0)
         case _:
             meta = result.tensor.meta
-            assert isinstance(meta, torch.Tensor), "a tensor is returned"
+            if isinstance(meta, Host):
+                return torch.empty(meta.shape, dtype=meta.dtype)
+            assert meta is not None, "what is returned has been inferred"
             return torch.empty([hint(size) for size in meta.shape], dtype=meta.dtype, device=meta.device)

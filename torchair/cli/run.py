@@ -48,4 +48,7 @@ def run(given: argparse.Namespace) -> int:
 def _array(name: str) -> torch.Tensor:
     if not Path(name).is_file():
         raise BadPath(f"there is no file {name}", next="numpy.save writes one")
-    return torch.from_numpy(np.load(name, allow_pickle=False))
+    try:
+        return torch.from_numpy(np.load(name, allow_pickle=False))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadPath(f"{name} is no array of numbers: {error}", next="numpy.save writes one") from error

@@ -73,6 +73,12 @@ def write_bytes(into: Writing, name: str, data: bytes) -> None:
         file.write(data)
 
 
+def write_readable(into: Writing, name: str, text: str) -> None:
+    """A file that nobody loads: the next export into the folder may replace it, so it has no digest."""
+    write_bytes(into, name, text.encode())
+    del into.digests[name]
+
+
 def write_digests(into: Writing, name: str) -> None:
     """`<name>.sha256`: the digests of all files so far, as `sha256sum -c` reads them."""
     lines = "".join(f"{digest}  {file}\n" for file, digest in into.digests.items())
@@ -148,7 +154,10 @@ def check_digests(path: Path) -> None:
     listed = path.with_name(path.name + DIGESTS)
     if not listed.is_file():
         return
-    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines():
+    lines = listed.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not any(line.endswith(f"  {path.name}") for line in lines):
+        raise BadGraph(f"{listed} does not tell what {path.name} is", next="export again, or remove it")
+    for line in lines:
         digest, _, name = line.partition("  ")
         file = within(path.parent, name)
         if not os.path.isfile(file) or _digest(file) != digest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from importlib.metadata import entry_points
 from types import CodeType
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._C._dynamo import eval_frame
@@ -30,6 +32,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
+from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
@@ -54,6 +57,7 @@ __all__ = [
     "argument_names",
     "backend_names",
     "compile_apart",
+    "decisions",
     "default_partition",
     "dynamo_counters",
     "dynamo_utils",
@@ -76,6 +80,50 @@ __all__ = [
 def is_autocasting() -> bool:
     """Is autocast on? Asked before AOTAutograd begins: it is off around the compilers that it calls."""
     return torch._C._is_any_autocast_enabled()
+
+
+@contextlib.contextmanager
+def decisions() -> Iterator[list[Any]]:
+    """The conditions on sizes on which the Python of a model branches while Dynamo traces it. Dynamo's guards
+    leave out those that it decides by itself: that no size is 0 or 1.
+    """
+    found: list[Any] = []
+    own = SymNodeVariable.evaluate_expr
+
+    def evaluate(variable: Any, *args: Any, **kwargs: Any) -> Any:
+        value = own(variable, *args, **kwargs)
+        if isinstance(value, bool):
+            condition = _condition(variable)
+            found.append(condition if value else sympy.Not(condition, evaluate=False))
+        return value
+
+    SymNodeVariable.evaluate_expr = evaluate
+    try:
+        yield found
+    finally:
+        SymNodeVariable.evaluate_expr = own
+
+
+_RELATIONS = {
+    operator.eq: sympy.Eq,
+    operator.ne: sympy.Ne,
+    operator.gt: sympy.Gt,
+    operator.ge: sympy.Ge,
+    operator.lt: sympy.Lt,
+    operator.le: sympy.Le,
+}
+
+
+def _condition(variable: SymNodeVariable) -> Any:
+    """As the model has it: symbols are taken to be positive, and what follows from that is no condition of
+    theirs.
+    """
+    node = variable.as_proxy().node
+    if variable.sym_num.node.expr.free_symbols or node.target not in _RELATIONS:
+        return variable.sym_num.node.expr
+    values = [arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in node.args]
+    sides = [value.node.expr if isinstance(value, torch.SymInt) else value for value in values]
+    return _RELATIONS[node.target](*sides, evaluate=False)
 
 
 def backend_names() -> dict[str, str]:

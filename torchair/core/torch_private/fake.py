@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from torchair.core.number import Number
@@ -46,6 +47,7 @@ __all__ = [
     "PythonReferenceAnalysis",
     "ShapeEnv",
     "TorchDispatchMode",
+    "condition_text",
     "detect_fake_mode",
     "disable_modes",
     "dump_graph",
@@ -57,6 +59,7 @@ __all__ = [
     "is_unbacked",
     "lending",
     "load_graph",
+    "looked_at",
     "lower_bound",
     "make_fx",
     "reset_unbacked_symbol_memo",
@@ -96,8 +99,32 @@ def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
     env = fake_mode.shape_env if fake_mode is not None else None
     if env is None:
         return []
-    hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    hints = _hints(env)
     return sorted(f"{symbol} {hints.get(symbol)} {bounds}" for symbol, bounds in env.var_to_range.items())
+
+
+def _hints(env: ShapeEnv) -> dict[sympy.Symbol, sympy.Integer]:
+    return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+
+
+def condition_text(env: ShapeEnv, condition: Any) -> tuple[str, dict[str, int | None]]:
+    """A condition on sizes as an expression of Python, with the value that each symbol had in tracing: None
+    where only data tell it. No text: it always holds.
+    """
+    known = env.replace(condition)
+    values = {str(symbol): _hints(env).get(symbol) for symbol in sorted(known.free_symbols, key=str)}
+    text = PythonPrinter().doprint(known) if values else ""
+    return text, {name: None if value is None else int(value) for name, value in values.items()}
+
+
+def looked_at(fake_mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """What stands for tensors of a call that Dynamo is tracing, by their identity, where it has looked at
+    them. Dynamo gives backends a fake mode without those that its graph does not read.
+    """
+    tracked = fake_mode.shape_env.tracked_fakes if fake_mode.shape_env is not None else None
+    modes = {value.fake_mode for each in tracked or () if hasattr(value := each.fake, "fake_mode")}
+    pairs = ((tensor, mode.fake_tensor_converter._get_memo(tensor)) for mode in modes for tensor in tensors)
+    return {id(tensor): fake for tensor, fake in pairs if fake is not None}
 
 
 def _bound(number: Any) -> int | None:
