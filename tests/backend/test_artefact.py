@@ -173,9 +173,29 @@ def test_symbols_have_ranges_and_no_hints() -> None:
     artefact = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
     again = Artefact.unpack(artefact.pack())
     assert again.inputs.symbols
-    assert all(least >= 0 for least, _ in again.inputs.symbols.values())
+    assert all(least is not None and least >= 0 for least, _ in again.inputs.symbols.values())
     numbers = [number for layout in again.contract.layouts if layout for number in layout.numbers]
     assert not any(isinstance(number, torch.SymInt) for number in numbers)
+
+
+@pytest.mark.usefixtures("row")
+@pytest.mark.filterwarnings("ignore:a graph is recorded in:torchair.DegradedWarning")
+def test_numbers_that_may_be_any() -> None:
+    """What a tensor of integers has in it has no range; the next piece takes it as an input."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sin() * y.sum().item()
+
+    torch.compiler.reset()
+    backend = torchair.get_npu_backend(compiler_config=config_of({}, "npugraph_ex"))
+    with watching() as seen, torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
+        run = torch.compile(step, backend=backend, dynamic=False)
+        x, y = torch.randn(8), torch.tensor([3, -5])
+        torch.testing.assert_close(run(x, y), step(x, y))
+    ranges = [part.strategy.compiled.inputs.symbols for part in seen.runner.parts]
+    assert (None, None) in [bounds for symbols in ranges for bounds in symbols.values()]
+    loaded = Artefact.unpack(Artefact.of(seen.runner).pack()).runner()
+    torch.testing.assert_close(loaded.run(x, y)[0], step(x, y))
 
 
 def test_what_is_no_data_is_refused() -> None:

@@ -62,7 +62,7 @@ class Inputs:
     random: bool = False  # draws random numbers
     packs: tuple[Pack, ...] = ()  # inputs at the end that the runner makes from numbers among the others
     repeats: dict[int, tuple[int, ...]] = field(default_factory=dict)  # dimensions that are one element
-    symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)  # the ranges of sizes
+    symbols: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)  # the ranges of sizes
 
     def having(self, *roles: Role) -> list[int]:
         """Indices of the inputs in any of these roles."""

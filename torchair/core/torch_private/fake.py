@@ -100,17 +100,20 @@ def symbol_facts(fake_mode: FakeTensorMode | None) -> list[str]:
     return sorted(f"{symbol} {hints.get(symbol)} {bounds}" for symbol, bounds in env.var_to_range.items())
 
 
-def symbol_ranges(values: Sequence[Any]) -> dict[str, tuple[int, int | None]]:
-    """Of each symbol in these values, the least number and the greatest that it may be."""
-    found: dict[str, tuple[int, int | None]] = {}
+def symbol_ranges(values: Sequence[Any]) -> dict[str, tuple[int | None, int | None]]:
+    """Of each symbol in these values, the least number and the greatest that it may be; None: any."""
+    found: dict[str, tuple[int | None, int | None]] = {}
     for value in values:
         numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
             for symbol in free_symbols(number) if isinstance(number, torch.SymInt) else ():
                 bounds = number.node.shape_env.var_to_range[symbol]
-                most = int(bounds.upper) if isinstance(bounds.upper, sympy.Integer) else None
-                found[str(symbol)] = (int(bounds.lower), most)
+                found[str(symbol)] = (_bound(bounds.lower), _bound(bounds.upper))
     return found
+
+
+def _bound(bound: Any) -> int | None:
+    return int(bound) if isinstance(bound, sympy.Integer) else None
 
 
 @contextlib.contextmanager
