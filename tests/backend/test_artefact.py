@@ -16,16 +16,17 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
-from tests.backend.watch import config_of, watching
+from tests.backend.watch import config_of, seen_with, watching
 from tests.models.zoo import ROWS
 from tests.process import python
 from tests.slow import slow
 from torchair.backend.artefact import Artefact, ChainCode
 from torchair.backend.compiled import CompiledGraph
 from torchair.capture import Around, Compiled, Runner, capture
-from torchair.core.errors import BadGraph, NotPossible
+from torchair.core.errors import BadGraph, Degraded, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.program import Program, Wrapper
+from torchair.ops import streams
 
 # Neither Inductor nor a C++ compiler helps.
 SCRIPT = """
@@ -169,6 +170,57 @@ def test_a_graph_in_pieces() -> None:
     assert sum(row.replays for part in loaded.strategy.parts for row in part.report().recordings) > 0
 
 
+@torch.library.custom_op("artefact_test::write", mutates_args={"x"})
+def write(x: torch.Tensor) -> None:
+    """An op that the IR carries through with Python objects."""
+    x.add_(1)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    write(x)
+    return x.sin()
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+def test_the_text_of_a_graph_with_python_objects() -> None:
+    runner = seen_with({"engine_config.codegen": "reference"}, rows, torch.randn(3)).runner
+    assert runner.program.standalone() is None
+    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    x = torch.randn(3)
+    given = x.clone()
+    torch.testing.assert_close(list(loaded.run(given)), list(runner.run(x)))
+    torch.testing.assert_close(given, x)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_programs_in_a_loaded_runner_tell_it_what_is_less(strict: bool) -> None:
+    """With the line that the graph begins with; in strict mode as an error."""
+
+    def window(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (2, 2), (3, 1), 1) + 1
+
+    options = {"engine_config.codegen": "inductor", "engine_config.strict": strict}
+    runner = seen_with(options, window, torch.randn(6, 5), dynamic=False).runner
+    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    begins = r"begins at 5 of its storage.*test_artefact\.py"
+    with pytest.raises(Degraded, match="begins at 5") if strict else pytest.warns(match=begins):
+        loaded.run(torch.randn(7, 5)[1:])
+    assert any("begins at 5" in text for text in loaded.degradations.texts)
+
+
+def test_the_reference_engine_is_as_strict_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"engine_config.codegen": "reference", "engine_config.strict": True}
+    runner = seen_with(options, torch.sin, torch.randn(3)).runner
+    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+
+    def fail(*args: Any, **rest: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("torchair.backend.reference.interpret", fail)
+    with pytest.raises(Degraded, match="no kernel"):
+        loaded.run(torch.randn(3))
+
+
 def test_symbols_have_ranges_and_no_hints() -> None:
     artefact = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
     again = Artefact.unpack(artefact.pack())
@@ -207,6 +259,37 @@ def test_what_is_no_data_is_refused() -> None:
         pack([lambda: 1])
     with pytest.raises(NotPossible, match="no data"):
         pack(torch.Generator())
+    with pytest.raises(NotPossible, match="event 'a' lives in this process"):
+        pack(streams.Event("a"))
+
+
+ONES = torch.arange(16, dtype=torch.uint8)
+TENSORS = {
+    "expanded": torch.arange(3.0).expand(4, 3),
+    "with gaps": torch.arange(12).view(3, 4)[:, ::2],
+    "four bits": ONES.view(4, 4).t().view(torch.int4),
+    "complex": ONES.view(torch.complex64),
+    "float8": ONES.view(torch.float8_e4m3fn),
+    "negated, one element": torch.tensor([1 + 2j]).conj().imag,
+    "none": torch.empty(0, 3),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors(name: str) -> None:
+    given = TENSORS[name]
+    made = unpack(pack(given))
+    assert (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
+    as_bytes = [x.view(torch.uint8) if x.dtype.itemsize == 1 else x for x in (made, given)]
+    assert torch.equal(*as_bytes)
+
+
+def test_a_tensor_of_another_class_is_refused() -> None:
+    class Other(torch.Tensor):
+        pass
+
+    with pytest.raises(NotPossible, match="Other"):
+        pack(torch.ones(2).as_subclass(Other))
 
 
 @pytest.mark.parametrize("data", [b"", b"x", pack((0, None)), pack([1, 2])])
@@ -224,6 +307,25 @@ def test_other_names_are_refused() -> None:
         unpack(pickle.dumps(Harm()))
 
 
+@pytest.mark.parametrize(
+    ("module", "name"), [("torch", "os.system"), ("torch.hub", "os.system"), ("torch", "builtins.eval")]
+)
+def test_names_are_not_reached_through_torch(module: str, name: str) -> None:
+    call = f"ctorchair.core.pack\n_function\n(V{module}\nV{name}\ntR."
+    with pytest.raises(BadGraph, match="is no function of torch"):
+        unpack(call.encode())
+    with pytest.raises(BadGraph, match=r"does not name torchair\.core\.pack\.importlib"):
+        unpack(b"ctorchair.core.pack\nimportlib\n.")
+
+
+def test_an_operator_that_is_not_there() -> None:
+    with torch.library._scoped_library("artefact_test", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        data = pack(torch.ops.artefact_test.twice.default)
+    with pytest.raises(BadGraph, match=r"(?s)no operator artefact_test\.twice.*import what defines it"):
+        unpack(data)
+
+
 def test_artifacts_of_what_has_no_text() -> None:
     """Large constants, and views that are made around the program."""
     graph = made(lambda x: [x + torch.tensor(TABLE)], "eager", torch.randn(5000))
@@ -232,6 +334,15 @@ def test_artifacts_of_what_has_no_text() -> None:
     torch.testing.assert_close(list(loaded(x)), [x + torch.tensor(TABLE)])
     with pytest.raises(RuntimeError, match="another number of inputs"):
         loaded()
+
+
+def test_artifacts_with_numbers_among_the_inputs() -> None:
+    gm = make_fx(lambda x, n: [x * n + torch.tensor(TABLE)], tracing_mode="symbolic")(torch.randn(5000), 3)
+    examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    graph = torchair.get_compiler(config_of({}))(gm, examples)
+    loaded = CompiledGraph.load_artifacts(graph.dump_artifacts())
+    x = torch.randn(5000)
+    torch.testing.assert_close(list(loaded(x, 4)), [x * 4 + torch.tensor(TABLE)])
 
 
 class Linear(nn.Module):

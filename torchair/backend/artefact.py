@@ -37,27 +37,33 @@ class Artefact:
     policy: Policy
     device: torch.device
     name: str
-    strict: bool
+    degradations: Degradations
+    """Programs in the code tell it too."""
     contract: Contract | None
 
     @staticmethod
     def of(runner: Runner) -> Artefact:
         """What a runner was made of; `NotPossible` says why that is no data."""
-        compiled, parts = runner.strategy.compiled, runner.strategy.parts
+        compiled = runner.strategy.compiled
         if any(observer.takes_outputs for observer in compiled.observers):
             raise NotPossible(f"{compiled.name} dumps its tensors as it runs")
         program = _bare(compiled.program)
-        code = ChainCode.of(program) if isinstance(program, Chain) and parts else code_of(program)
+        code = ChainCode.of(program) if isinstance(program, Chain) else code_of(program)
         # A pool is this process's.
         policy = replace(compiled.policy, pool=None)
-        strict = compiled.degradations.strict
         return Artefact(
-            code, compiled.inputs, policy, compiled.device, compiled.name, strict, compiled.contract
+            code,
+            compiled.inputs,
+            policy,
+            compiled.device,
+            compiled.name,
+            compiled.degradations,
+            compiled.contract,
         )
 
-    def runner(self, degradations: Degradations | None = None, turns: Turns | None = None) -> Runner:
+    def runner(self, turns: Turns | None = None) -> Runner:
         """The runner: nothing is traced, converted or compiled."""
-        told = Degradations(self.strict) if degradations is None else degradations
+        told = self.degradations
         parts: tuple[Runner, ...] | None = None
         if isinstance(self.code, ChainCode):
             program, parts = self.code.chain(self.device, told)
@@ -111,7 +117,7 @@ class ChainCode:
         steps, parts = list[Step](), list[Runner]()
         for piece, step in self.steps:
             if isinstance(piece, Artefact):
-                parts.append(piece.runner(degradations, turns))
+                parts.append(piece.runner(turns))
                 run: Any = parts[-1]
             else:
                 run = Promised(load(piece.code), piece.contract, piece.key, degradations)
