@@ -26,6 +26,8 @@ from torchair.capture import Around, Compiled, Runner, capture
 from torchair.core.errors import BadGraph, Degraded, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.program import Program, Wrapper
+from torchair.core.torch_private.generated import CodeFile
+from torchair.core.torch_private.inductor import code_kept_in
 from torchair.ops import streams
 
 # Neither Inductor nor a C++ compiler helps.
@@ -316,6 +318,18 @@ def test_names_are_not_reached_through_torch(module: str, name: str) -> None:
         unpack(call.encode())
     with pytest.raises(BadGraph, match=r"does not name torchair\.core\.pack\.importlib"):
         unpack(b"ctorchair.core.pack\nimportlib\n.")
+
+
+def test_code_that_was_kept_elsewhere(tmp_path: Path) -> None:
+    """Builds may have a directory of their own; packing looks for files where they were made."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "ab").mkdir(parents=True)
+    (there / "ab" / "c.so").write_bytes(b"code")
+    packed = pack(CodeFile("ab/c.so", str(there)))
+    with code_kept_in(str(here)):
+        unpack(packed).place()
+    made = here.rglob("c.so")
+    assert [file.read_bytes() for file in made] == [b"code"]
 
 
 def test_an_operator_that_is_not_there() -> None:
