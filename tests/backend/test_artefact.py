@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
@@ -300,6 +303,13 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         Artefact.unpack(data)
 
 
+def test_code_of_another_torch_is_refused() -> None:
+    artefact = Artefact.of(made(lambda x: [x.sin()], "eager", torch.randn(3)).runner)
+    other = Artefact.unpack(replace(artefact, torch="2.0.0").pack())
+    with pytest.raises(NotPossible, match=r"was compiled with torch 2\.0\.0, and this is"):
+        other.runner()
+
+
 def test_other_names_are_refused() -> None:
     class Harm:
         def __reduce__(self) -> Any:
@@ -330,6 +340,24 @@ def test_code_that_was_kept_elsewhere(tmp_path: Path) -> None:
         unpack(packed).place()
     made = here.rglob("c.so")
     assert [file.read_bytes() for file in made] == [b"code"]
+
+
+def test_one_thread_at_a_time_packs_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch registers slices with pytree while it does: a second thread would take them away."""
+    gm = make_fx(lambda x: x.sin() + x.cos())(torch.randn(3))
+    dumps, inside, most = GraphPickler.dumps, list[int](), list[int]()
+
+    def slow_dumps(*args: Any) -> bytes:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.pop()
+        return dumps(*args)
+
+    monkeypatch.setattr(GraphPickler, "dumps", slow_dumps)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: pack(gm), range(4)))
+    assert max(most) == 1
 
 
 def test_an_operator_that_is_not_there() -> None:

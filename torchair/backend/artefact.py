@@ -40,6 +40,8 @@ class Artefact:
     degradations: Degradations
     """Programs in the code tell it too."""
     contract: Contract | None
+    torch: str = str(torch.__version__)
+    """Generated code is one version's."""
 
     @staticmethod
     def of(runner: Runner) -> Artefact:
@@ -63,6 +65,9 @@ class Artefact:
 
     def runner(self, turns: Turns | None = None) -> Runner:
         """The runner: nothing is traced, converted or compiled."""
+        if self.torch != torch.__version__:
+            what = f"{self.name} was compiled with torch {self.torch}, and this is {torch.__version__}"
+            raise NotPossible(what, next="compile it again")
         told = self.degradations
         parts: tuple[Runner, ...] | None = None
         if isinstance(self.code, ChainCode):

@@ -93,7 +93,9 @@ class Reference:
             return None
         layouts = [getattr(result, "layout", None) for result in self._graph.results]
         text, binding = to_python(self._graph, limit=None), binding_of(self._graph)
-        objects = tuple({op.name: op.objects for op in part.ops if op.objects} for part in _parts(self._graph))
+        objects = tuple(
+            {op.name: op.objects for op in part.ops if op.objects} for part in _parts(self._graph)
+        )
         told = self._detours.degradations
         code = ReferenceCode(
             text, objects, tuple(layouts), binding, self._device, self._other, self.source, told
