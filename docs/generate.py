@@ -126,8 +126,8 @@ CURES = {
         "value defined before its use. Print `gm.graph` at the end of your pass and compare."
     ),
     "BadGears": (
-        "Set gears on the inputs of the first call, each a list of 2 to 100 sizes that has the size of that call; "
-        "lists that are zipped are equally long."
+        "Set gears on the inputs of the first call, each a list of 2 to 100 sizes among which is that of the "
+        "call; lists that are zipped are equally long."
     ),
     "BadCall": (
         "Call with the shapes and memory layouts that the graph was recorded with. Through `torch.compile` "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,21 +16,25 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx._graph_pickler import GraphPickler
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
-from tests.backend.watch import config_of, watching
+from tests.backend.watch import config_of, seen_with, watching
 from tests.models.zoo import ROWS
 from tests.process import python
 from tests.slow import slow
 from torchair.backend.artefact import Artefact, ChainCode
 from torchair.backend.compiled import CompiledGraph
 from torchair.capture import Around, Compiled, Runner, capture
-from torchair.core.errors import BadGraph, NotPossible
+from torchair.core.errors import BadGraph, Degraded, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.program import Program, Wrapper
+from torchair.core.torch_private.generated import CodeFile
+from torchair.core.torch_private.inductor import code_kept_in
+from torchair.ops import streams
 
-# Neither Inductor nor a C++ compiler helps.
+# Inductor does not help; of the C++ compiler it asks no more than who it is.
 SCRIPT = """
 import torch
 import torch._inductor.compile_fx as inductor
@@ -55,7 +62,7 @@ def elsewhere(runner: Runner, calls: list[tuple[list[Any], Any]], folder: Path) 
     data = {"artefact": Artefact.of(runner).pack(), "kind": runner.program.kind, "calls": calls}
     torch.save(data, folder / "data.pt")
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "TORCHAIR_CACHE_HOME": str(folder / "air")}
-    done = python(["-c", SCRIPT], folder, CXX="/bin/false", **empty)
+    done = python(["-c", SCRIPT], folder, **empty)
     assert done.stdout.strip() == "equal", done.stderr[-3000:]
 
 
@@ -169,6 +176,57 @@ def test_a_graph_in_pieces() -> None:
     assert sum(row.replays for part in loaded.strategy.parts for row in part.report().recordings) > 0
 
 
+@torch.library.custom_op("artefact_test::write", mutates_args={"x"})
+def write(x: torch.Tensor) -> None:
+    """An op that the IR carries through with Python objects."""
+    x.add_(1)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    write(x)
+    return x.sin()
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+def test_the_text_of_a_graph_with_python_objects() -> None:
+    runner = seen_with({"engine_config.codegen": "reference"}, rows, torch.randn(3)).runner
+    assert runner.program.standalone() is None
+    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    x = torch.randn(3)
+    given = x.clone()
+    torch.testing.assert_close(list(loaded.run(given)), list(runner.run(x)))
+    torch.testing.assert_close(given, x)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_programs_in_a_loaded_runner_tell_it_what_is_less(strict: bool) -> None:
+    """With the line that the graph begins with; in strict mode as an error."""
+
+    def window(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (2, 2), (3, 1), 1) + 1
+
+    options = {"engine_config.codegen": "inductor", "engine_config.strict": strict}
+    runner = seen_with(options, window, torch.randn(6, 5), dynamic=False).runner
+    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    begins = r"begins at 5 of its storage.*test_artefact\.py"
+    with pytest.raises(Degraded, match="begins at 5") if strict else pytest.warns(match=begins):
+        loaded.run(torch.randn(7, 5)[1:])
+    assert any("begins at 5" in text for text in loaded.degradations.texts)
+
+
+def test_the_reference_engine_is_as_strict_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"engine_config.codegen": "reference", "engine_config.strict": True}
+    runner = seen_with(options, torch.sin, torch.randn(3)).runner
+    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+
+    def fail(*args: Any, **rest: Any) -> None:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("torchair.backend.reference.interpret", fail)
+    with pytest.raises(Degraded, match="no kernel"):
+        loaded.run(torch.randn(3))
+
+
 def test_symbols_have_ranges_and_no_hints() -> None:
     artefact = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
     again = Artefact.unpack(artefact.pack())
@@ -176,6 +234,26 @@ def test_symbols_have_ranges_and_no_hints() -> None:
     assert all(least is not None and least >= 0 for least, _ in again.inputs.symbols.values())
     numbers = [number for layout in again.contract.layouts if layout for number in layout.numbers]
     assert not any(isinstance(number, torch.SymInt) for number in numbers)
+
+
+@pytest.mark.usefixtures("row")
+@pytest.mark.filterwarnings("ignore:a graph is recorded in:torchair.DegradedWarning")
+def test_numbers_that_may_be_any() -> None:
+    """What a tensor of integers has in it has no range; the next piece takes it as an input."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sin() * y.sum().item()
+
+    torch.compiler.reset()
+    backend = torchair.get_npu_backend(compiler_config=config_of({}, "npugraph_ex"))
+    with watching() as seen, torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
+        run = torch.compile(step, backend=backend, dynamic=False)
+        x, y = torch.randn(8), torch.tensor([3, -5])
+        torch.testing.assert_close(run(x, y), step(x, y))
+    ranges = [part.strategy.compiled.inputs.symbols for part in seen.runner.parts]
+    assert (None, None) in [bounds for symbols in ranges for bounds in symbols.values()]
+    loaded = Artefact.unpack(Artefact.of(seen.runner).pack()).runner()
+    torch.testing.assert_close(loaded.run(x, y)[0], step(x, y))
 
 
 def test_what_is_no_data_is_refused() -> None:
@@ -187,12 +265,61 @@ def test_what_is_no_data_is_refused() -> None:
         pack([lambda: 1])
     with pytest.raises(NotPossible, match="no data"):
         pack(torch.Generator())
+    with pytest.raises(NotPossible, match="event 'a' lives in this process"):
+        pack(streams.Event("a"))
+
+
+ONES = torch.arange(16, dtype=torch.uint8)
+TENSORS = {
+    "expanded": torch.arange(3.0).expand(4, 3),
+    "with gaps": torch.arange(12).view(3, 4)[:, ::2],
+    "four bits": ONES.view(4, 4).t().view(torch.int4),
+    "complex": ONES.view(torch.complex64),
+    "float8": ONES.view(torch.float8_e4m3fn),
+    "negated, one element": torch.tensor([1 + 2j]).conj().imag,
+    "none": torch.empty(0, 3),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors(name: str) -> None:
+    given = TENSORS[name]
+    made = unpack(pack(given))
+    assert (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
+    as_bytes = [x.view(torch.uint8) if x.dtype.itemsize == 1 else x for x in (made, given)]
+    assert torch.equal(*as_bytes)
+
+
+def test_a_tensor_of_another_class_is_refused() -> None:
+    class Other(torch.Tensor):
+        pass
+
+    with pytest.raises(NotPossible, match="Other"):
+        pack(torch.ones(2).as_subclass(Other))
 
 
 @pytest.mark.parametrize("data", [b"", b"x", pack((0, None)), pack([1, 2])])
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(BadGraph):
+    with pytest.raises(BadGraph, match="digest"):
         Artefact.unpack(data)
+    with pytest.raises(BadGraph, match="no artefact of this version"):
+        Artefact.unpack(hashlib.sha256(packed := pack((0, None))).digest() + packed)
+
+
+def test_a_changed_bit_is_noticed() -> None:
+    whole = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner).pack()
+    for place in (0, 40, len(whole) // 2, len(whole) - 1):
+        changed = bytearray(whole)
+        changed[place] ^= 4
+        with pytest.raises(BadGraph, match="damaged"):
+            Artefact.unpack(bytes(changed))
+
+
+def test_code_of_another_torch_is_refused() -> None:
+    artefact = Artefact.of(made(lambda x: [x.sin()], "eager", torch.randn(3)).runner)
+    other = Artefact.unpack(replace(artefact, torch="2.0.0").pack())
+    with pytest.raises(NotPossible, match=r"was compiled with torch 2\.0\.0, and this is"):
+        other.runner()
 
 
 def test_other_names_are_refused() -> None:
@@ -204,6 +331,55 @@ def test_other_names_are_refused() -> None:
         unpack(pickle.dumps(Harm()))
 
 
+@pytest.mark.parametrize(
+    ("module", "name"), [("torch", "os.system"), ("torch.hub", "os.system"), ("torch", "builtins.eval")]
+)
+def test_names_are_not_reached_through_torch(module: str, name: str) -> None:
+    call = f"ctorchair.core.pack\n_function\n(V{module}\nV{name}\ntR."
+    with pytest.raises(BadGraph, match="is no function of torch"):
+        unpack(call.encode())
+    with pytest.raises(BadGraph, match=r"does not name torchair\.core\.pack\.importlib"):
+        unpack(b"ctorchair.core.pack\nimportlib\n.")
+
+
+def test_code_that_was_kept_elsewhere(tmp_path: Path) -> None:
+    """Builds may have a directory of their own; packing looks for files where they were made."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "ab").mkdir(parents=True)
+    (there / "ab" / "c.so").write_bytes(b"code")
+    packed = pack(CodeFile("ab/c.so", str(there)))
+    with code_kept_in(str(here)):
+        unpack(packed).place()
+    made = here.rglob("c.so")
+    assert [file.read_bytes() for file in made] == [b"code"]
+
+
+def test_one_thread_at_a_time_packs_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch registers slices with pytree while it does: a second thread would take them away."""
+    gm = make_fx(lambda x: x.sin() + x.cos())(torch.randn(3))
+    dumps, inside, most = GraphPickler.dumps, list[int](), list[int]()
+
+    def slow_dumps(*args: Any) -> bytes:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.pop()
+        return dumps(*args)
+
+    monkeypatch.setattr(GraphPickler, "dumps", slow_dumps)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: pack(gm), range(4)))
+    assert max(most) == 1
+
+
+def test_an_operator_that_is_not_there() -> None:
+    with torch.library._scoped_library("artefact_test", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        data = pack(torch.ops.artefact_test.twice.default)
+    with pytest.raises(BadGraph, match=r"(?s)no operator artefact_test\.twice.*import what defines it"):
+        unpack(data)
+
+
 def test_artifacts_of_what_has_no_text() -> None:
     """Large constants, and views that are made around the program."""
     graph = made(lambda x: [x + torch.tensor(TABLE)], "eager", torch.randn(5000))
@@ -212,6 +388,15 @@ def test_artifacts_of_what_has_no_text() -> None:
     torch.testing.assert_close(list(loaded(x)), [x + torch.tensor(TABLE)])
     with pytest.raises(RuntimeError, match="another number of inputs"):
         loaded()
+
+
+def test_artifacts_with_numbers_among_the_inputs() -> None:
+    gm = make_fx(lambda x, n: [x * n + torch.tensor(TABLE)], tracing_mode="symbolic")(torch.randn(5000), 3)
+    examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    graph = torchair.get_compiler(config_of({}))(gm, examples)
+    loaded = CompiledGraph.load_artifacts(graph.dump_artifacts())
+    x = torch.randn(5000)
+    torch.testing.assert_close(list(loaded(x, 4)), [x * 4 + torch.tensor(TABLE)])
 
 
 class Linear(nn.Module):

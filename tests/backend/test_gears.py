@@ -81,11 +81,10 @@ def test_each_gear_has_a_program(codegen: str, taken: list[Any]) -> None:
             torch.testing.assert_close(run(x), model(x))
     assert counters["stats"]["unique_graphs"] == 1
     assert [program.kind for program in taken] == [codegen] * 3
-    torch.compiler.reset()
-    run(first)  # also where Inductor knows the graphs
     if codegen == "inductor":
         assert len({program.source for program in taken}) == 3, "each for its size"
-        assert not any("s0" in program.source for program in taken)
+        torch.compiler.reset()
+        run(first)  # also where Inductor knows the graphs
 
 
 def test_other_sizes_are_compiled_apart(taken: list[Any]) -> None:

@@ -21,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 import torchair
 from tests.slow import slow
 from torchair import ge
-from torchair.backend.compile import pass_context, prepare, to_aten, to_ir
+from torchair.backend.compile import pass_context, to_aten, to_ir
+from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
 from torchair.convert.registry import unregister

@@ -8,6 +8,7 @@ have artefacts of their own.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,27 +38,38 @@ class Artefact:
     policy: Policy
     device: torch.device
     name: str
-    strict: bool
+    degradations: Degradations
+    """Programs in the code tell it too."""
     contract: Contract | None
+    torch: str = str(torch.__version__)
+    """Generated code is one version's."""
 
     @staticmethod
     def of(runner: Runner) -> Artefact:
         """What a runner was made of; `NotPossible` says why that is no data."""
-        compiled, parts = runner.strategy.compiled, runner.strategy.parts
+        compiled = runner.strategy.compiled
         if any(observer.takes_outputs for observer in compiled.observers):
             raise NotPossible(f"{compiled.name} dumps its tensors as it runs")
         program = _bare(compiled.program)
-        code = ChainCode.of(program) if isinstance(program, Chain) and parts else code_of(program)
+        code = ChainCode.of(program) if isinstance(program, Chain) else code_of(program)
         # A pool is this process's.
         policy = replace(compiled.policy, pool=None)
-        strict = compiled.degradations.strict
         return Artefact(
-            code, compiled.inputs, policy, compiled.device, compiled.name, strict, compiled.contract
+            code,
+            compiled.inputs,
+            policy,
+            compiled.device,
+            compiled.name,
+            compiled.degradations,
+            compiled.contract,
         )
 
-    def runner(self, degradations: Degradations | None = None, turns: Turns | None = None) -> Runner:
+    def runner(self, turns: Turns | None = None) -> Runner:
         """The runner: nothing is traced, converted or compiled."""
-        told = Degradations(self.strict) if degradations is None else degradations
+        if self.torch != torch.__version__:
+            what = f"{self.name} was compiled with torch {self.torch}, and this is {torch.__version__}"
+            raise NotPossible(what, next="compile it again")
+        told = self.degradations
         parts: tuple[Runner, ...] | None = None
         if isinstance(self.code, ChainCode):
             program, parts = self.code.chain(self.device, told)
@@ -67,13 +79,17 @@ class Artefact:
         return capture(compiled, Around(turns=turns, parts=parts))
 
     def pack(self) -> bytes:
-        """For a file, or another process."""
-        return pack((VERSION, self))
+        """For a file, or another process: behind the digest of the rest."""
+        data = pack((VERSION, self))
+        return hashlib.sha256(data).digest() + data
 
     @staticmethod
     def unpack(data: bytes) -> Artefact:
         """What was packed."""
-        match unpack(data):
+        size = hashlib.sha256().digest_size
+        if hashlib.sha256(data[size:]).digest() != data[:size]:
+            raise BadGraph("this is no artefact, or it is damaged: its digest is another")
+        match unpack(data[size:]):
             case (version, Artefact() as artefact) if version == VERSION:
                 return artefact
             case _:
@@ -111,7 +127,7 @@ class ChainCode:
         steps, parts = list[Step](), list[Runner]()
         for piece, step in self.steps:
             if isinstance(piece, Artefact):
-                parts.append(piece.runner(degradations, turns))
+                parts.append(piece.runner(turns))
                 run: Any = parts[-1]
             else:
                 run = Promised(load(piece.code), piece.contract, piece.key, degradations)

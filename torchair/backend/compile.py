@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
 
 import torchair.convert.aten
@@ -21,7 +20,7 @@ from torchair.backend import dumps
 from torchair.backend.detours import Detours
 from torchair.backend.gears import GearPrograms, Gears
 from torchair.backend.pieces import Pieces
-from torchair.backend.regions import inline_regions
+from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_below
@@ -40,7 +39,7 @@ from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, told_if_slow
 from torchair.core.program import Program, code_of
 from torchair.core.source import first_source, source_of
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
+from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.inductor import lowering_table
 from torchair.debug.device_graph import TraceFiles
 from torchair.debug.fusion_result import FUSION_RESULTS
@@ -55,7 +54,6 @@ from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders
-from torchair.fxgraph.held import mark_held
 from torchair.fxgraph.layout import (
     Layout,
     absolute_inputs,
@@ -66,7 +64,6 @@ from torchair.fxgraph.layout import (
 )
 from torchair.fxgraph.marks import take_marks_off
 from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
-from torchair.fxgraph.values import device_of
 from torchair.ge import verify as ge_verify
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
 from torchair.ge.verify import verify, verify_emitted
@@ -301,31 +298,6 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
     )
 
 
-def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
-    """A copy of the graph whose nodes all have values of one fake mode."""
-    gm = copy_graph(gm)
-    mark_held(gm)
-    has_new_nodes = inline_regions(gm) > 0
-    returned = gm.graph.output_node().args[0]
-    if not isinstance(returned, list | tuple):
-        # One tensor is a list of one: every stage below counts on a list.
-        gm.graph.output_node().args = ((returned,),)
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    fake_mode = detect_fake_mode(list(inputs)) or FakeTensorMode(
-        shape_env=ShapeEnv(),
-        allow_non_fake_inputs=True,  # constants of the graph
-    )
-    fakes = [_fake(value, node, fake_mode) for value, node in zip(inputs, placeholders, strict=True)]
-    for node, value in zip(placeholders, fakes, strict=True):
-        node.meta["val"] = value
-    if has_new_nodes or _lacks_values(gm) or _is_foreign(gm, fake_mode):
-        fake_tensor_prop(gm, fake_mode, fakes)
-    graph_name = Graph().name
-    calls = len([node for node in gm.graph.nodes if node.op == "call_function"])
-    layouts = layouts_of(gm)
-    return gm, Stage(settings, fakes, fake_mode, device_of(gm), name=graph_name, calls=calls, layouts=layouts)
-
-
 def promised(gm: fx.GraphModule, regenerated: Mapping[int, int]) -> tuple[Layout | None, ...]:
     """The layouts of the results; what the runner makes of them itself, the graph no longer returns."""
     marks = take_marks_off(gm)
@@ -334,30 +306,6 @@ def promised(gm: fx.GraphModule, regenerated: Mapping[int, int]) -> tuple[Layout
         replace(layout, marks=marks.get(place, ())) if layout is not None else None
         for place, layout in enumerate(layouts)
     )
-
-
-def _fake(value: Any, node: fx.Node, fake_mode: FakeTensorMode) -> Any:
-    if not isinstance(value, torch.Tensor) or _mode(value) is fake_mode:
-        return value
-    known = node.meta.get("val")
-    return known if _mode(known) is fake_mode else fake_mode.from_tensor(value, static_shapes=True)
-
-
-def _mode(value: Any) -> Any:
-    return getattr(value, "fake_mode", None)
-
-
-def _lacks_values(gm: fx.GraphModule) -> bool:
-    return any("val" not in node.meta for node in gm.graph.nodes if node.op == "call_function")
-
-
-def _is_foreign(gm: fx.GraphModule, fake_mode: FakeTensorMode) -> bool:
-    """Do values in the graph belong to another fake mode than the inputs?"""
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        if node.op == "call_function" and isinstance(value, torch.Tensor):
-            return _mode(value) is not fake_mode
-    return False
 
 
 def pass_context(stage: Stage, kind: str | None = None) -> PassContext:

@@ -13,7 +13,8 @@ from rich.table import Table
 from torch import fx
 
 from torchair.backend.aot import compile_dynamo
-from torchair.backend.compile import input_facts, pass_context, prepare, to_ir
+from torchair.backend.compile import input_facts, pass_context, to_ir
+from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings, checked, idle_options, settle
 from torchair.capture import Role
 from torchair.capture.host import why_on_host

@@ -12,6 +12,7 @@ import torch
 from torchair.backend.detours import Detours
 from torchair.backend.standalone import interpreted
 from torchair.codegen.program import Tied
+from torchair.core.degraded import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code
@@ -31,6 +32,8 @@ class ReferenceCode:
     """A graph of the IR as text, and the code of the program of the same graph that helps out."""
 
     text: str
+    objects: tuple[dict[str, dict[str, Any]], ...]
+    """What the text leaves out: of each graph, the Python objects of its ops by their names."""
     layouts: tuple[Layout | None, ...]
     """Of its results, with symbols,"""
     binding: Binding
@@ -38,11 +41,15 @@ class ReferenceCode:
     device: torch.device
     other: Code | None
     source: str
+    degradations: Degradations
     kind = "reference"
 
     def load(self) -> Reference:
         """Ready to run."""
         graph = from_python(self.text)
+        for part, objects in zip(_parts(graph), self.objects, strict=True):
+            for name, held in objects.items():
+                part.by_name[name].objects.update(held)
         graph.binding = self.binding
         graph.results = [
             replace(result, layout=layout)
@@ -50,7 +57,7 @@ class ReferenceCode:
             else result
             for result, layout in zip(graph.results, self.layouts, strict=True)
         ]
-        return Reference(graph, self.device, self.other, Detours())
+        return Reference(graph, self.device, self.other, Detours(degradations=self.degradations))
 
 
 class Reference:
@@ -86,7 +93,13 @@ class Reference:
             return None
         layouts = [getattr(result, "layout", None) for result in self._graph.results]
         text, binding = to_python(self._graph, limit=None), binding_of(self._graph)
-        code = ReferenceCode(text, tuple(layouts), binding, self._device, self._other, self.source)
+        objects = tuple(
+            {op.name: op.objects for op in part.ops if op.objects} for part in _parts(self._graph)
+        )
+        told = self._detours.degradations
+        code = ReferenceCode(
+            text, objects, tuple(layouts), binding, self._device, self._other, self.source, told
+        )
         return Tied(code) if any(HELD in op.attrs for op in self._graph.ops) else code
 
     def standalone(self) -> str | None:
@@ -119,3 +132,8 @@ class Reference:
                 logger.error("%s: %s", self._graph.name, text)
                 self._detours.say("reference", text)
                 return outputs
+
+
+def _parts(graph: Graph) -> list[Graph]:
+    """The graph and those in the sub-graph slots of its ops."""
+    return [graph, *graph.subgraphs.values()]

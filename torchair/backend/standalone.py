@@ -24,6 +24,8 @@ def kernel(*args):
 
 def interpreted(graph: Graph, device: torch.device) -> str | None:
     """The module; None where the graph holds what has no text."""
+    if any(op.objects for part in (graph, *graph.subgraphs.values()) for op in part.ops):
+        return None
     try:
         text = to_python(graph, limit=None)
     except NotPossible:

@@ -12,8 +12,9 @@ from torch import fx
 from torch.backends import mha
 
 from torchair.backend.aot import compile_dynamo
-from torchair.backend.compile import pass_context, prepare, to_ir
+from torchair.backend.compile import pass_context, to_ir
 from torchair.backend.detours import Detours
+from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
 from torchair.core.degraded import Degradations

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 import torchair.convert.declared  # noqa: F401 - fills the table of declared cases
-from torchair.backend.compile import prepare
+from torchair.backend.prepare import prepare
 from torchair.backend.selftest import SEED, Called, called, difference
 from torchair.backend.settings import Settings
 from torchair.compare.blame import Culprit

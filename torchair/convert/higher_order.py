@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -241,12 +242,36 @@ def structured(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     """A higher-order op that gets tuples where FX has tuples: they are lists in an IR op's text."""
     if not isinstance(target, HigherOrderOperator):
         return target
+    return Structured(target, _skeleton(tuple(args)), _skeleton(dict(kwargs)))
 
-    def call(*given: Any, **named: Any) -> Any:
-        keys = {key: _shaped(kwargs[key], value) for key, value in named.items()}
-        return target(*(_shaped(like, value) for like, value in zip(args, given, strict=True)), **keys)
 
-    return call
+@dataclass(frozen=True, eq=False)
+class Structured:
+    """The call of a higher-order op with arguments in the shape of these, of which only lists, tuples and
+    dictionaries are left.
+    """
+
+    target: HigherOrderOperator
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def __name__(self) -> str:
+        return self.target.name()
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        keys = {key: _shaped(self.kwargs[key], value) for key, value in named.items()}
+        values = (_shaped(like, value) for like, value in zip(self.args, given, strict=True))
+        return self.target(*values, **keys)
+
+
+def _skeleton(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _skeleton(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = map(_skeleton, value)
+        return tuple(items) if isinstance(value, tuple) else list(items)
+    return None
 
 
 def _shaped(like: Any, value: Any) -> Any:

@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 from torchair.core.environment import is_on
 from torchair.core.errors import Degraded, DegradedWarning
@@ -31,6 +32,10 @@ class Degradations:
         self.strict = strict or is_strict()
         self.texts: list[str] = []
         self._of = of  # the line that the graph begins with
+
+    def __reduce__(self) -> Any:
+        """In another process nothing was told yet."""
+        return Degradations, (self.strict, self._of)
 
     def add(self, what: str, *, at: str = "", next: str = "", here: bool = False) -> None:
         """Tell it: `at` is the line of the user's code (`file:line   code`), `here` that it is about this

@@ -30,7 +30,7 @@ from torchair.core.torch_private.fake import (
     is_unbacked,
     load_graph,
 )
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, higher_order_op
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload, higher_order_op
 
 OWN = ("torchair.",)
 """Packages whose functions and classes are known by their names."""
@@ -40,7 +40,7 @@ SYMPY = ("sympy.", "torch.utils._sympy.")
 """Packages whose expressions sizes are written in."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 BUILT_IN = {
-    "builtins": {"list", "dict", "set", "frozenset", "slice", "complex", "range", "bytearray"},
+    "builtins": {"list", "dict", "set", "frozenset", "slice", "float", "complex", "range", "bytearray"},
     "collections": {"OrderedDict"},
     "functools": {"partial"},
     "torch": {"Size", "device"},
@@ -83,7 +83,7 @@ class _Packer(pickle.Pickler):
         if isinstance(value, OpOverload):
             return _overload, (value.namespace, *value._schema.name.split("::")[1:], value._overloadname)
         if isinstance(value, HigherOrderOperator):
-            return higher_order_op, (value.name(),)
+            return _higher_order, (value.name(),)
         if isinstance(value, immutable_list | immutable_dict):
             return (list, (list(value),)) if isinstance(value, list) else (dict, (dict(value),))
         if isinstance(value, fx.GraphModule):
@@ -99,7 +99,8 @@ class _Packer(pickle.Pickler):
 class _Unpacker(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name) if _is_known(module, name) else None
-        if found is None or (module.startswith(SYMPY) and not _is_expression(found)):
+        is_defined_there = found is not None and getattr(found, "__module__", None) == module
+        if not is_defined_there or (module.startswith(SYMPY) and not _is_expression(found)):
             raise BadGraph(f"a compile result does not name {module}.{name}")
         return found
 
@@ -115,10 +116,13 @@ def _is_expression(found: Any) -> bool:
 
 
 def _tensor_data(value: torch.Tensor) -> tuple[Any, ...]:
-    if value.is_quantized or value.layout is not torch.strided or type(value).__name__ == "FakeTensor":
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    if value.is_quantized or value.layout is not torch.strided or not is_plain:
         raise NotPossible(f"a tensor of this kind is no data: {type(value).__name__}, {value.layout}")
-    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    content = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    plain = _carried(value.detach().cpu().resolve_conj().resolve_neg())
+    # A copy even where it is contiguous: the strides of one element may be any.
+    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
+    content = flat.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     return content, value.dtype, tuple(value.shape), tuple(value.stride()), str(value.device)
 
 
@@ -127,8 +131,18 @@ def _tensor(
 ) -> torch.Tensor:
     made = torch.empty_strided(sizes, strides, dtype=dtype)
     if content:
-        made.copy_(torch.frombuffer(bytearray(content), dtype=dtype).view(sizes))
+        target = _carried(made)
+        source = torch.frombuffer(bytearray(content), dtype=target.dtype).view(sizes)
+        for dim, step in enumerate(strides):
+            if step == 0:  # all of these are one element
+                target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+        target.copy_(source)
     return made.to(device)
+
+
+def _carried(value: torch.Tensor) -> torch.Tensor:
+    """As bytes where elements are bytes: not all of these dtypes can be copied."""
+    return value.view(torch.uint8) if value.dtype.itemsize == 1 else value
 
 
 def _number(expr: Any, is_float: bool, is_unbacked: bool) -> Any:
@@ -145,10 +159,17 @@ def _named(name: str) -> Any:
 
 
 def _overload(namespace: str, name: str, overload: str) -> OpOverload:
-    found = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    found = find_overload(f"{namespace}.{name}.{overload or 'default'}")
     if not isinstance(found, OpOverload):
-        raise BadGraph(f"{namespace}.{name}.{overload} is no operator")
+        raise BadGraph(f"there is no operator {namespace}.{name}.{overload}", next="import what defines it")
     return found
+
+
+def _higher_order(name: str) -> HigherOrderOperator:
+    try:
+        return higher_order_op(name)
+    except KeyError as error:
+        raise BadGraph(f"there is no operator {name}", next="import what defines it") from error
 
 
 def _graph(data: bytes) -> fx.GraphModule:
@@ -172,4 +193,6 @@ def _function(module: str, name: str) -> Any:
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
+    if not isinstance(found, FUNCTIONS) or found.__module__ != module:
+        raise BadGraph(f"{name} is no function of {module}")
     return found

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.fx.node import has_side_effect
 
+from torchair.core.errors import NotPossible
 from torchair.core.torch_private.ops import unfunctionalized
 
 NAMESPACES = ("npugraph_ex", "air")
@@ -75,6 +76,9 @@ class Event:
     def __init__(self, tag: str = "") -> None:
         self.tag = tag
         self._made: Any = None
+
+    def __reduce__(self) -> Any:
+        raise NotPossible(f"the event {self.tag!r} lives in this process")
 
     def _event(self) -> Any:
         if self._made is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -192,14 +193,20 @@ def lending(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, own)
 
 
+_PICKLING = threading.RLock()
+"""Torch registers slices with pytree while it does this: one thread at a time."""
+
+
 def dump_graph(gm: fx.GraphModule) -> bytes:
     """A graph of ATen calls with fake values, for another process."""
-    return GraphPickler.dumps(gm, PickleOptions(ops_filter=None))
+    with _PICKLING:
+        return GraphPickler.dumps(gm, PickleOptions(ops_filter=None))
 
 
 def load_graph(data: bytes, fake_mode: FakeTensorMode) -> fx.GraphModule:
     """What `dump_graph` wrote; its values belong to `fake_mode`."""
-    loaded = GraphPickler.loads(data, fake_mode)
+    with _PICKLING:
+        loaded = GraphPickler.loads(data, fake_mode)
     assert isinstance(loaded, fx.GraphModule), "`dump_graph` wrote a graph module"
     loaded.recompile()
     return loaded

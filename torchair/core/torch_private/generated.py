@@ -33,17 +33,21 @@ class CodeFile:
     """A file that generated code loads, by its place below Inductor's directory; packed, its content."""
 
     path: str
+    root: str
+    """Inductor's directory when it was made: builds may have one of their own."""
     content: bytes | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        content = Path(cache_dir(), self.path).read_bytes() if self.content is None else self.content
-        return {"path": self.path, "content": content}
+        return {"path": self.path, "root": "", "content": self._read()}
 
     def place(self) -> None:
         """Put it where the code looks for it, unless it is there."""
         path = Path(cache_dir(), self.path)
-        if self.content is not None and not path.exists():
-            _write(path, self.content)
+        if not path.exists() and (self.content is not None or Path(self.root, self.path).exists()):
+            _write(path, self._read())
+
+    def _read(self) -> bytes:
+        return Path(self.root, self.path).read_bytes() if self.content is None else self.content
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class GeneratedModule:
     aligns_itself: bool
     files: tuple[CodeFile, ...]
     kernels: tuple[Any, ...]
-    """Of Triton: device, hash, and the names and contents of files."""
+    """Of Triton: hash, device, and the names and contents of files."""
 
     @staticmethod
     def of(compiled: Any) -> GeneratedModule:
@@ -73,7 +77,7 @@ class GeneratedModule:
             checked=tuple(compiled.inputs_to_check),
             written=tuple(compiled.mutated_input_idxs),
             aligns_itself=getattr(compiled, "_defers_input_alignment", False),
-            files=tuple(map(CodeFile, _libraries(compiled))),
+            files=tuple(_libraries(compiled)),
             kernels=tuple(map(_kernel, bundle.kernel_artifacts)) if bundle is not None else (),
         )
 
@@ -104,7 +108,7 @@ def _globals_of(compiled: Any) -> dict[str, Any]:
     return {name: value for kind in kinds for name, value in (getattr(compiled, kind, None) or {}).items()}
 
 
-def _libraries(compiled: Any) -> Iterator[str]:
+def _libraries(compiled: Any) -> Iterator[CodeFile]:
     """The shared libraries with kernels for the CPU."""
     runner = compiled.compiled_fn_runner
     function = compiled.current_callable if runner is None else type(runner).call
@@ -113,7 +117,7 @@ def _libraries(compiled: Any) -> Iterator[str]:
         owner = getattr(value, "__self__", None)
         path = os.path.realpath(getattr(owner, "__file__", None) or "")
         if isinstance(owner, ModuleType) and path.startswith(root + os.sep):
-            yield os.path.relpath(path, root)
+            yield CodeFile(os.path.relpath(path, root), root)
 
 
 def _kernel(artefacts: Any) -> tuple[Any, ...]:
