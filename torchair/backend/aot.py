@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ from torchair.core.torch_private.aot import (
     take_over_sources,
     written_by_plain_call,
 )
+from torchair.core.torch_private.ops import resizes_kept_whole
 from torchair.debug.run_folder import ModelFiles, open_model
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import placeholders
@@ -108,7 +110,8 @@ class Parts:
             decompositions=dict(decompositions),
             keep_inference_input_mutations=self.settings.keep_mutations,
         )
-        compiled = backend(gm, list(inputs))
+        with nullcontext() if self.settings.captures else resizes_kept_whole():
+            compiled = backend(gm, list(inputs))
         return self.plain[0] if self.plain and is_plain else compiled
 
     def _stage(self, backward: bool, is_inference: bool) -> Compile:

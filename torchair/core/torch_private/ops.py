@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "higher_order_op",
     "parse_schema",
     "process_group",
+    "resizes_kept_whole",
     "resolve_overload",
     "unfunctionalized",
 ]
@@ -47,6 +49,27 @@ def decomposition_of(op: Any) -> Callable[..., Any] | None:
     if found is None and isinstance(op, torch._ops.OpOverload) and op._can_decompose():
         found = op.decompose
     return found
+
+
+_BEFORE = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+@contextlib.contextmanager
+def resizes_kept_whole() -> Iterator[None]:
+    """Inside, traces show resizes of images as the ops they are. With symbols about, torch takes them apart
+    into gathers before anybody sees them.
+    """
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample" in name]
+    ops = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    taken = [(op, {key: op.py_kernels.pop(key) for key in _BEFORE if key in op.py_kernels}) for op in ops]
+    for op in ops:
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in taken:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
 
 
 def higher_order_op(name: str) -> HigherOrderOperator:
