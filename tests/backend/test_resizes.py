@@ -29,6 +29,8 @@ def test_resizes_are_whole(mode: str, how: dict[str, object], dynamic: bool) -> 
     fn(theirs).square().sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
     forward, backward = ({op.type for op in graph.ops} for graph in seen.graphs)
-    assert OPS[mode] in forward
-    assert f"{OPS[mode]}Grad" in backward
-    assert not {"IndexByTensor", "TorchOp"} & (forward | backward)
+    assert "TorchOp" not in forward | backward
+    if not dynamic:  # sizes that are not known are gathers
+        assert OPS[mode] in forward
+        assert f"{OPS[mode]}Grad" in backward
+        assert "IndexByTensor" not in forward | backward

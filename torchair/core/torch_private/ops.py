@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch._dispatch.python import no_python_dispatcher
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.utils._pytree import tree_leaves
 
 __all__ = [
     "HigherOrderOperator",
@@ -56,20 +58,33 @@ _BEFORE = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicit
 
 @contextlib.contextmanager
 def resizes_kept_whole() -> Iterator[None]:
-    """Inside, traces show resizes of images as the ops they are. With symbols about, torch takes them apart
-    into gathers before anybody sees them.
+    """Inside, traces show resizes of images of known sizes as the ops they are. Where there may be symbols,
+    torch takes them apart into gathers before anybody sees them; with symbols it still does, as its ops in
+    C++ take none.
     """
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if "upsample" in name]
     ops = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    taken = [(op, {key: op.py_kernels.pop(key) for key in _BEFORE if key in op.py_kernels}) for op in ops]
-    for op in ops:
-        op._dispatch_cache.clear()
+    known = [(op, {key: op.py_kernels[key] for key in _BEFORE if key in op.py_kernels}) for op in ops]
     try:
+        for op, kernels in known:
+            op.py_kernels.update({key: _whole(op, apart) for key, apart in kernels.items()})
+            op._dispatch_cache.clear()
         yield
     finally:
-        for op, kernels in taken:
+        for op, kernels in known:
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()
+
+
+def _whole(op: OpOverload, apart: Callable[..., Any]) -> Callable[..., Any]:
+    def resize(x: torch.Tensor, *options: Any, **named: Any) -> Any:
+        numbers = tree_leaves((tuple(x.shape), options, named))
+        if any(isinstance(number, torch.SymInt | torch.SymFloat) for number in numbers):
+            return apart(x, *options, **named)
+        with no_python_dispatcher():
+            return op(x, *options, **named)
+
+    return resize
 
 
 def higher_order_op(name: str) -> HigherOrderOperator:
