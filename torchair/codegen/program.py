@@ -11,7 +11,7 @@ from torch import fx
 
 from torchair.core.degraded import Degradations
 from torchair.core.errors import NotPossible, first_line
-from torchair.core.program import Call, Code, Program, Wrapper, code_of
+from torchair.core.program import Call, Code, Front, Program, Wrapper, code_of
 
 CHECKED = "expected size"
 """How the error of a check in Inductor's code begins."""
@@ -69,22 +69,12 @@ class FxCode:
 
 
 @dataclass(frozen=True)
-class Tied:
+class Tied(Front):
     """The code of a program with constants that others hold and may update: in another process they would be
     copies.
     """
 
     program: Code
-
-    @property
-    def kind(self) -> str:
-        """Of the program."""
-        return self.program.kind
-
-    @property
-    def source(self) -> str:
-        """Of the program."""
-        return self.program.source
 
     @property
     def standalone(self) -> Callable[..., str | None] | None:
@@ -104,22 +94,12 @@ class Tied:
 
 
 @dataclass(frozen=True)
-class Wrapped:
+class Wrapped(Front):
     """The code of a program in front of another: how it is made of that one."""
 
     make: Callable[..., Program]
     program: Code
     given: tuple[Any, ...]
-
-    @property
-    def kind(self) -> str:
-        """Of the program behind."""
-        return self.program.kind
-
-    @property
-    def source(self) -> str:
-        """Of the program behind."""
-        return self.program.source
 
     def load(self) -> Program:
         """Ready to run."""

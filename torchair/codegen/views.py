@@ -20,7 +20,7 @@ from torch import fx
 from torchair.codegen import eager
 from torchair.codegen.graph import has_effect
 from torchair.codegen.program import Boxed
-from torchair.core.program import Code
+from torchair.core.program import Code, Front
 from torchair.fxgraph.effects import makes_views, written_by
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
@@ -118,21 +118,11 @@ class WithViews(Boxed):
 
 
 @dataclass(frozen=True)
-class ViewsCode:
+class ViewsCode(Front):
     """Of a program with its views."""
 
     program: Code
     views: Views
-
-    @property
-    def kind(self) -> str:
-        """Of the program."""
-        return self.program.kind
-
-    @property
-    def source(self) -> str:
-        """Of the program."""
-        return self.program.source
 
     def load(self) -> WithViews:
         """Ready to run."""

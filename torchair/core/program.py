@@ -56,11 +56,10 @@ def code_of(program: Program) -> Code:
     return code
 
 
-class Wrapper:
-    """A program in front of another, which it shows as itself."""
+class Front:
+    """What stands in front of a program, or of its code, and shows that as itself."""
 
-    _boxed_call = True
-    program: Program
+    program: Any
 
     @property
     def kind(self) -> str:
@@ -71,6 +70,13 @@ class Wrapper:
     def source(self) -> str:
         """Of the program that runs."""
         return self.program.source
+
+
+class Wrapper(Front):
+    """A program in front of another."""
+
+    _boxed_call = True
+    program: Program
 
     @property
     def code(self) -> Code | None:
