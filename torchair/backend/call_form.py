@@ -144,6 +144,16 @@ def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any
             raise BadCall("the file describes a result of no known kind", got=str(form)[:200])
 
 
+def returns_arguments(form: Any) -> bool:
+    """Is something of the result an argument as it was given?"""
+    if isinstance(form, Mapping):
+        place = form.get("tensor")
+        return (
+            place[:1] == ["input"] if isinstance(place, list) else any(map(returns_arguments, form.values()))
+        )
+    return isinstance(form, list) and any(map(returns_arguments, form))
+
+
 def _instance(name: str, items: dict[str, Any]) -> Any:
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)

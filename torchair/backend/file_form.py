@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchair.backend.call_form import signature_of
+from torchair.backend.call_form import returns_arguments, signature_of
 from torchair.backend.export import CALL
 from torchair.backend.size_text import names_in
 from torchair.core import dtypes
@@ -69,6 +69,7 @@ class Form:
     def __post_init__(self) -> None:
         self.signature = signature_of(self.parameters)
         self.names = sorted({name for each in self.inputs for name in each.names})
+        self.returns_arguments = returns_arguments(self.result)
         untold = set(self.names) - {name for each in (*self.inputs, *self.unread) for name in each.tells}
         if untold:
             raise BadGraph(f"no argument tells the sizes {', '.join(sorted(untold))}")

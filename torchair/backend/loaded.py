@@ -19,6 +19,7 @@ from torchair.backend.foreign import adopt
 from torchair.backend.granted import told
 from torchair.backend.metas import Refused, fill_metas
 from torchair.backend.reference import Reference
+from torchair.backend.repeated import Repeated
 from torchair.backend.settings import Settings, checked, settle
 from torchair.backend.size_text import evaluate, holds, names_in
 from torchair.backend.stage import Stage
@@ -108,6 +109,7 @@ class LoadedModel:
         self.degradations = Degradations(settings.strict)
         self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
         self._runners: dict[tuple[int, ...], Runner] = {}
+        self._repeated: Repeated | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -120,6 +122,14 @@ class LoadedModel:
         return self._graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = self._repeated
+        given = None if before is None else before.inputs_of(args, kwargs)
+        if before is None or given is None:
+            return self._checked(args, kwargs)
+        with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
+            return self._result(before.runner.run(*given, *self.weights), {})
+
+    def _checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         arguments = call_form.arguments_of(self.form.signature, args, kwargs)
         leaves = call_form.leaves_of(arguments)
         self._check_constants(arguments, leaves)
@@ -130,7 +140,8 @@ class LoadedModel:
                 evaluate(each.number, sizes) if value is None else self._prepared(value)
                 for each, value in zip(self.form.inputs, values, strict=True)
             ]
-            outputs = self._runner(sizes).run(*given, *self.weights)
+            runner = self._runner(sizes)
+            outputs = runner.run(*given, *self.weights)
             for place in self._written:
                 value = values[place]
                 if value is not None and given[place] is not value:
@@ -139,7 +150,13 @@ class LoadedModel:
                 words = leaves.get(each.at)
                 if each.dtype in dtypes.SMALL and isinstance(words, torch.Tensor) and words is not value:
                     words.copy_(pack(given[place], each.dtype, words.dtype))
-            return call_form.build(self.form.result, lambda place: self._found(place, outputs, leaves))
+            result = self._result(outputs, leaves)
+        if not self.form.returns_arguments:
+            self._repeated = Repeated.of((args, kwargs), given, list(self._states.values()), runner)
+        return result
+
+    def _result(self, outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
+        return call_form.build(self.form.result, lambda place: self._found(place, outputs, leaves))
 
     def _found(self, place: Sequence[Any], outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
         match place:
