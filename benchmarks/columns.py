@@ -13,7 +13,6 @@ import torch
 from torch import fx, nn
 
 import torchair
-from torchair.backend.static_kernels import WORKER
 
 Call = Callable[..., Any]
 
@@ -125,20 +124,25 @@ def with_static_kernels(model: nn.Module, dynamic: bool) -> Call:
     return torch.compile(own_copy(model), backend="npugraph_ex", dynamic=dynamic, options=options)
 
 
+def optimised() -> bool:
+    """Wait for the programs that are built in the background."""
+    return torchair.wait_until_optimised(600)
+
+
 COLUMNS = (
     Column("eager", "eager", lambda model, dynamic: model),
     Column("dynamo", "Dynamo alone", stock(backend=only_dynamo)),
     Column("stock", "torch.compile", stock()),
     Column("reduce", "reduce-overhead", stock(mode="reduce-overhead"), devices=("cuda",)),
     Column("tuned", "stock max-autotune", stock(mode="max-autotune"), devices=("cuda",)),
-    Column("graph", "graph mode", air("max-autotune"), ours=True),
-    Column("loaded", "graph file", Loaded, ours=True),
+    Column("graph", "graph mode", air("max-autotune"), ours=True, settle=optimised),
+    Column("loaded", "graph file", Loaded, ours=True, settle=optimised),
     Column("native", "graph, native", air("max-autotune", "native"), ours=True),
-    Column("capture", "capture mode", air("npugraph_ex"), ours=True),
+    Column("capture", "capture mode", air("npugraph_ex"), ours=True, settle=optimised),
     Column("raw", "raw CUDA graph", RawGraph, devices=("cuda",)),
     Column(
         "static", "capture, static kernels", with_static_kernels,
-        devices=("cuda",), ours=True, settle=lambda: WORKER.wait(600),
+        devices=("cuda",), ours=True, settle=optimised,
     ),
 )  # fmt: skip
 BY_NAME = {column.name: column for column in COLUMNS}

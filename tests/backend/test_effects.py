@@ -18,7 +18,7 @@ from tests.backend.watch import Seen, compiled, seen_with, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.debug.test_device_graph import TracingDevice
 from torchair.backend.settings import PATIENCE
-from torchair.backend.static_kernels import WORKER
+from torchair.backend.background import BACKGROUND
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.log import capture_logger
 from torchair.devices import installed
@@ -176,14 +176,14 @@ def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def ordered(**options: Any) -> list[bool]:
         torch.compiler.reset()
         given: list[Any] = []
-        monkeypatch.setattr(WORKER, "give", given.append)
+        monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
         kernels = {head: True} | {
             f"{head}_{name}": value for name, value in options.items() if name != "uncached"
         }
         kernels |= {"capture.disable_static_kernel_compile_cache": options.get("uncached", False)}
         calls = [(torch.randn(rows, 4), torch.randn(4, columns)) for rows, columns in ((3, 5), (6, 7))]
         recorded(torch.mm, calls, kernels, dynamic=True)
-        return [job._order.cached for job in given]
+        return [job.task.prepare().how.cached for job in given]
 
     assert ordered() == [True, True]
     assert ordered(uncached=True) == [False, False]

@@ -28,7 +28,6 @@ from torchair.core.torch_private.fake import make_fx
 from torchair.devices import installed
 from torchair.fxgraph.contract import Contract
 
-
 pytestmark = pytest.mark.usefixtures("builds")
 
 

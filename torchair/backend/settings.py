@@ -75,6 +75,8 @@ class Settings:
     cluster_templates: bool = from_row("export.experimental.auto_atc_config_generated")
     verify: bool = from_row("engine_config.verify")
     strict: bool = from_row("engine_config.strict")
+    # With codegen "auto", the first call waits for what others build in the background.
+    waits: bool = False
     # The option tree itself, only to be handed to the user's passes.
     config: Any = None
     # The paths of what was assigned, be it the default, and acts in this mode.

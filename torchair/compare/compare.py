@@ -59,6 +59,7 @@ def compare(
     if against not in AGAINST:
         raise BadOption(f"against={against!r} is nothing to compare with", near=", ".join(AGAINST))
     settings = settle(checked(CompilerConfig() if config is None else config))
+    settings = replace(settings, waits=True)  # programs that take over later are compared too
     session = Session(settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node))
     call = Call(model, args, kwargs, backward)
     with _untouched(), isolated_dynamo(session.backend):
