@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -39,9 +40,10 @@ def test_an_installed_device_chooses_the_code_generator() -> None:
 
     x = torch.ones(2)
     gm = make_fx(lambda x: [x + 1])(x)
-    assert compile_fx(gm, [x], settle(torchair.CompilerConfig())).report().program == "inductor"
+    settings = replace(settle(torchair.CompilerConfig()), waits=True)
+    assert compile_fx(gm, [x], settings).report().program == "inductor"
     with installed(Plain("cpu")):
-        assert compile_fx(gm, [x], settle(torchair.CompilerConfig())).report().program == "eager"
+        assert compile_fx(gm, [x], settings).report().program == "eager"
 
 
 def test_a_device_of_a_new_type_goes_again() -> None:

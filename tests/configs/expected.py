@@ -96,6 +96,8 @@ OWN: dict[str, Any] = {
     "capture.record_statistics_debug_info": False,
     "capture.disable_static_kernel_compile_cache": False,
     "engine_config.codegen": "auto",
+    "engine_config.compile_budget_s": None,
+    "engine_config.compile_workers": 1,
     "engine_config.memory_budget": None,
     "engine_config.soc": "",
     "engine_config.verify": False,
@@ -139,7 +141,10 @@ SHARED_FLAT = {
         "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range"
     ),
 }
-OWN_FLAT = {name: f"engine_config.{name}" for name in ("codegen", "memory_budget", "verify", "strict")}
+OWN_FLAT = {
+    name: f"engine_config.{name}"
+    for name in ("codegen", "compile_budget_s", "compile_workers", "memory_budget", "verify", "strict")
+}
 
 # The 30 names of npugraph_ex with their defaults.
 EX: dict[str, Any] = {

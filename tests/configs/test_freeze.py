@@ -123,6 +123,8 @@ def test_the_cache_key_leaves_out_observers_only() -> None:
         "export.inputs_name",
         "capture.record_statistics_debug_info",
         "capture.disable_static_kernel_compile_cache",
+        "engine_config.compile_budget_s",
+        "engine_config.compile_workers",
         "engine_config.verify",
         "engine_config.strict",
     }

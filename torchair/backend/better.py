@@ -40,8 +40,9 @@ BY_NAME = "engine_config.codegen='inductor' builds it in the first call"
 def better_kinds(stage: Stage) -> tuple[str, ...]:
     """Who is asked for a better program than the eager one, one after the other; none where nobody is."""
     settings = stage.settings
-    is_other = settings.waits or settings.run_eagerly or settings.is_untouched or settings.dumps or stage.interprets
-    if settings.codegen != "auto" or is_other or settings.tuning is not None:
+    if settings.codegen != "auto" or settings.waits or settings.tuning is not None:
+        return ()
+    if settings.run_eagerly or settings.is_untouched or settings.dumps or stage.interprets:
         return ()
     kind = device_row(stage.device).codegen(captures=settings.captures)
     if kind == "eager":

@@ -22,7 +22,7 @@ from torchair.capture.promised import Promised
 from torchair.codegen import How
 from torchair.core.degraded import Degradations
 from torchair.core.environment import text_of
-from torchair.core.torch_private.fake import FakeTensorMode, dump_graph, faking
+from torchair.core.torch_private.fake import FakeTensorMode, dump_graph, faking, graph_module
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 
@@ -121,4 +121,4 @@ def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:
             made.graph.erase_node(node)
     constants = {node.target: getattr(made, node.target) for node in made.graph.find_nodes(op="get_attr")}
     made.graph.output_node().meta = {}
-    return fx.GraphModule(constants, made.graph)
+    return graph_module(constants, made.graph)

@@ -24,6 +24,7 @@ from torchair.core.torch_private.fake import (
     DATA_ERRORS,
     FakeTensorMode,
     faking,
+    graph_module,
     is_unbacked,
     make_fx,
     reset_unbacked_symbol_memo,
@@ -143,7 +144,7 @@ def lower(
         outputs = [_output(state, result) for result in graph.results]
         _lay_out(state, graph.results, outputs)
     state.graph.output(tuple(outputs))
-    gm = fx.GraphModule(state.root, state.graph, "Lowered")
+    gm = graph_module(state.root, state.graph, "Lowered")
     gm.meta[SHARED] = state.shared
     gm.graph.eliminate_dead_code()
     gm.recompile()

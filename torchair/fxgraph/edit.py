@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from torchair.core.overlaps import is_dense
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake import FakeTensorMode, graph_module
 from torchair.fxgraph.effects import functional_twin
 from torchair.fxgraph.layout import memory_of
 from torchair.fxgraph.values import look_again
@@ -20,7 +20,7 @@ def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
     nodes: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
         nodes[node] = graph.node_copy(node, lambda n: nodes[n])
-    return fx.GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def write_elsewhere(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: FakeTensorMode) -> None:

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx._graph_pickler import GraphPickler
 from torch.fx._graph_pickler import Options as PickleOptions
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx, snapshot_fake
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
@@ -57,6 +58,7 @@ __all__ = [
     "faking",
     "float_seen",
     "free_symbols",
+    "graph_module",
     "is_unbacked",
     "lending",
     "load_graph",
@@ -195,6 +197,13 @@ def lending(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 _PICKLING = threading.RLock()
 """Torch registers slices with pytree while it does this: one thread at a time."""
+
+
+def graph_module(root: Any, graph: fx.Graph, name: str = "GraphModule") -> fx.GraphModule:
+    """A module of this graph, whose code is written when it is run or read: writing it takes as long as many
+    a pass, and few are run.
+    """
+    return _LazyGraphModule(root, graph, name)
 
 
 def dump_graph(gm: fx.GraphModule) -> bytes:
