@@ -37,6 +37,8 @@ def test_the_config_has_exactly_the_promised_names() -> None:
     assert {name: row.default for name, row in ROWS.items() if name not in OWN_FLAT} == EX
     assert {name: ROWS[name].default for name in OWN_FLAT} == {
         "codegen": "auto",
+        "compile_budget_s": None,
+        "compile_workers": 1,
         "memory_budget": None,
         "verify": False,
         "strict": False,
