@@ -14,6 +14,8 @@ from pathlib import Path
 # processes of Inductor's own, because test processes already fill the cores.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".inductor_cache"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Programs that tests have built are kept with that code.
+os.environ["TORCHAIR_PROGRAMS"] = str(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / "torchair_programs")
 # An op that returns a view of its argument against its schema fails here, not first where CI=1 is set.
 os.environ.setdefault("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "1")
 

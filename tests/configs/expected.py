@@ -98,6 +98,7 @@ OWN: dict[str, Any] = {
     "engine_config.codegen": "auto",
     "engine_config.compile_budget_s": None,
     "engine_config.compile_workers": 1,
+    "engine_config.program_cache_mb": 2048,
     "engine_config.memory_budget": None,
     "engine_config.soc": "",
     "engine_config.verify": False,
@@ -143,7 +144,15 @@ SHARED_FLAT = {
 }
 OWN_FLAT = {
     name: f"engine_config.{name}"
-    for name in ("codegen", "compile_budget_s", "compile_workers", "memory_budget", "verify", "strict")
+    for name in (
+        "codegen",
+        "compile_budget_s",
+        "compile_workers",
+        "memory_budget",
+        "program_cache_mb",
+        "verify",
+        "strict",
+    )
 }
 
 # The 30 names of npugraph_ex with their defaults.

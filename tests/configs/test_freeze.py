@@ -125,6 +125,7 @@ def test_the_cache_key_leaves_out_observers_only() -> None:
         "capture.disable_static_kernel_compile_cache",
         "engine_config.compile_budget_s",
         "engine_config.compile_workers",
+        "engine_config.program_cache_mb",
         "engine_config.verify",
         "engine_config.strict",
     }

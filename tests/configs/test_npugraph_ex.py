@@ -39,6 +39,7 @@ def test_the_config_has_exactly_the_promised_names() -> None:
         "codegen": "auto",
         "compile_budget_s": None,
         "compile_workers": 1,
+        "program_cache_mb": 2048,
         "memory_budget": None,
         "verify": False,
         "strict": False,

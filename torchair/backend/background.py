@@ -78,6 +78,10 @@ class Task:
     """Told where there will be no program, by who would take it."""
     limits: Limits = NO_LIMITS
     together: Together = field(default_factory=Together)
+    find: Callable[[], Made | None] = lambda: None
+    """What another process has made meanwhile, or before."""
+    keep: Callable[[Made], None] = lambda made: None
+    """Told what was made."""
 
 
 class Job(Pending):
@@ -102,12 +106,16 @@ class Job(Pending):
         """Compile in a process of its own, in so much time, and load what it made."""
         phase = "compiled"
         try:
-            order = self.task.prepare()
-            with workplace(order.root) as folder:
-                made, self.failed = compile_elsewhere(order, folder, seconds)
-                if made is not None:
-                    phase = "loaded"
-                    self._program = self.task.finish(order.load(made), made)
+            order, made = self.task.prepare(), self.task.find()
+            is_new = made is None
+            if made is None:
+                with workplace(order.root) as folder:
+                    made, self.failed = compile_elsewhere(order, folder, seconds)
+            if made is not None:
+                phase = "loaded"
+                self._program = self.task.finish(order.load(made), made)
+                if is_new:
+                    self.task.keep(made)
         except Exception as error:
             self.failed = f"{type(error).__name__}: {first_line(error)}"
         self.failed = self.failed and f"{phase}: {self.failed}"

@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
 from torchair.backend.background import Job, Limits, Task
+from torchair.backend.kept import Kept, Wanted
 from torchair.backend.order import Made, Order, Surroundings, likes_of
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels
 from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
-from torchair.codegen import How
+from torchair.codegen import How, load
 from torchair.codegen.fitting import Fitting
 from torchair.codegen.graph import is_custom
+from torchair.core.errors import first_line
+from torchair.core.log import logger
 from torchair.core.program import Program, code_of
 from torchair.core.torch_private.fake import dump_graph
 from torchair.core.torch_private.ops import OpOverload
@@ -80,37 +84,92 @@ def _is_known(target: Any) -> bool:
     )
 
 
-def better_program(
-    gm: fx.GraphModule,
-    stage: Stage,
-    served_by: Program,
-    promise: tuple[Contract, tuple[KeyPart, ...]],
-    guard: Callable[[Program, Stage], Program],
-) -> Job | None:
-    """The order of a better program than the one that serves `gm`; None where there shall be none."""
-    limits = _limits(stage)
-    if limits.seconds == 0:
-        return None
-    symbols = Symbols.of(_symbols(stage.inputs))
-    likes, around, binding = likes_of(stage.inputs), Surroundings.now(), Binding(stage.inputs)
-    sent, how, (contract, key) = _bare(gm), _how(gm, stage), promise
+@dataclass(frozen=True)
+class Better:
+    """A better program than the eager one for a graph: kept from before, or to be built."""
 
-    def finish(program: Program, made: Made) -> Program:
-        if made.conditions:
-            program = Fitting(program, code_of(served_by), made.conditions, binding)
-        return Promised(guard(program, stage), replace(contract, is_eager=False), key, stage.degradations)
+    gm: fx.GraphModule
+    """A copy that was sent nowhere yet."""
+    stage: Stage
+    limits: Limits
+    binding: Binding
 
-    kinds, degradations = better_kinds(stage), stage.degradations
-    return Job(
-        Task(
-            stage.name,
-            lambda: Order(dump_graph(sent), likes, how, kinds, symbols, around),
-            finish,
-            lambda why: degradations.add(f"a better program is not {why}", next=BY_NAME, here=True),
-            limits,
-            stage.together,
+    @staticmethod
+    def of(gm: fx.GraphModule, stage: Stage) -> Better | None:
+        """None where there shall be none."""
+        limits = _limits(stage)
+        return None if limits.seconds == 0 else Better(_bare(gm), stage, limits, Binding(stage.inputs))
+
+    @cached_property
+    def wanted(self) -> Wanted:
+        """What it is made of."""
+        stage, around = self.stage, Surroundings.now()
+        symbols = Symbols.of(_symbols(stage.inputs))
+        return Wanted(
+            self.gm, likes_of(stage.inputs), _how(self.gm, stage), better_kinds(stage), symbols, around
         )
-    )
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """Where it is kept; None where nothing is."""
+        size = self.stage.settings.program_cache_mb
+        return Kept.of(self.wanted, size << 20) if size else None
+
+    def found(self, eager: Callable[[], Program]) -> Program | None:
+        """The program, if there is one on disk that is soon loaded: a library. What it does not fit is served
+        by the eager one.
+        """
+        made = self.kept.get() if self.kept is not None else None
+        if made is None or made.code.kind != "native":
+            return None
+        try:
+            program = load(made.code)
+        except Exception as error:
+            logger.info("%s: a kept program cannot be loaded: %s", self.stage.name, first_line(error))
+            return None
+        logger.event("%s: %s program from an earlier process", self.stage.name, program.kind)
+        return self._fitting(program, made, eager)
+
+    def _fitting(self, program: Program, made: Made, eager: Callable[[], Program]) -> Program:
+        if not made.conditions:
+            return program
+        return Fitting(program, code_of(eager()), made.conditions, self.binding)
+
+    def ordered(
+        self,
+        served_by: Program,
+        promise: tuple[Contract, tuple[KeyPart, ...]],
+        guard: Callable[[Program, Stage], Program],
+    ) -> Job:
+        """Have it built."""
+        stage, wanted, kept, (contract, key) = self.stage, self.wanted, self.kept, promise
+
+        def finish(program: Program, made: Made) -> Program:
+            fitting = self._fitting(program, made, lambda: served_by)
+            return Promised(guard(fitting, stage), replace(contract, is_eager=False), key, stage.degradations)
+
+        job = Job(
+            Task(
+                stage.name,
+                lambda: Order(
+                    dump_graph(wanted.gm),
+                    wanted.likes,
+                    wanted.how,
+                    wanted.kinds,
+                    wanted.symbols,
+                    wanted.surroundings,
+                ),
+                finish,
+                lambda why: stage.degradations.add(f"a better program is not {why}", next=BY_NAME, here=True),
+                self.limits,
+                stage.together,
+                find=lambda: None if kept is None else kept.get(),
+                keep=lambda made: None if kept is None else kept.put(made),
+            )
+        )
+        if kept is not None and kept.is_there:
+            job.wanted()  # there is nothing to build
+        return job
 
 
 def better_gears(

@@ -18,7 +18,7 @@ import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend import dumps
 from torchair.backend.background import Together
-from torchair.backend.better import better_gears, better_kinds, better_program, why_not_elsewhere
+from torchair.backend.better import Better, better_gears, better_kinds, why_not_elsewhere
 from torchair.backend.detours import Detours
 from torchair.backend.gears import GearPrograms, Gears
 from torchair.backend.pieces import Pieces
@@ -190,11 +190,12 @@ def finish(
             program = to_program(lowered, gm, stage)
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
-    bare = program or to_program(lowered, gm, stage)
-    program, facts = guard(bare, stage), input_facts(graph, stage)
-    successor = None
-    if stage.serves_first and stage.gears is None:
-        successor = better_program(graph, stage, bare, (contract, facts.key), guard)
+    better = Better.of(graph, stage) if stage.serves_first and stage.gears is None else None
+    found = better and better.found(lambda: to_program(lowered, gm, stage))
+    bare = found or program or to_program(lowered, gm, stage)
+    program, successor = guard(bare, stage), None
+    if better is not None and found is None:
+        successor = better.ordered(bare, (contract, input_facts(graph, stage).key), guard)
     around = Around(specialist, successor, split, parts=parts)
     return to_runner(program, graph, stage, contract, around)
 

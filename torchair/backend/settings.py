@@ -63,6 +63,7 @@ class Settings:
     codegen: str = from_row("engine_config.codegen")
     compile_budget: int | None = from_row("engine_config.compile_budget_s")
     compile_workers: int = from_row("engine_config.compile_workers")
+    program_cache_mb: int = from_row("engine_config.program_cache_mb")
     level: str = from_row("ge_config.oo_level")
     constant_folding: bool | None = from_row("ge_config.oo_constant_folding")
     dead_code_elimination: bool | None = from_row("ge_config.oo_dead_code_elimination")

@@ -91,6 +91,15 @@ VARIABLES = {
             _CALL,
         ),
         Variable(
+            "TORCHAIR_PROGRAMS",
+            "",
+            "Where programs that were built in the background are kept for later processes, instead of "
+            "`torchair/programs` below XDG_CACHE_HOME.",
+            _COMPILE,
+        ),
+        Variable("XDG_CACHE_HOME", "", "Where caches of the user lie, instead of `~/.cache`.", _COMPILE),
+        Variable("CXX", "", "The C++ compiler; programs of another one are not taken from disk.", _COMPILE),
+        Variable(
             "TORCHAIR_CACHE_HOME",
             "",
             "Where `cache_compile` keeps what it compiled, instead of `.torchair_cache`. This version has no "

@@ -73,7 +73,9 @@ class Miss:
             return "nothing like it is kept"
         if not self.differs:
             return f"{self.nearest} was made of the same"
-        changes = [f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in self.differs.items()]
+        changes = [
+            f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in self.differs.items()
+        ]
         return f"unlike {self.nearest}: {'; '.join(changes)}"
 
 

@@ -46,6 +46,17 @@ class EngineConfig(Group):
         cached=False,
         effect="tests/backend/test_better.py::test_workers",
     )
+    program_cache_mb = Option(
+        2048,
+        "With `codegen='auto'`: most megabytes of better programs that are kept on disk for later processes "
+        "(in `~/.cache/torchair/programs`, or where `XDG_CACHE_HOME` or `TORCHAIR_PROGRAMS` say), of which "
+        "those unused longest are dropped; 0 keeps and takes none.",
+        IntRange(0, 1 << 24),
+        flat="program_cache_mb",
+        own=True,
+        cached=False,
+        effect="tests/backend/test_kept.py::test_switched_off",
+    )
     memory_budget = Option(
         None,
         "Most bytes that recordings may hold; unset means no bound.",

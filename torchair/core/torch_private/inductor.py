@@ -81,9 +81,13 @@ __all__ = [
 
 
 def changed_options() -> dict[str, Any]:
-    """Inductor's options that somebody in this process has set."""
-    portable = inductor_config.save_config_portable()
-    return {name: value for name, value in portable.items() if not inductor_config._is_default(name)}
+    """Inductor's options that are not as by default in this process."""
+    rows, portable = inductor_config._config, inductor_config.save_config_portable()
+    return {
+        name: value
+        for name, value in portable.items()
+        if not inductor_config._is_default(name) and value != rows[name].default
+    }
 
 
 def set_options(options: dict[str, Any]) -> None:

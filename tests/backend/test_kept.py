@@ -1,0 +1,196 @@
+"""Better programs outlive the process: the next one begins with them, and never with another's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchair
+from tests.backend.test_better import compiled, net
+from tests.process import python
+from tests.slow import slow
+from torchair.backend import background, kept
+from torchair.backend.background import Job
+from torchair.backend.order import Made, Order
+from torchair.core import facts
+from torchair.core.log import logger
+
+pytestmark = pytest.mark.usefixtures("builds")
+
+
+class Counting:
+    """Builds for the CPU without a compiler; programs look like libraries."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    def __call__(self, order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
+        self.orders.append(order)
+        return replace(order, kinds=("eager",)).fill(), ""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
+    return tmp_path / "programs"
+
+
+@pytest.fixture
+def counting(place: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
+    made = Counting()
+    monkeypatch.setattr(background, "compile_elsewhere", made)
+    return made
+
+
+def built(model: Any, x: torch.Tensor, mode: str = "npugraph_ex", **options: Any) -> None:
+    torch.compiler.reset()
+    run = compiled(model, mode, **options)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(run(x), model(x))
+        assert torchair.wait_until_optimised(60)
+        torch.testing.assert_close(run(x), model(x))
+
+
+def test_the_same_graph_is_built_once(counting: Counting, place: Path) -> None:
+    model, x = net(), torch.randn(4, 16)
+    built(model, x)
+    built(net(), x)  # other weights, which are arguments
+    assert len(counting.orders) == 1
+    (entry,) = place.rglob(kept.FILE)
+    assert entry.stat().st_mode & 0o777 == 0o600
+
+
+class Scaled(nn.Module):
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.by + torch.tensor([1.0, self.by])).sin()
+
+
+CHANGES: dict[str, Any] = {
+    "a number": lambda monkeypatch: {"model": Scaled(3.0)},
+    "a constant": lambda monkeypatch: {"model": Shifted(torch.tensor([1.0, 4.0]))},
+    "sizes": lambda monkeypatch: {"x": torch.randn(5, 2)},
+    "a type": lambda monkeypatch: {"x": torch.randn(4, 2).double()},
+    "strides": lambda monkeypatch: {"x": torch.randn(2, 4).T},
+    "an option": lambda monkeypatch: {"frozen": True},
+    "our sources": lambda monkeypatch: monkeypatch.setattr(kept, "sources", lambda: "other") or {},
+    "torch": lambda monkeypatch: monkeypatch.setattr(kept, "torch_facts", lambda: "2.99") or {},
+    "the processor": lambda monkeypatch: monkeypatch.setattr(kept, "processor", lambda: "x86 AVX9") or {},
+    "the compiler": lambda monkeypatch: monkeypatch.setenv("CXX", "another") or {},
+    "threads": lambda monkeypatch: monkeypatch.setattr(torch, "get_num_threads", lambda: 99) or {},
+}
+
+
+class Shifted(nn.Module):
+    def __init__(self, by: torch.Tensor) -> None:
+        super().__init__()
+        self.values = by.tolist()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor(self.values)
+
+
+@pytest.mark.filterwarnings("ignore:frozen_parameter")
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_changes_the_result_is_another_key(
+    case: str, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Shifted(torch.tensor([1.0, 2.0])) if case == "a constant" else Scaled(2.0)
+    x = torch.randn(4, 2)
+    built(first, x)
+    assert len(counting.orders) == 1
+    changed = CHANGES[case](monkeypatch)
+    torch.compiler.reset()
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.experimental_config.frozen_parameter = changed.get("frozen", False)
+    model, x = changed.get("model", first), changed.get("x", x)
+    run = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(x), model(x))
+        assert torchair.wait_until_optimised(60)
+        torch.testing.assert_close(run(x), model(x))
+    assert len(counting.orders) == 2
+
+
+def test_switched_off(counting: Counting, place: Path) -> None:
+    model, x = net(), torch.randn(4, 16)
+    for _ in range(2):
+        built(model, x, program_cache_mb=0)
+    assert len(counting.orders) == 2
+    assert not place.exists()
+
+
+def test_any_other_byte_is_built_again(counting: Counting, place: Path) -> None:
+    model, x = net(), torch.randn(4, 16)
+    built(model, x)
+    (entry,) = place.rglob(kept.FILE)
+    whole = entry.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 5)):
+        entry.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        before = len(counting.orders)
+        logger.forget()
+        with pytest.warns(torchair.DegradedWarning, match="made again"):
+            built(model, x)
+        assert len(counting.orders) == before + 1
+        assert entry.read_bytes()[-64:] == whole[-64:], "whole again"
+
+
+def test_what_others_can_write_is_left_alone(counting: Counting, place: Path) -> None:
+    model, x = net(), torch.randn(4, 16)
+    built(model, x)
+    os.chmod(place, 0o777)
+    built(model, x)
+    assert len(counting.orders) == 2
+
+
+def test_what_is_unused_longest_is_dropped(counting: Counting, place: Path, monkeypatch: Any) -> None:
+    sizes = iter([0, 0, 1 << 40])
+    monkeypatch.setattr(kept, "_size", lambda root: next(sizes))
+    monkeypatch.setattr(kept, "FULL", 1e-9)
+    for rows in (2, 3):
+        built(net(), torch.randn(rows, 16))
+    assert len(list(place.rglob(kept.FILE))) == 2
+    built(net(), torch.randn(4, 16))
+    assert len(list(place.rglob(kept.FILE))) < 3
+
+
+SCRIPT = """
+import sys, torch, torchair
+from torchair.backend.background import Job
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
+config = torchair.CompilerConfig()
+config.mode = sys.argv[1]
+run = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config), dynamic=True)
+jobs, add = [], Job.__init__
+Job.__init__ = lambda job, *args: jobs.append(job) or add(job, *args)
+with torch.no_grad():
+    for rows in (4, 5):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(run(x), model(x))
+    assert torchair.wait_until_optimised(600)
+    torch.testing.assert_close(run(x), model(x))
+print(len(jobs))
+"""
+
+
+@pytest.mark.parametrize("mode", ["npugraph_ex", slow("max-autotune")])
+def test_another_process_begins_with_it(mode: str, place: Path) -> None:
+    """The first call of the second process is served by the library."""
+    assert [python(["-c", SCRIPT, mode]).stdout.strip() for _ in range(2)] == ["1", "0"]
+
+
+def test_sources_are_those_of_the_package() -> None:
+    assert len(facts.sources()) == 64

@@ -1,0 +1,144 @@
+"""Better programs outlive the process: what was built for a graph is kept on disk, and the next process that
+has the same graph begins with it.
+
+A key is all that code depends on: the graph with its constants, what is known of its inputs, how it is to be
+compiled, this package, torch, and the machine. What is read is code: `core/store.py` hands out nothing that
+somebody else could have written, and nothing damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.order import Like, Made, Surroundings
+from torchair.codegen import How
+from torchair.codegen.graph import attribute
+from torchair.codegen.library import graph_text
+from torchair.core.environment import text_of
+from torchair.core.errors import AirError
+from torchair.core.facts import device_facts, processor, sources, torch_facts
+from torchair.core.log import logger
+from torchair.core.pack import pack, unpack
+from torchair.core.store import Store
+from torchair.core.torch_private.symbols import Symbols
+
+FILE = "program"
+FULL = 0.8
+"""The share of the bound that is left when entries are dropped."""
+
+
+def folder() -> Path:
+    """Where programs are kept."""
+    home = text_of("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(text_of("TORCHAIR_PROGRAMS") or os.path.join(home, "torchair", "programs"))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a program is made of."""
+
+    gm: fx.GraphModule
+    likes: list[Any]
+    how: How
+    kinds: tuple[str, ...]
+    symbols: Symbols
+    surroundings: Surroundings
+
+    def facts(self) -> dict[str, str]:
+        """All that it depends on, as text."""
+        devices = {like.device for like in self.likes if isinstance(like, Like)}
+        return {
+            "graph": _digest(_graph_lines(self.gm)),
+            "inputs": _digest(map(repr, self.likes)),
+            "sizes": _digest(
+                [
+                    *(f"{s.symbol} {s.least} {s.most}" for s in self.symbols.seen),
+                    *map(str, self.symbols.facts),
+                ]
+            ),
+            "how": ", ".join(f"{each.name}={getattr(self.how, each.name)}" for each in fields(self.how)),
+            "codegen": " ".join(self.kinds),
+            "surroundings": str(self.surroundings),
+            "devices": ", ".join(sorted(map(device_facts, devices))),
+            "processor": processor(),
+            "compiler": text_of("CXX"),
+            "torch": torch_facts(),
+            "python": sys.version.partition(" ")[0],
+            "torchair": sources(),
+        }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The place of one program."""
+
+    store: Store
+    key: str
+    facts: dict[str, str]
+    most_bytes: int
+
+    @staticmethod
+    def of(wanted: Wanted, most_bytes: int) -> Kept:
+        """Where a program is, or would be."""
+        facts = wanted.facts()
+        return Kept(
+            Store(folder(), FILE),
+            _digest(f"{name} {text}" for name, text in facts.items())[:32],
+            facts,
+            most_bytes,
+        )
+
+    def get(self) -> Made | None:
+        """What was made before; None where nothing was, or it cannot be trusted, which is told."""
+        try:
+            files = self.store.get(self.key)
+            made = None if files is None else unpack(files[FILE])
+        except (AirError, OSError, KeyError) as error:
+            self._leave(error)
+            return None
+        return made if isinstance(made, Made) else None
+
+    @property
+    def is_there(self) -> bool:
+        """Was something made before?"""
+        return self.store.path(self.key).exists()
+
+    def put(self, made: Made) -> None:
+        """Keep it; where that cannot be, the next process builds it again."""
+        try:
+            self.store.put(self.key, {FILE: pack(made)}, self.facts)
+            if _size(self.store.root) > self.most_bytes:
+                self.store.prune(int(self.most_bytes * FULL))
+        except (AirError, OSError) as error:
+            self._leave(error)
+
+    @staticmethod
+    def _leave(error: Exception) -> None:
+        why = error.what if isinstance(error, AirError) else str(error)
+        if logger.is_new(f"programs are not kept: {why}"):
+            logger.warning("programs are not kept from one process to the next: %s", why)
+
+
+def _graph_lines(gm: fx.GraphModule) -> Iterator[str]:
+    yield from graph_text(gm)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = attribute(gm, str(node.target))
+        if isinstance(value, torch.Tensor):
+            yield f"{node.target} {hashlib.sha256(pack(value)).hexdigest()}"
+
+
+def _digest(lines: Any) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _size(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.rglob(FILE))

@@ -1,0 +1,42 @@
+"""What code depends on beside what it was made of: the package, torch, the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SOURCES = (".py", ".cpp", ".json")
+
+
+@cache
+def sources() -> str:
+    """The digest of this package's own files: converters, kernels, passes and all that compiles."""
+    digest = hashlib.sha256()
+    files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES)
+    for path in files:
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def torch_facts() -> str:
+    """The build of torch."""
+    return f"{torch.__version__} {torch.version.git_version}"
+
+
+def processor() -> str:
+    """What native code may use."""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def device_facts(device: torch.device) -> str:
+    """What code for a device is made for."""
+    if device.type != "cuda":
+        return device.type
+    row = torch.cuda.get_device_properties(device)
+    return f"cuda {row.name} {row.major}.{row.minor} {torch.version.cuda}"
