@@ -118,8 +118,9 @@ def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pyt
 
 
 @pytest.fixture
-def builds() -> None:
-    """Better programs are built in the background, as for users."""
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better programs are built in the background, as for users, and kept for this test alone."""
+    monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

@@ -36,8 +36,8 @@ class Counting:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
+def place(tmp_path: Path) -> Path:
+    """Where programs are kept."""
     return tmp_path / "programs"
 
 

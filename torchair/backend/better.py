@@ -32,7 +32,7 @@ from torchair.core.torch_private.symbols import Symbols
 from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.effects import draws
+from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.held import has_held
 from torchair.fxgraph.symbols import Binding
 
@@ -48,11 +48,9 @@ def better_kinds(stage: Stage) -> tuple[str, ...]:
         return ()
     if settings.run_eagerly or settings.is_untouched or settings.dumps or stage.interprets:
         return ()
-    kind = device_row(stage.device).codegen(captures=settings.captures)
-    if kind == "eager":
-        return ()
-    is_bound = stage.device.type == "cpu" and stage.is_inference and not stage.backward
-    return ("native", kind) if is_bound else (kind,)
+    is_training = stage.backward or not stage.is_inference
+    # A library of a forward would have to be taken together with one of its backward.
+    return tuple(kind for kind in device_row(stage.device).betters if kind != "native" or not is_training)
 
 
 def why_not_elsewhere(gm: fx.GraphModule) -> str:
@@ -62,6 +60,8 @@ def why_not_elsewhere(gm: fx.GraphModule) -> str:
     for node in gm.graph.nodes:
         if node.op == "call_function" and not _is_known(node.target):
             return f"{node.target} is known in this process alone"
+        if node.op == "call_function" and node.is_impure() and not written_by(node) and not draws(node):
+            return f"{node.target} does more than to compute"
         if node.op in ("call_module", "call_method"):
             return f"{node.target} is no function"
         if node.op == "get_attr" and not isinstance(getattr(gm, str(node.target), None), torch.Tensor):

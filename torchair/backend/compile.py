@@ -154,12 +154,14 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     stage.inputs += [node.meta["val"] for node in placeholders(gm)][len(stage.inputs) :]
     contract = contract_of(gm, stage)
     specialist: Specialist | None = static_kernels(gm, stage, contract) if stage.settings.captures else None
+    # What runs op by op is planned in memory by passes; a compiler wants the graph as it was before.
+    plain = copy_graph(gm) if stage.serves_first and stage.settings.captures else None
     lowered = to_lowered(gm, stage, context)
     if stage.gears is not None and lowered is not None:
         specialist = gear_programs(lowered, stage, stage.gears, contract)
     # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
     guard = partial(anchored, original=original, absolute=absolute)
-    return finish(gm, lowered, stage, contract, guard, specialist)
+    return finish(gm, lowered, stage, contract, guard, specialist, plain)
 
 
 def finish(
@@ -169,8 +171,11 @@ def finish(
     contract: Contract,
     guard: Callable[[Program, Stage], Program],
     specialist: Specialist | None = None,
+    plain: fx.GraphModule | None = None,
 ) -> Runner:
-    """Code for a graph, in pieces where only pieces can be recorded, behind a runner."""
+    """Code for a graph, in pieces where only pieces can be recorded, behind a runner; `plain` is what better
+    programs are built from, if not the lowered graph.
+    """
     program, parts, split = dumps.of_nodes(lowered, stage), None, None
     contract, policy = replace(contract, layouts=stage.layouts), policy_of(stage)
     graph = gm if lowered is None else lowered
@@ -179,7 +184,7 @@ def finish(
         if program is None and lowered is not None and records(policy, stage)
         else None
     )
-    if stage.serves_first and (why := "it is run in pieces" if hosts else why_not_elsewhere(graph)):
+    if stage.serves_first and (why := "it is run in pieces" if hosts else why_not_elsewhere(plain or graph)):
         logger.info("%s is compiled in its first call: %s", stage.name, why)
         stage.serves_first = False
     if hosts is not None and lowered is not None:
@@ -190,7 +195,8 @@ def finish(
             program = to_program(lowered, gm, stage)
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
-    better = Better.of(graph, stage) if stage.serves_first and stage.gears is None else None
+    has_one = stage.serves_first and specialist is None
+    better = Better.of(plain or graph, stage) if has_one else None
     found = better and better.found(lambda: to_program(lowered, gm, stage))
     bare = found or program or to_program(lowered, gm, stage)
     program, successor = guard(bare, stage), None

@@ -58,12 +58,17 @@ class Device:
     )
     """Code generators, with options of Inductor, that offline tuning tries out."""
 
+    betters: Sequence[str] = ("inductor",)
+    """Code generators that are asked, one after the other, for a better program than the eager one."""
+
     def __init__(self, type: str) -> None:
         self.type = type
         self.shared_pools: dict[tuple[int, PoolToken], Any] = {}  # of users' tokens, see capture/pool.py
 
     def codegen(self, *, captures: bool) -> str:
-        """The code generator that `auto` starts with, in capture mode or graph mode."""
+        """The code generator of graphs that `auto` compiles in their first call, in capture mode or graph
+        mode: those that no other process can compile.
+        """
         return "inductor"
 
     def why_no_graphs(self) -> str | None:

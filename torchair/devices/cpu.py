@@ -4,4 +4,11 @@ from __future__ import annotations
 
 from torchair.devices.base import Device
 
-DEVICE = Device("cpu")
+
+class Cpu(Device):
+    """A library saves the Python between kernels, which recordings save elsewhere."""
+
+    betters = ("native", "inductor")
+
+
+DEVICE = Cpu("cpu")

@@ -13,6 +13,8 @@ class Npu(GraphDevice):
     graph = "NPUGraph"
     traces = True
 
+    betters = ()
+
     def codegen(self, *, captures: bool) -> str:
         return "eager"
 
