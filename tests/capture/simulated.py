@@ -32,15 +32,20 @@ WAITS = (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default)
 
 
 class Allocations(TorchDispatchMode):
-    """Collects the storages that ops allocate."""
+    """Collects the storages that ops allocate, and what others held before they were written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.storages: set[int] = set()
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if {torch.Tag.data_dependent_output, torch.Tag.cudagraph_unsafe} & set(func.tags) or func in WAITS:
             raise RuntimeError("operation not permitted when stream is capturing")
+        if func._schema.is_mutable and isinstance(args[0], torch.Tensor) and args[0].numel():
+            memory = args[0].untyped_storage()
+            if memory._cdata not in self.storages and memory._cdata not in self.before:
+                self.before[memory._cdata] = memory, memory.clone()
         result = func(*args, **(kwargs or {}))
         known = {storage(value) for value in args if isinstance(value, torch.Tensor)}
         if isinstance(result, torch.Tensor) and storage(result) not in known:
@@ -82,6 +87,9 @@ class SimulatedGraph:
         finally:
             device.capturing = False
             torch.set_rng_state(random)
+            for memory, value in allocations.before.values():
+                memory.copy_(value)
+            allocations.before.clear()
             for arg, value in zip(args, saved, strict=True):
                 if isinstance(arg, torch.Tensor) and arg.numel() and 0 not in arg.stride():
                     arg.data.copy_(value)  # not a write that autograd counts
@@ -90,12 +98,14 @@ class SimulatedGraph:
         self.recorded = [outputs]  # for who records
         # It holds on to no tensor of the caller's.
         self.outputs = [o if written else None for o, written in zip(outputs, self.written, strict=True)]
-        tensors = [o for o in self.outputs if o is not None]
-        self.in_pool = [o for o in tensors if storage(o) in allocations.storages]
+        self.in_pool = [o for o in self.outputs if o is not None and storage(o) in allocations.storages]
+        # Memory outside the pool is not the graph's: it knows where it is.
+        self.outputs = [
+            o if o is None or storage(o) in allocations.storages else borrow_tensor(o) for o in self.outputs
+        ]
         self.neighbours.append(self)
-        for output, written in zip(self.outputs, self.written, strict=True):
-            if written:
-                output.untyped_storage().fill_(0xA5)
+        for output in self.in_pool:
+            output.untyped_storage().fill_(0xA5)
 
     def replay(self) -> None:
         assert self.alive, "a graph was replayed after reset"

@@ -6,7 +6,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from torchair.capture.compiled import Compiled
+from torchair.capture.homes import Home
 from torchair.capture.key import key_text
+from torchair.capture.outputs import Need
 from torchair.capture.pending import Pending
 from torchair.capture.record import Recording
 from torchair.capture.report import Book
@@ -31,8 +33,18 @@ class Entry:
         # Where inputs were in calls that ran directly because one had moved: what comes again is recorded.
         self.direct_addresses: OrderedDict[tuple[int, ...], None] = OrderedDict()
         self.own_buffers = False  # plain inputs got buffers after all
-        self.output_sizes: list[int] = []
+        self.needs: list[Need] = []  # of memory for its outputs
         self.draws = False  # running it advances the random generator
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of its outputs, by storage."""
+        return [need.nbytes for need in self.needs]
+
+    @property
+    def homes(self) -> list[Home]:
+        """Where its recordings have their outputs, beside the pool."""
+        return [recording.home for recording in self.recordings if recording.home is not None]
 
 
 class Entries:
@@ -112,7 +124,9 @@ class Entries:
             self._drop_oldest()
 
     def _bytes(self) -> int:
-        return sum(recording.nbytes for _, recording in self.recordings())
+        recordings = [recording for _, recording in self.recordings()]
+        homes = {recording.home for recording in recordings if recording.home is not None}
+        return sum(each.own_bytes for each in recordings) + sum(home.nbytes for home in homes)
 
     def _drop_oldest(self) -> None:
         key, entry = self._entries.popitem(last=False)
