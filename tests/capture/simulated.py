@@ -128,6 +128,7 @@ class SimulatedGraph:
     def reset(self) -> None:
         assert self.alive, "a graph was reset twice"
         self.alive = False
+        self.program = None  # with all that it kept
         self.device.live -= 1
         self.device.forget(self)
 

@@ -18,7 +18,7 @@ import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend import dumps
 from torchair.backend.detours import Detours
-from torchair.backend.gears import GearPrograms, Gears
+from torchair.backend.gears import GearPrograms, Gears, room_of
 from torchair.backend.pieces import Pieces
 from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
@@ -27,6 +27,7 @@ from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_be
 from torchair.backend.tuning import can_be_tuned, tuned_program
 from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
+from torchair.capture.homes import Room
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import How, build
 from torchair.codegen.eager import generate
@@ -207,6 +208,7 @@ def to_runner(
             stage.degradations,
             replace(contract, is_eager=runs_as_it_is(program, stage)),
             (*stage.observers, *trace_files(stage)),
+            Room() if stage.gears is None else room_of(stage.gears, stage.inputs, contract.layouts),
         ),
         around,
     )

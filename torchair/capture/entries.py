@@ -124,9 +124,12 @@ class Entries:
             self._drop_oldest()
 
     def _bytes(self) -> int:
-        recordings = [recording for _, recording in self.recordings()]
-        homes = {recording.home for recording in recordings if recording.home is not None}
-        return sum(each.own_bytes for each in recordings) + sum(home.nbytes for home in homes)
+        return sum(recording.own_bytes for _, recording in self.recordings()) + self.home_bytes
+
+    @property
+    def home_bytes(self) -> int:
+        """Of the memory for outputs that recordings share."""
+        return sum(home.nbytes for home in {home for entry in self for home in entry.homes})
 
     def _drop_oldest(self) -> None:
         key, entry = self._entries.popitem(last=False)

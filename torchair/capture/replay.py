@@ -395,6 +395,7 @@ class Replay(Direct):
             direct=dict(self.book.direct),
             dropped=self._entries.dropped,
             static_bytes=self._recorder.arena.nbytes,
+            home_bytes=self._entries.home_bytes,
         )
 
     def _why_copied(self, role: Role) -> str:
