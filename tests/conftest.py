@@ -24,6 +24,7 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import leave_one_form
+from torchair.backend.background import BACKGROUND
 from torchair.capture import promised
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
@@ -103,6 +104,20 @@ def _same_start() -> Iterator[None]:
     assert device_row(torch.device("cpu")) is own, "a test left another device behind"
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `codegen='auto'` the eager program stays, except in tests that ask for `builds`: processes in the
+    background would take the cores from the tests, and end with no test of their own.
+    """
+    if "builds" not in request.fixturenames:
+        monkeypatch.setattr(BACKGROUND, "give", lambda job: job)
+
+
+@pytest.fixture
+def builds() -> None:
+    """Better programs are built in the background, as for users."""
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

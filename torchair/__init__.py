@@ -14,6 +14,7 @@ from torchair.core.late import attribute, declare_operators, is_backend_offered
 
 if TYPE_CHECKING:
     from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
+    from torchair.backend.background import on_optimised, wait_until_optimised
     from torchair.backend.doors import get_compiler, get_npu_backend
     from torchair.backend.explain import explain
     from torchair.backend.export import dynamo_export
@@ -49,6 +50,7 @@ __all__ = [
     "npu_format_cast",
     "npu_format_cast_via_cpu",
     "npugraph_ex",
+    "on_optimised",
     "ops",
     "patch_for_hcom",
     "register_fx_node_ge_converter",
@@ -56,6 +58,7 @@ __all__ = [
     "scope",
     "tools",
     "use_internal_format_weight",
+    "wait_until_optimised",
 ]
 
 _HOMES = {
@@ -70,10 +73,12 @@ _HOMES = {
     "logger": "torchair.core.log",
     "npu_format_cast": "torchair.ops.private_layouts",
     "npu_format_cast_via_cpu": "torchair.ops.private_layouts",
+    "on_optimised": "torchair.backend.background",
     "patch_for_hcom": "torchair.backend.hcom",
     "register_fx_node_ge_converter": "torchair.convert.registry",
     "register_replacement": "torchair.passes.patterns.table",
     "use_internal_format_weight": "torchair.ops.private_layouts",
+    "wait_until_optimised": "torchair.backend.background",
 }
 """The modules of the names that are no modules themselves."""
 

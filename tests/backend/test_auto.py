@@ -39,6 +39,16 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return kinds
 
 
+@pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
+def test_the_first_call_is_served_by_the_eager_program(mode: str, tried: list[str]) -> None:
+    config = CompilerConfig()
+    config.mode = mode
+    x, gm = torch.randn(3), chain(backend.MANY_CALLS)
+    runner = backend.compile_fx(gm, [x], settle(config))
+    assert tried == ["eager"]
+    torch.testing.assert_close(runner.run(x), gm(x))
+
+
 @pytest.mark.parametrize(
     ("mode", "length", "kinds"),
     [
@@ -47,7 +57,11 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("max-autotune", backend.MANY_CALLS, ["inductor", "eager"]),
     ],
 )
-def test_the_next_one_serves(mode: str, length: int, kinds: list[str], tried: list[str]) -> None:
+def test_the_next_one_serves_what_is_compiled_here(
+    mode: str, length: int, kinds: list[str], tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that no other process knows is compiled in its first call."""
+    monkeypatch.setattr(backend, "why_not_elsewhere", lambda gm: "of this process alone")
     config = CompilerConfig()
     config.mode = mode
     x = torch.randn(3)

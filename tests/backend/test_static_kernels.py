@@ -17,25 +17,19 @@ from torch._dynamo.utils import counters
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend import static_kernels
-from torchair.backend.static_kernels import (
-    KERNELS,
-    OUTPUTS,
-    WORKER,
-    Job,
-    Like,
-    Order,
-    StaticKernels,
-    is_wanted,
-    likes_of,
-    outputs_below,
-    specialised,
-)
+from torchair.backend import background, static_kernels
+from torchair.backend.background import BACKGROUND, Job, Task
+from torchair.backend.order import KERNELS, ORDER, Like, Made, Order, likes_of
+from torchair.backend.static_kernels import OUTPUTS, StaticKernels, is_wanted, outputs_below, specialised
+from torchair.codegen import How
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private.fake import make_fx
 from torchair.devices import installed
 from torchair.fxgraph.contract import Contract
+
+
+pytestmark = pytest.mark.usefixtures("builds")
 
 
 def net(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
@@ -91,7 +85,7 @@ def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pyt
         with torch.no_grad():
             x = torch.randn(3, 16)
             run(x)
-            assert WORKER.wait(600), "the compiler process came back"
+            assert BACKGROUND.wait(600), "the compiler process came back"
             torch.testing.assert_close(run(x), model(x))
         monkeypatch.setattr(Job, "take", take)
         (program,) = programs
@@ -104,7 +98,7 @@ def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pyt
     assert list(cache.rglob("*.so")), "the code itself"
     assert not untouched.exists() or not list(untouched.rglob("*.so"))
     assert not (untouched / "fxgraph").exists()
-    (order,) = build.glob(f"{OUTPUTS}/ts*_pid{os.getpid()}_outputs/order.pickle")
+    (order,) = build.glob(f"{OUTPUTS}/ts*_pid{os.getpid()}_outputs/{ORDER}")
     assert order.with_name("compiler.log").is_file()
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(untouched), "for this process all is as before"
 
@@ -118,12 +112,7 @@ def test_a_build_dir_that_cannot_be_made_is_refused_or_told(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a link"):
         group._aclnn_static_shape_kernel_build_dir = str(tmp_path / "link" / "below")
     (tmp_path / OUTPUTS).write_text("in the way")  # since it was assigned
-    late = Job(
-        "graph_t (3,)",
-        Order(b"", [], (), cached=True, threads=1, root=outputs_below(str(tmp_path))),
-        Contract(()),
-        Degradations(),
-    )
+    late = job(Degradations(), outputs_below(str(tmp_path)))
     late.run()
     with pytest.warns(
         DegradedWarning, match=r"graph_t \(3,\) are not compiled: (NotADirectory|FileExists)Error"
@@ -141,7 +130,7 @@ def test_stand_ins_share_memory_and_are_zero() -> None:
     """One tensor for all weights that are alike; rows that are one row stay so."""
     rows = torch.ones(4).expand(3, 4)
     args = [torch.ones(4, 6), torch.ones(4, 6), rows, torch.ones(2, dtype=torch.int64), 7]
-    order = Order(b"", likes_of(args), (), cached=True, threads=1)
+    order = Order(b"", likes_of(args), How())
     first, second, expanded, indices, number = order.stand_ins()
     assert first is second
     assert number == 7
@@ -150,7 +139,7 @@ def test_stand_ins_share_memory_and_are_zero() -> None:
 
 
 def test_only_kernels_that_can_be_tuned_are_tried_out() -> None:
-    order = Order(b"", likes_of([torch.ones(2), 3]), (), cached=True, threads=1)
+    order = Order(b"", likes_of([torch.ones(2), 3]), How())
     assert not order.is_tuned()
     tunable = SimulatedDevice()
     tunable.tuned = {"coordinate_descent_tuning": True}
@@ -163,16 +152,18 @@ def test_a_trial_that_fails_or_never_ends_is_left_to_others() -> None:
     """In a process of its own, which the alarm ends."""
     code = (
         "import time\n"
-        "from torchair.backend import static_worker\n"
-        "from torchair.backend.static_kernels import Order\n"
+        "from torchair.backend import build_worker\n"
+        "from torchair.backend.order import Order\n"
+        "from torchair.codegen import How\n"
         "def broken(args): raise RuntimeError\n"
         "def endless(args):\n"
         "    while True: time.sleep(0.01)\n"
-        "order = Order(b'', [], (), True, 1)\n"
-        "static_worker.TRIAL_SECONDS = 1\n"
-        "static_worker.try_out(broken, order)\n"
+        "order = Order(b'', [], How())\n"
+        "build_worker.TRIAL_SECONDS = 1\n"
+        "build_worker.load = lambda code: code\n"
+        "build_worker.try_out(broken, order)\n"
         "print('on', flush=True)\n"
-        "static_worker.try_out(endless, order)\n"
+        "build_worker.try_out(endless, order)\n"
         "raise SystemExit(3)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -184,25 +175,44 @@ def test_the_range_picks_keys(
     values: list[int] | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
-    monkeypatch.setattr(WORKER, "give", given.append)
+    monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
     args = [torch.randn(5, 4), torch.randn(4, 4), 3, 5]
     gm = make_fx(lambda x, w, a, b: net(x, w))(*args)
     wanted_by_range = partial(is_wanted, 1, values)
-    kernels = StaticKernels(gm, "graph_t", (), Contract(()), Degradations(), wanted=wanted_by_range)
+    kernels = StaticKernels(gm, "graph_t", How(), Contract(()), Degradations(), wanted=wanted_by_range)
     assert (kernels((3, 5), args) is not None) == wanted
     assert len(given) == wanted
 
 
-def job(degradations: Degradations) -> Job:
-    order = Order(b"no graph", [], (), cached=True, threads=1)
-    return Job("graph_t (3,)", order, Contract(()), degradations)
+def job(degradations: Degradations, root: str = "") -> Job:
+    def tell(why: str) -> None:
+        degradations.add(f"static kernels for graph_t (3,) are not {why}")
+
+    return Job(
+        Task(
+            "graph_t (3,)", lambda: Order(b"no graph", [], How(), root=root), lambda program, _: program, tell
+        )
+    )
+
+
+class Lost:
+    """Code that cannot be loaded."""
+
+    kind = source = ""
+
+    def load(self) -> Any:
+        raise FileNotFoundError("it is gone")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"), [("no compiler", "not compiled: no compiler"), ("", "not loaded: FileNotFoundError")]
+    ("made", "told"),
+    [
+        ((None, "no compiler"), "not compiled: no compiler"),
+        ((Made(Lost()), ""), "not loaded: FileNotFoundError"),
+    ],
 )
-def test_kernels_that_cannot_be_made_are_told(said: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_kernels, "_compile_elsewhere", lambda order, folder: said)
+def test_kernels_that_cannot_be_made_are_told(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "compile_elsewhere", lambda *order: made)
     given = job(Degradations())
     given.run()
     with pytest.warns(DegradedWarning, match=rf"static kernels for graph_t \(3,\) are {told}"):
@@ -223,8 +233,8 @@ def test_of_several_processes_each_must_know_its_neighbours(
     given: list[Job] = []
     monkeypatch.setattr(static_kernels, "world_size", lambda: world)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    monkeypatch.setattr(WORKER, "give", given.append)
-    kernels = StaticKernels(traced(), "graph_t", (), Contract(()), Degradations())
+    monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
+    kernels = StaticKernels(traced(), "graph_t", How(), Contract(()), Degradations())
     args = [torch.randn(5, 4), torch.randn(4, 4)]
     if told:
         with pytest.warns(DegradedWarning, match="4 processes, and LOCAL_WORLD_SIZE is"):
@@ -235,14 +245,14 @@ def test_of_several_processes_each_must_know_its_neighbours(
 
 
 def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(order: Order, folder: Any) -> str:
+    def fail(*order: Any) -> Any:
         raise OSError("no room")
 
-    monkeypatch.setattr(static_kernels, "_compile_elsewhere", fail)
+    monkeypatch.setattr(background, "compile_elsewhere", fail)
     jobs = [job(Degradations()) for _ in range(2)]
     for each in jobs:
-        WORKER.give(each)
-    assert WORKER.wait(30)
+        BACKGROUND.give(each)
+    assert BACKGROUND.wait(30)
     with pytest.warns(DegradedWarning, match="not compiled: OSError: no room"):
         assert [each.take() for each in jobs] == [None, None]
 
@@ -251,12 +261,12 @@ def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) 
 def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch, force_eager: bool) -> None:
     """The whole way, with the real compiler process."""
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
-    options = {"static_kernel_compile": True, "force_eager": force_eager}
+    options = {"static_kernel_compile": True, "codegen": "eager", "force_eager": force_eager}
     compiled = torch.compile(model, backend="npugraph_ex", dynamic=True, options=options)
     with torch.no_grad():
         first = torch.randn(3, 16)
         torch.testing.assert_close(compiled(first), model(first))
-        assert WORKER.wait(600), "the compiler process came back"
+        assert BACKGROUND.wait(600), "the compiler process came back"
         taken: list[Any] = []
         take = Job.take
         monkeypatch.setattr(Job, "take", lambda job: taken.append(take(job)) or taken[-1])

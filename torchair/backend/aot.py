@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchair.backend.background import Together
 from torchair.backend.compile import compile_fx
 from torchair.backend.gears import Gears, gears_of
 from torchair.backend.joint import Joint
@@ -93,6 +94,7 @@ class Parts:
     gears: Gears | None = None
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = field(default_factory=set[str])
+    together: Together = field(default_factory=Together)
     plain: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
 
     def made_of(
@@ -136,6 +138,7 @@ class Parts:
                     names=self.names,
                     files=self.files and self.files.phase(phase),
                     gears=self.gears,
+                    together=None if is_inference else self.together,
                 )
             if is_inference and (written := written_by_plain_call(self.count)) is not None:
                 self.plain.append(_plain_call(runner, written))

@@ -16,6 +16,7 @@ import torch
 
 from torchair.capture import Around, Chain, Compiled, Inputs, Policy, Runner, Turns, capture
 from torchair.capture.chain import Step
+from torchair.capture.pending import Growing
 from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
 from torchair.codegen import load
@@ -50,7 +51,10 @@ class Artefact:
         compiled = runner.strategy.compiled
         if any(observer.takes_outputs for observer in compiled.observers):
             raise NotPossible(f"{compiled.name} dumps its tensors as it runs")
-        program = _bare(compiled.program)
+        promised = _grown(runner.program)
+        program, contract = _bare(promised), compiled.contract
+        if isinstance(promised, Promised):
+            contract = promised.contract
         code = ChainCode.of(program) if isinstance(program, Chain) else code_of(program)
         # A pool is this process's.
         policy = replace(compiled.policy, pool=None)
@@ -61,7 +65,7 @@ class Artefact:
             compiled.device,
             compiled.name,
             compiled.degradations,
-            compiled.contract,
+            contract,
         )
 
     def runner(self, turns: Turns | None = None) -> Runner:
@@ -140,6 +144,11 @@ def _piece(run: Any) -> Artefact | HostCode:
         return Artefact.of(run)
     assert isinstance(run, Promised), "between recordings, ops are held to their layouts"
     return HostCode(code_of(run.program), run.contract, run.key)
+
+
+def _grown(program: Program) -> Program:
+    """What serves now."""
+    return program.program if isinstance(program, Growing) else program
 
 
 def _bare(program: Program) -> Program:

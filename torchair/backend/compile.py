@@ -17,6 +17,8 @@ import torchair.convert.prims
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend import dumps
+from torchair.backend.background import Together
+from torchair.backend.better import better_gears, better_kinds, better_program, why_not_elsewhere
 from torchair.backend.detours import Detours
 from torchair.backend.gears import GearPrograms, Gears, room_of
 from torchair.backend.pieces import Pieces
@@ -95,12 +97,13 @@ def compile_fx(
     files: PhaseFiles | None = None,
     observe: Observer | None = None,
     gears: Gears | None = None,
+    together: Together | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
     it is. `regenerated` outputs are returned as views of these inputs; `names` are what the user calls the
-    inputs of the whole; `files` keep what the passes and the
-    code generator made of it; `observe` sees the graph as each try begins (`given`), after every pass, and as
-    conversion (`convert`) and lowering (`lower`) leave it.
+    inputs of the whole; `files` keep what the passes and the code generator made of it; better programs of
+    graphs that are compiled `together` are taken over at the same time; `observe` sees the graph as each try
+    begins (`given`), after every pass, and as conversion (`convert`) and lowering (`lower`) leave it.
 
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
@@ -113,6 +116,7 @@ def compile_fx(
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
         stage.observe, stage.gears = observe, gears
+        stage.together = together or stage.together
         if settings.is_untouched or not settings.has_user_passes:
             stage.layouts = promised(prepared, regenerated or {})
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
@@ -138,6 +142,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage) -> Runner:
 def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     """Passes, conversion, code, recordings."""
     dumps.choose(stage)
+    stage.serves_first = stage.is_whole = bool(better_kinds(stage))
     stage.show("given", gm)
     context = pass_context(stage)
     absolute = absolute_inputs(gm)
@@ -169,17 +174,30 @@ def finish(
     """Code for a graph, in pieces where only pieces can be recorded, behind a runner."""
     program, parts, split = dumps.of_nodes(lowered, stage), None, None
     contract, policy = replace(contract, layouts=stage.layouts), policy_of(stage)
-    if program is None and lowered is not None and records(policy, stage):
+    graph = gm if lowered is None else lowered
+    hosts = (
+        on_host(lowered, stage)
+        if program is None and lowered is not None and records(policy, stage)
+        else None
+    )
+    if stage.serves_first and (why := "it is run in pieces" if hosts else why_not_elsewhere(graph)):
+        logger.info("%s is compiled in its first call: %s", stage.name, why)
+        stage.serves_first = False
+    if hosts is not None and lowered is not None:
         pieces = pieces_of(stage, policy)
-        if hosts := on_host(lowered, stage):
+        if hosts:
             program, parts = pieces.chain(lowered, hosts, stage.static)
         else:
             program = to_program(lowered, gm, stage)
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
-    program = guard(program or to_program(lowered, gm, stage), stage)
-    around = Around(specialist, split, parts=parts)
-    return to_runner(program, gm if lowered is None else lowered, stage, contract, around)
+    bare = program or to_program(lowered, gm, stage)
+    program, facts = guard(bare, stage), input_facts(graph, stage)
+    successor = None
+    if stage.serves_first and stage.gears is None:
+        successor = better_program(graph, stage, bare, (contract, facts.key), guard)
+    around = Around(specialist, successor, split, parts=parts)
+    return to_runner(program, graph, stage, contract, around)
 
 
 def run_untouched(gm: fx.GraphModule, stage: Stage) -> Runner:
@@ -285,7 +303,7 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
     def make(gm: fx.GraphModule, inputs: list[Any], static: tuple[int, ...], on_host: bool) -> Program:
         if on_host:
             return build("eager", gm, inputs)
-        piece = replace(stage, inputs=inputs, static=static, ge_graph=None, observe=None)
+        piece = replace(stage, inputs=inputs, static=static, ge_graph=None, observe=None, serves_first=False)
         return to_program(gm, gm, piece)
 
     return Pieces(
@@ -389,7 +407,7 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
     inputs = placeholders(gm)
     named = [(node.name, node.meta["val"]) for node in inputs]
-    lowered = lower(graph, named, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
+    lowered = lower(graph, named, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
     for node, given in zip(placeholders(lowered), inputs, strict=True):
         # Which argument of the user's it is.
         node.meta |= {"desc": given.meta["desc"]} if "desc" in given.meta else {}
@@ -407,23 +425,27 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     return StaticKernels(
         copy_graph(gm),
         stage.name,
-        stage.static,
+        How(stage.static, decomposed=False, tuned=True, cached=not settings.static_kernels_uncached),
         contract,
         stage.degradations,
-        cached=not settings.static_kernels_uncached,
         root=outputs_below(settings.static_kernel_folder),
         wanted=partial(is_wanted, settings.static_kernel_symbol, settings.static_kernel_values),
     )
 
 
-def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract: Contract) -> GearPrograms:
-    """Who compiles the graph for each gear, with the code generator that was asked for."""
+def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract: Contract) -> Specialist:
+    """Who compiles the graph for each gear: with the code generator that was asked for, or in the background
+    where none was.
+    """
+    binding = Binding(stage.inputs)
+    if stage.serves_first and not why_not_elsewhere(lowered):
+        return better_gears(lowered, stage, contract, lambda args: gears.of(args, binding) in gears)
 
     def make(gm: fx.GraphModule, inputs: list[Any], fake_mode: FakeTensorMode) -> Program:
         piece = replace(stage, inputs=inputs, fake_mode=fake_mode, ge_graph=None, observe=None, gears=None)
+        piece.serves_first = False
         return to_program(gm, gm, piece)
 
-    binding = Binding(stage.inputs)
     return GearPrograms(copy_graph(lowered), gears, binding, contract, stage.degradations, make)
 
 
@@ -466,6 +488,11 @@ def codegen_kind(stage: Stage) -> str:
     return device_row(stage.device).codegen(captures=settings.captures)
 
 
+def lowered_for(stage: Stage) -> str:
+    """Who runs the graph that lowering makes: ops stay whole for the eager program."""
+    return "eager" if stage.is_whole else codegen_kind(stage)
+
+
 def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage) -> Program:
     """FX' -> Program, by the code generator that was asked for."""
     settings = stage.settings
@@ -488,7 +515,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             static=stage.static,
             frozen=settings.frozen_parameter,
             guarded=stage.guarded and not stage.backward,
-            decomposed=stage.uses_ir,
+            decomposed=stage.uses_ir and not stage.is_whole,
             backward=stage.backward,
             inference=stage.is_inference,
             tuned=not settings.captures,
@@ -502,6 +529,8 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             return program
         return Doubted(program, code_of(make("eager")), stage.degradations, source_of(custom[0]))
 
+    if stage.serves_first:
+        return make("eager")
     tuned = tuned_program(make, lowered, stage) if is_tunable else None
     return tuned or _with_fall_back(make, asked_for, stage)
 

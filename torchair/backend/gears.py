@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.static_kernels import Like, likes_of, specialised
+from torchair.backend.order import Like, likes_of
+from torchair.backend.static_kernels import specialised
 from torchair.capture import Pending
 from torchair.capture.homes import Room
 from torchair.capture.promised import Promised

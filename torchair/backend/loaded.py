@@ -12,7 +12,8 @@ import torch
 from torch import fx
 
 from torchair.backend import call_form
-from torchair.backend.compile import codegen_kind, contract_of, finish, pass_context, to_runner
+from torchair.backend.better import better_kinds
+from torchair.backend.compile import contract_of, finish, lowered_for, pass_context, to_runner
 from torchair.backend.detours import Detours
 from torchair.backend.file_form import Input, form_of, title_of
 from torchair.backend.foreign import adopt
@@ -353,8 +354,9 @@ def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
     if stage.detours.without_ir:
         return _interpreted(graph, stage)
     stage.ge_graph = run(GE_PASSES, graph, pass_context(stage))
+    stage.serves_first = stage.is_whole = bool(better_kinds(stage))
     names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
-    lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(codegen_kind(stage)))
+    lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
     return finish(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
 
 

@@ -61,6 +61,8 @@ class Settings:
     tuning_folder: str = from_row("aoe_config.work_path")
     tuning_file: str | None = from_row("aoe_config.aoe_config_file")
     codegen: str = from_row("engine_config.codegen")
+    compile_budget: int | None = from_row("engine_config.compile_budget_s")
+    compile_workers: int = from_row("engine_config.compile_workers")
     level: str = from_row("ge_config.oo_level")
     constant_folding: bool | None = from_row("ge_config.oo_constant_folding")
     dead_code_elimination: bool | None = from_row("ge_config.oo_dead_code_elimination")

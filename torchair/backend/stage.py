@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchair.backend.background import Together
 from torchair.backend.detours import Detours
 from torchair.backend.gears import Gears
 from torchair.backend.settings import Settings
@@ -48,6 +49,9 @@ class Stage:
     plan: DumpPlan | None = None  # which ops of the IR are dumped, if any are
     observers: tuple[Watcher, ...] = ()  # of the runner
     gears: Gears | None = None  # the sizes it has programs of their own for
+    serves_first: bool = False  # by the eager program, while a better one is built
+    is_whole: bool = False  # ops are lowered as they are, and not taken apart for a compiler
+    together: Together = field(default_factory=Together)  # whose better program is taken at the same time
 
     @property
     def degradations(self) -> Degradations:

@@ -9,7 +9,7 @@ from torchair.capture.chain import Chain
 from torchair.capture.compiled import Compiled, Observer
 from torchair.capture.direct import Bound, Direct, Special
 from torchair.capture.ledger import Cause
-from torchair.capture.pending import Pending, Specialist
+from torchair.capture.pending import Growing, Pending, Specialist
 from torchair.capture.policy import Policy, why_not
 from torchair.capture.pool import Turns
 from torchair.capture.promised import Promised
@@ -67,6 +67,8 @@ def _strategy(compiled: Compiled, around: Around) -> Direct:
     reason = why_not(compiled.inputs, policy, row)
     if reason is None:
         return Replay(compiled, around)
+    if around.successor is not None:
+        compiled = replace(compiled, program=Growing(compiled.program, around.successor))
     if policy.capture:
         if not row.has_graphs and policy.counts:
             return Bound(compiled, specialist)

@@ -6,7 +6,10 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from torchair.core.program import Program
+from torchair.core.program import Code, Program, Wrapper, code_of
+
+AGAIN = 2
+"""The call with which a graph is worth a better program."""
 
 
 class Pending:
@@ -14,6 +17,11 @@ class Pending:
 
     def __init__(self) -> None:
         self.is_done = threading.Event()
+        self.calls: Callable[[], int] = lambda: 0
+        """How often was the graph called that waits for it? Set by who waits."""
+
+    def wanted(self) -> None:
+        """The graph is called once more: it is worth a better program."""
 
     def take(self) -> Program | None:
         """The program. Called once, by the thread that wants to run it."""
@@ -22,6 +30,34 @@ class Pending:
 
 Specialist = Callable[[Hashable, Sequence[Any]], Pending | None]
 """Starts to make a program for one key from the arguments of a call; None when it does not want to."""
+
+
+class Growing(Wrapper):
+    """A program that serves until a better one is there."""
+
+    def __init__(self, program: Program, pending: Pending) -> None:
+        self.program = program
+        self._pending: Pending | None = pending
+        self._calls = 0
+        pending.calls = lambda: self._calls
+
+    @property
+    def code(self) -> Code | None:
+        """Of the program that serves now."""
+        return code_of(self.program)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self._pending is not None:
+            self._ask(self._pending)
+        return self.program(args)
+
+    def _ask(self, pending: Pending) -> None:
+        self._calls += 1
+        if self._calls == AGAIN:
+            pending.wanted()
+        if pending.is_done.is_set():
+            self.program = pending.take() or self.program
+            self._pending = None
 
 
 class Programs:

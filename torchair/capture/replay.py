@@ -68,6 +68,8 @@ class Around:
 
     specialist: Specialist | None = None
     """Makes better programs for single keys while this one serves."""
+    successor: Pending | None = None
+    """A better program for all keys, on its way."""
     split: Split | None = None
     """Takes over where an op breaks a recording."""
     turns: Turns | None = None
@@ -83,6 +85,9 @@ class Replay(Direct):
         super().__init__(compiled, None)
         policy, row = compiled.policy, compiled.row
         self._specialist = around.specialist
+        self._successor = around.successor
+        if self._successor is not None:
+            self._successor.calls = self._count_calls
         self._split = around.split
         self._row = row
         self._recorder = Recorder(compiled, self.book, around.turns, self._key)
@@ -96,6 +101,7 @@ class Replay(Direct):
         # What a call leaves to do once it is another's turn: whatever compiles or loads code.
         self._later: Callable[[], None] | None = None
         self._repeat: Repeat | None = None  # of the recording that was replayed last
+        self._awaited: Pending | None = None  # a better program for it, on its way
 
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
@@ -107,8 +113,10 @@ class Replay(Direct):
             return None
 
         def call(args: tuple[Any, ...]) -> list[Any] | None:
-            repeat = self._repeat
-            return None if repeat is None else repeat(args, written)
+            repeat, awaited = self._repeat, self._awaited
+            if repeat is None or (awaited is not None and awaited.is_done.is_set()):
+                return None
+            return repeat(args, written)
 
         return call
 
@@ -145,6 +153,9 @@ class Replay(Direct):
         if entry.better is not None:
             program, entry.better = entry.better, None
             return self._take_over(entry, program, args)
+        if entry.pending is not None and not entry.is_wanted:
+            entry.is_wanted = True
+            entry.pending.wanted()
         if entry.pending is not None and entry.pending.is_done.is_set():
             self._later = partial(self._fetch, entry, entry.pending)
             entry.pending = None
@@ -155,7 +166,8 @@ class Replay(Direct):
             outputs = self._replay(entry, recording, args)
         except Refused:
             return self._copy_before(entry, args)
-        if entry.pending is None and self._later is None and self.why_not is None:
+        if self._later is None and self.why_not is None:
+            self._awaited = entry.pending
             self._repeat = recording.repeat
         args.clear()
         return outputs
@@ -163,6 +175,7 @@ class Replay(Direct):
     def _fetch(self, entry: Entry, pending: Pending) -> None:
         """Load a better program; others replay meanwhile."""
         entry.better = pending.take()
+        self._succeed()
 
     def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
@@ -288,6 +301,7 @@ class Replay(Direct):
 
     def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
         """Run directly, which warms up, then record for the calls to come."""
+        self._succeed()
         kept = list(args)
         offset = self._row.random_offset(self.device) if self.inputs.random else None
         with torch.profiler.record_function("acl_graph_warm_up"):
@@ -301,9 +315,23 @@ class Replay(Direct):
         entry.draws = offset is not None and self._row.random_offset(self.device) != offset
         if self._proven(self._record(entry, kept, private=False)):
             self._entries.count()
+            entry.pending = self._successor
             if self._specialist is not None:
-                entry.pending = self._specialist(key, kept)
+                entry.pending = self._specialist(key, kept) or entry.pending
         return outputs
+
+    def _succeed(self) -> None:
+        """New keys begin with the better program, once it is there."""
+        successor = self._successor
+        if successor is None or not successor.is_done.is_set():
+            return
+        self._successor = None
+        if (better := successor.take()) is not None:
+            self.program = better
+            self.compiled = replace(self.compiled, program=better)
+
+    def _count_calls(self) -> int:
+        return sum(recording.replays for _, recording in self._entries.recordings())
 
     def _take_over(self, entry: Entry, program: Program, args: list[Any]) -> list[Any]:
         """A better program for this key: it runs directly once, which warms it up, and is recorded."""

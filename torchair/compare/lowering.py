@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.compile import Stage, codegen_kind
+from torchair.backend.compile import Stage, lowered_for
 from torchair.compare.blame import UNSET, Blame, Culprit, Judge, node_of
 from torchair.compare.numbers import Errors
 from torchair.compare.scene import Scene, edge_value, run_fx
@@ -39,7 +39,7 @@ class Lowered:
 
 def blame_lowering(lowered: Lowered, scene: Scene, judge: Judge) -> Blame:
     """The first op whose ATen calls give something else than its kernel."""
-    table = lowering_table(codegen_kind(lowered.stage))
+    table = lowering_table(lowered_for(lowered.stage))
     probe = Probe(lowered, scene, scene.edges(lowered.graph), judge)
     wrong = probe.first_wrong(table)
     if wrong is None:

@@ -26,6 +26,26 @@ class EngineConfig(Group):
         own=True,
         effect="tests/convert/test_chips.py::test_newest_ops",
     )
+    compile_budget_s = Option(
+        None,
+        "With `codegen='auto'`: most seconds that this process spends on building better programs in the "
+        "background; 0 builds none, so the eager program stays; unset means no bound.",
+        IntRange(0, INT64_MAX, none=True),
+        flat="compile_budget_s",
+        own=True,
+        cached=False,
+        effect="tests/backend/test_better.py::test_no_budget",
+    )
+    compile_workers = Option(
+        1,
+        "With `codegen='auto'`: how many processes build better programs at the same time. They have the "
+        "lowest priority.",
+        IntRange(1, 64),
+        flat="compile_workers",
+        own=True,
+        cached=False,
+        effect="tests/backend/test_better.py::test_workers",
+    )
     memory_budget = Option(
         None,
         "Most bytes that recordings may hold; unset means no bound.",

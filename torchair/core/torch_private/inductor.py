@@ -48,6 +48,7 @@ __all__ = [
     "V",
     "aot_compilation",
     "build_facts",
+    "changed_options",
     "code_folder",
     "code_kept_in",
     "compile_fx_inner",
@@ -73,9 +74,21 @@ __all__ = [
     "register_replacement",
     "remove_noops",
     "select_decomp_table",
+    "set_options",
     "stable_cache_keys",
     "torch_key",
 ]
+
+
+def changed_options() -> dict[str, Any]:
+    """Inductor's options that somebody in this process has set."""
+    portable = inductor_config.save_config_portable()
+    return {name: value for name, value in portable.items() if not inductor_config._is_default(name)}
+
+
+def set_options(options: dict[str, Any]) -> None:
+    """Set them, for the whole process."""
+    inductor_config.load_config(options)
 
 
 def known_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,237 @@
+"""Programs built in the background: worker processes compile them, a thread for each loads what it made, and
+the next call takes it. The graphs that are called most come first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torchair.backend.order import Made, Order, compile_elsewhere, workplace
+from torchair.capture import Pending
+from torchair.core.errors import first_line
+from torchair.core.log import capture_logger as logger
+from torchair.core.log import progress
+from torchair.core.program import Program
+
+
+class Optimised(NamedTuple):
+    """A better program that is there: from the next call on it serves."""
+
+    graph: str
+    codegen: str
+    seconds: float
+    """That it took, waiting included."""
+
+
+class Together:
+    """Programs that are taken over at the same time: those of a forward and of its backward. Where one cannot
+    be made, none is taken.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: list[Job] = []
+
+    def add(self, job: Job) -> None:
+        """One more, whose end the others wait for."""
+        with self._lock:
+            self._jobs.append(job)
+
+    def ended(self) -> None:
+        """One of them is built, or will not be."""
+        with self._lock:
+            if all(job.has_ended for job in self._jobs):
+                failed = next((job.failed for job in self._jobs if job.failed), "")
+                for job in self._jobs:
+                    job.failed = failed
+                    job.is_done.set()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may be built."""
+
+    seconds: float | None = None
+    """Of all builds of this process together, beyond which none is begun; None for no bound."""
+    workers: int = 1
+    """Processes at the same time."""
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be built, and for whom."""
+
+    title: str
+    prepare: Callable[[], Order]
+    """Called in the background."""
+    finish: Callable[[Program, Made], Program]
+    """Puts around a program what the graph needs."""
+    tell: Callable[[str], None]
+    """Told where there will be no program, by who would take it."""
+    limits: Limits = NO_LIMITS
+    together: Together = field(default_factory=Together)
+
+
+class Job(Pending):
+    """One program on its way."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+        self.failed = ""
+        self.has_ended = False
+        self._began = time.perf_counter()
+        self._program: Program | None = None
+        self._is_told = False
+        task.together.add(self)
+        BACKGROUND.expect(self)
+
+    def wanted(self) -> None:
+        """The graph is called again and again: build it."""
+        BACKGROUND.give(self)
+
+    def run(self, seconds: float | None = None) -> None:
+        """Compile in a process of its own, in so much time, and load what it made."""
+        phase = "compiled"
+        try:
+            order = self.task.prepare()
+            with workplace(order.root) as folder:
+                made, self.failed = compile_elsewhere(order, folder, seconds)
+                if made is not None:
+                    phase = "loaded"
+                    self._program = self.task.finish(order.load(made), made)
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {first_line(error)}"
+        self.failed = self.failed and f"{phase}: {self.failed}"
+        self.end()
+
+    def end(self, why: str = "", *, is_wished: bool = False) -> None:
+        """Nothing more is done for it: it is there, or it failed; whether that is what the user wished."""
+        self.failed = self.failed or why
+        self._is_told = is_wished
+        self.has_ended = True
+        self.task.together.ended()
+
+    def optimised(self) -> Optimised | None:
+        """What is there now; None where it failed."""
+        if self.failed or self._program is None:
+            return None
+        return Optimised(self.task.title, self._program.kind, time.perf_counter() - self._began)
+
+    def take(self) -> Program | None:
+        """The program; None when it could not be made."""
+        if not self.failed:
+            return self._program
+        if not self._is_told:
+            self._is_told = True
+            self.task.tell(self.failed)
+        return None
+
+
+class Background:
+    """The builds of this process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._expected: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+        self._threads = 0
+        self._done = 0
+        self._spent = 0.0
+        self._listeners: list[Callable[[Optimised], None]] = []
+
+    def expect(self, job: Job) -> None:
+        """This may be given soon."""
+        with self._changed:
+            self._expected.add(job)
+
+    def give(self, job: Job) -> Job:
+        """Build this; of those that wait, the most called first."""
+        with self._changed:
+            if job not in self._expected:
+                return job
+            self._expected.remove(job)
+            self._waiting.append(job)
+            if self._threads < job.task.limits.workers:
+                self._threads += 1
+                name = f"torchair builds {self._threads}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            self._changed.notify_all()
+        return job
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until nothing is left to build, be it wanted already or not; False when that takes longer."""
+        for job in list(self._expected):
+            self.give(job)
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._running, seconds)
+
+    def listen(self, call: Callable[[Optimised], None]) -> None:
+        """Call this for each program that is there."""
+        with self._changed:
+            self._listeners.append(call)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                job = max(self._waiting, key=lambda job: job.calls())
+                self._waiting.remove(job)
+                self._running.append(job)
+                title = f"builds {self._done + 1}/{self._done + len(self._waiting) + len(self._running)}"
+            began = time.perf_counter()
+            with progress(title):
+                self._build(job)
+            with self._changed:
+                self._spent += time.perf_counter() - began
+                self._done += 1
+            self._tell(job)
+            with self._changed:
+                self._running.remove(job)
+                self._changed.notify_all()
+
+    def _build(self, job: Job) -> None:
+        bound = job.task.limits.seconds
+        left = None if bound is None else bound - self._spent
+        if left is not None and left <= 0:
+            job.end(f"built: compile_budget_s ({bound:.0f} s) is used up", is_wished=True)
+            return
+        job.run(left)
+
+    def _tell(self, job: Job) -> None:
+        news = job.optimised()
+        if news is None:
+            logger.info("%s: no better program: %s", job.task.title, job.failed)
+            return
+        logger.event("%s: a better program (%s) after %.1f s", *news)
+        for call in list(self._listeners):
+            try:
+                call(news)
+            except Exception:
+                logger.exception("a callback of on_optimised failed")
+
+
+BACKGROUND = Background()
+
+
+def wait_until_optimised(timeout: float | None = None) -> bool:
+    """Wait until all better programs that are being built for graphs of this process are there, or for so
+    many seconds; False when that was not long enough. From the next call of each graph on they serve.
+    """
+    return BACKGROUND.wait(timeout)
+
+
+def on_optimised(call: Callable[[Optimised], None]) -> None:
+    """Have this called, in a thread of ours, for each better program that is there: with the name of the
+    graph, the code generator, and the seconds since it was asked for.
+    """
+    BACKGROUND.listen(call)
