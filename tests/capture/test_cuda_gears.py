@@ -75,7 +75,9 @@ def test_the_measurement_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
         return homes.Home(sizes, self._device)
 
     monkeypatch.setattr(homes.Homes, "find", own)
-    monkeypatch.setattr(Recorder, "borrows", property(lambda self: True, lambda self, value: None), raising=False)
+    monkeypatch.setattr(
+        Recorder, "borrows", property(lambda self: True, lambda self, value: None), raising=False
+    )
     unshared = peak(SIZES)
     print(f"unshared: {unshared / 2**20:.1f} MiB, the largest alone {alone / 2**20:.1f} MiB")
     assert unshared > 4 * alone

@@ -203,7 +203,9 @@ class Outputs:
         self.plain = [(step.at, step.like) for step in owned] if len(owned) == len(self._steps) else None
         self.nbytes = memory.nbytes
         self.copied_bytes = sum(step.like.nbytes for step in owned if step.alone)
-        shared = {storage_id(step.like): step.like.untyped_storage().nbytes() for step in owned if not step.alone}
+        shared = {
+            storage_id(step.like): step.like.untyped_storage().nbytes() for step in owned if not step.alone
+        }
         self.copied_bytes += sum(shared.values())
 
     def held(self) -> bool:

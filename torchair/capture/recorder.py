@@ -11,8 +11,8 @@ import torch
 
 from torchair.capture.compiled import INPUTS, Compiled
 from torchair.capture.entries import Entry
-from torchair.capture.ledger import watched_inputs
 from torchair.capture.homes import Home, Homes
+from torchair.capture.ledger import watched_inputs
 from torchair.capture.pool import Arena, Turns, pool_for
 from torchair.capture.record import Plan, Recording, may_borrow, record
 from torchair.capture.report import Book

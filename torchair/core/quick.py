@@ -231,7 +231,9 @@ class PythonRepeat:
             return False
         if spec.key_of is not None and spec.key_of(args) != spec.key:
             return False
-        if not spec.rest.is_free() or not all(_has_shape(args, index, target) for index, target in spec.inputs):
+        if not spec.rest.is_free() or not all(
+            _has_shape(args, index, target) for index, target in spec.inputs
+        ):
             return False
         return spec.addresses.match(list(args))
 
