@@ -107,7 +107,8 @@ def test_many_held_outputs_are_copied_out_and_told() -> None:
     report = runner.report()
     assert report.home_bytes == TURNS * 13 * FLOAT
     copied = [row for row in report.recordings if row.private]
-    assert copied and report.bytes_copied_out > 0
+    assert copied
+    assert report.bytes_copied_out > 0
     del kept, y
     gc.collect()
     replays = sum(row.replays for row in copied)

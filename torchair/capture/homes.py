@@ -52,8 +52,8 @@ class Room:
 
 
 def grown(need: int, had: int) -> int:
-    """A block for so many bytes, beside one of another size: as large where that would do, and some more where
-    it would not, as the next call may ask for more.
+    """A block for so many bytes, beside one of another size: as large where that would do, and some more
+    where it would not, as the next call may ask for more.
     """
     return had if need <= had else max(need, had * 3 // 2)
 

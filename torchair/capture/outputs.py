@@ -71,8 +71,8 @@ class Tied:
 
 @dataclass(frozen=True)
 class Owned:
-    """A tensor in our memory: `like` it, on storage `at` of those at rest; `alone`: no other output shares it,
-    and a clone has its strides.
+    """A tensor in our memory: `like` it, on storage `at` of those at rest; `alone`: no other output shares
+    it, and a clone has its strides.
     """
 
     at: int

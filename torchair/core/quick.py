@@ -95,8 +95,8 @@ LOOKING = _counted([object()])[0] - 1
 
 
 class AtRest:
-    """The memory of outputs when nobody outside holds any of them: when this is made. Whoever holds a tensor, a
-    view, an array on a storage is a use of it; whoever holds the storage itself, a reference to its Python
+    """The memory of outputs when nobody outside holds any of them: when this is made. Whoever holds a tensor,
+    a view, an array on a storage is a use of it; whoever holds the storage itself, a reference to its Python
     object, which is one for everybody. Nobody else keeps that object: so it is a list that is passed on.
     """
 
@@ -125,7 +125,7 @@ class AtRest:
 
 
 def hand_out(outputs: Sequence[tuple[int, torch.Tensor]], rest: AtRest) -> list[torch.Tensor]:
-    """Fresh tensors like these, each in the place that it has in its own storage, on one of these storages."""
+    """Fresh tensors like these, each in the place that it has in its own storage, on one of those at rest."""
     if _extension is not None:
         return _extension.hand_out(outputs, rest.storages)
     return [view_on(like, rest.storages[at], int(like.storage_offset())) for at, like in outputs]

@@ -1,5 +1,5 @@
-"""Which dimensions of outputs have the size that inputs were padded in: known from symbolic shapes, or said by
-the user, never guessed from equal numbers.
+"""Which dimensions of outputs have the size that inputs were padded in: known from symbolic shapes, or said
+by the user, never guessed from equal numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from torchair.core.errors import first_line
 from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
+from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.symbols import is_symbol
 
 Declared = Mapping[str | int, int | Sequence[int]]
@@ -116,6 +118,9 @@ def _crops_of(program: Any) -> Crops:
         if node.op == "placeholder" and isinstance(value := node.meta.get("val"), torch.Tensor):
             symbols |= {symbol for size in value.shape for symbol in free_symbols(size)}
     (output,) = (node for node in nodes if node.op == "output")
+    written = (root_of(each)[0] for node in nodes for each in written_by(node))
+    if any(root.op in ("placeholder", "get_attr") for root in written):
+        raise Unknown("the model writes its inputs or its state")
     kinds = [spec.kind.name for spec in program.graph_signature.output_specs]
     results = [result for result, kind in zip(output.args[0], kinds, strict=True) if kind == "USER_OUTPUT"]
     if len(results) != len(kinds):

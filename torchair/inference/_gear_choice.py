@@ -1,8 +1,8 @@
 """Which sizes to make gears of, from how often each was seen.
 
-A call between two gears is padded up to the next; what that costs is the elements it adds. A call that no gear
-serves runs dynamically, which is taken to cost as much as the most padding that is allowed (`waste` times its
-size). So padding is never chosen where it would add more than that.
+A call between two gears is padded up to the next; what that costs is the elements it adds. A call that no
+gear serves runs dynamically, which is taken to cost as much as the most padding that is allowed (`waste`
+times its size). So padding is never chosen where it would add more than that.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Gears chosen from the sizes that come: a model behind a call that serves any size, and the frequent ones with
-programs of their own.
+"""Gears chosen from the sizes that come: a model behind a call that serves any size, and the frequent ones
+with programs of their own.
 
 The life of a form (everything about a call but the size):
 
@@ -149,9 +149,9 @@ def _checked(wishes: Wishes, model: Any) -> Wishes:
         raise BadGears(f"there are 1 to {MOST} gears at most", got=repr(wishes.most))
     for what in ("waste", "after", "memory_bytes", "seconds"):
         number = getattr(wishes, what)
-        if number is not None and (
-            isinstance(number, bool) or not isinstance(number, int | float) or number < 0
-        ):
+        if number is None and what in ("memory_bytes", "seconds"):
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
             raise BadGears(f"{what} is a number of 0 and more", got=repr(number))
     return wishes
 
@@ -210,9 +210,7 @@ class AutoGears:
 
     def __init__(self, model: Callable[..., Any], wishes: Wishes, config: CompilerConfig) -> None:
         if config.mode.value not in (None, "max-autotune"):
-            raise BadGears(
-                "gears are of graph mode", got=f"mode {config.mode.value!r}", next="leave mode as it is"
-            )
+            raise BadGears("gears are of graph mode", got=f"mode {config.mode.value!r}")
         self.model = model
         self._wishes = wishes
         self._backend = get_npu_backend(compiler_config=config)
@@ -386,7 +384,7 @@ class AutoGears:
         self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
 
     def _compiled(self, *, dynamic: bool) -> Callable[..., Any]:
-        """Compiled apart from all others: with a code object of its own, in which Dynamo keeps its results."""
+        """Compiled apart from all others: with a code object of its own, where Dynamo keeps its results."""
         model = self.model
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -432,9 +430,8 @@ class AutoGears:
         state = [value for _, value in _arguments(call.bound)]
         if isinstance(self.model, nn.Module):
             state += [*self.model.buffers(), *self.model.parameters()]
-        return [
-            value._version for value in state if isinstance(value, torch.Tensor) and not value.is_inference()
-        ]
+        tensors = [value for value in state if isinstance(value, torch.Tensor)]
+        return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
     def _run(self, call: Call, form: Form, gear: int) -> Any:
         """With the program of a gear; the first calls of each make it."""
