@@ -199,6 +199,8 @@ def test_a_padding_that_changes_results_is_found() -> None:
 
 def test_a_model_that_writes_is_not_padded() -> None:
     class Counting(nn.Module):
+        calls: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("calls", torch.zeros(()))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
@@ -161,9 +162,18 @@ def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return span.set_(tensors[0].untyped_storage(), first, (max(ends) - first,), (1,))
 
 
+class Copied(Enum):
+    """Instead of a home: outputs stay in the recording, and are copied out."""
+
+    COPIED = "copied"
+
+
+COPIED = Copied.COPIED
+
+
 class Outputs:
-    """How the outputs of one recording reach the caller: from a home, from the pool where they stay, or, if
-    they are copied out (`copied`), from memory that the pool may give to others.
+    """How the outputs of one recording reach the caller: from a home, from the pool where they stay (None),
+    or, if they are always copied out, from memory that the pool may give to others.
     """
 
     def __init__(
@@ -171,9 +181,7 @@ class Outputs:
         outputs: Sequence[Any],
         static_args: Sequence[Any],
         inputs: Inputs,
-        home: Home | None = None,
-        *,
-        copied: bool = False,
+        home: Home | Copied | None = None,
     ) -> None:
         owners = _owners(static_args)
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
@@ -184,7 +192,7 @@ class Outputs:
             if isinstance(output, torch.Tensor)
         }
         ours = [outputs[at] for at, source in sources.items() if source is None and outputs[at].numel()]
-        memory = _Memory(ours, home, copied=copied)
+        memory = _Memory(ours, home)
         self.rest = memory.rest
         self._steps: list[Constant | Tied | Empty | Owned] = []
         for position, output in enumerate(outputs):
@@ -229,26 +237,26 @@ class Outputs:
 class _Memory:
     """Where outputs of ours lie."""
 
-    def __init__(self, outputs: Sequence[torch.Tensor], home: Home | None, *, copied: bool) -> None:
+    def __init__(self, outputs: Sequence[torch.Tensor], home: Home | Copied | None) -> None:
         found = {storage_id(output): output for output in outputs}
         spans = {key: _span([o for o in outputs if storage_id(o) == key]) for key in found}
         self.nbytes = sum(span.numel() for span in spans.values())
         self._looks: dict[int, torch.UntypedStorage] = {}
-        if home is not None or copied:
+        if home is not None:
             # A look at the memory is no use of its storage: others may have that, or it may go.
             for key, span in spans.items():
                 end = int(span.storage_offset()) + span.numel()
                 start = span.untyped_storage().data_ptr()
                 look = borrow_memory(start, end, torch.uint8, span.device)
                 self._looks[key] = look.untyped_storage()
-        if home is not None:
+        if isinstance(home, Home):
             self._at = {storage._cdata: at for at, storage in enumerate(home.rest.storages)}
             self.rest = home.rest
             return
         self._at = {key: at for at, key in enumerate(found)}
         del found, spans
-        storages = {} if copied else {storage_id(output): output.untyped_storage() for output in outputs}
-        kept = list(storages.values())
+        storages = {storage_id(output): output.untyped_storage() for output in outputs}
+        kept = [] if home is COPIED else list(storages.values())
         del storages
         # Counted last: from here on, more uses than these are the caller's.
         self.rest = AtRest(kept)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchair.capture.homes import Home
-from torchair.capture.outputs import Need, Outputs, move
+from torchair.capture.outputs import COPIED, Need, Outputs, move
 from torchair.capture.pool import Arena
 from torchair.capture.roles import Inputs, Role, repeated_dims
 from torchair.core.errors import BadCall, first_line
@@ -310,7 +310,7 @@ def record(
         except BaseException:
             graph.reset()
             raise
-    outputs = Outputs(results, placed, inputs, home, copied=plan.private)
+    outputs = Outputs(results, placed, inputs, COPIED if plan.private else home)
     made = Recording(graph, statics, Addresses(watched, args), outputs, home, plan.private)
     reserved = row.reserved_bytes(into.device) - before
     made.nbytes = max(reserved, outputs.nbytes)

@@ -138,6 +138,7 @@ def _dims(place: int, result: Any, symbols: set[Any]) -> tuple[int, ...]:
     for dim, size in enumerate(value.shape):
         if not free_symbols(size):
             continue
+        assert isinstance(size, torch.SymInt), "it has a symbol"
         if size.node.expr not in symbols:
             raise Unknown(f"dimension {dim} of output {place} has {size.node.expr} elements, not the size")
         found.append(dim)

@@ -33,7 +33,7 @@ from torchair.backend.doors import get_npu_backend
 from torchair.backend.gears import MOST, set_dim_gears
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.degraded import Degradations
-from torchair.core.errors import BadGears, first_line
+from torchair.core.errors import BadGears, Degraded, first_line
 from torchair.core.tables import text_lines
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.devices import device_row
@@ -240,10 +240,15 @@ class AutoGears:
             return outputs
         try:
             return self._with_gear(call, form, gear)
+        except Degraded:
+            raise
         except Exception as error:
             # Where the call itself is at fault, this raises as well.
             outputs = self._dynamically(args, kwargs, "a gear failed")
-            self._give_up(form, error)
+            with self._lock:
+                form.gears, form.choices = (), CHOICES
+            what = f"{type(error).__name__}: {first_line(error)}"
+            self._degradations.add(f"auto_gears runs calls of one form dynamically: {what}")
             return outputs
 
     def _dynamically(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
@@ -475,13 +480,6 @@ class AutoGears:
             self._seconds += spent
             self._slowest = max(self._slowest, spent)
             self._measured += max(0, row.reserved_bytes(device) - before) if counts else 0
-
-    def _give_up(self, form: Form, error: Exception) -> None:
-        """Its calls run dynamically from now on."""
-        with self._lock:
-            form.gears, form.choices = (), CHOICES
-        what = f"auto_gears runs calls of one form dynamically: {type(error).__name__}: {first_line(error)}"
-        self._degradations.add(what)
 
 
 def _look(tensor: torch.Tensor, dim: int | None) -> Hashable:
