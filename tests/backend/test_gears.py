@@ -227,6 +227,24 @@ def test_a_gear_that_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(got, x.sin())
 
 
+def test_gears_of_a_graph_in_pieces(row: SimulatedDevice, taken: list[Any]) -> None:
+    def chosen(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin() + 1, x.masked_select(x > 0).cos().sum()
+
+    run = compiled(chosen)
+    with torch.no_grad():
+        with (
+            pytest.warns(torchair.DegradedWarning, match="a graph is recorded in 2 pieces"),
+            pytest.warns(torchair.DegradedWarning, match="in pieces, by the program for all sizes"),
+        ):
+            run(geared({0: [2, 4, 8]}, 2, 3))
+        for rows in (4, 8, 2) * 3:
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(run(x), chosen(x))
+    assert not taken
+    assert row.replays
+
+
 def test_files_have_none(tmp_path: Path) -> None:
     with pytest.raises(NotPossible, match="no gears"):
         torchair.dynamo_export(

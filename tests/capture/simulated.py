@@ -57,6 +57,13 @@ def is_there(tensor: Any, at: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.data_ptr() == at.data_ptr()
 
 
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """Without the dimensions whose elements are one."""
+    for dim, step in enumerate(tensor.stride()):
+        tensor = tensor.narrow(dim, 0, 1) if step == 0 and tensor.size(dim) > 1 else tensor
+    return tensor
+
+
 def storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
@@ -122,7 +129,7 @@ class SimulatedGraph:
         self.device.local.replaying = False
         for output, written, result in zip(self.outputs, self.written, results, strict=True):
             if written:
-                output.copy_(result)
+                once(output).copy_(once(result))
         self.device.launching = False
 
     def reset(self) -> None:

@@ -121,7 +121,8 @@ def compile_fx(
             stage.layouts = promised(prepared, regenerated or {})
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
         try:
-            with told_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", QUICK_START):
+            hint = "" if settings.codegen == "eager" else QUICK_START
+            with told_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", hint):
                 return compile_stage(prepared, stage)
         except Exception as error:
             if is_of_user(error) or not detours.add(error):

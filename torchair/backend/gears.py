@@ -207,6 +207,7 @@ class GearPrograms:
     contract: Contract
     degradations: Degradations
     make: Make
+    lost_in_pieces: str = "a graph with gears is recorded in pieces, by the program for all sizes"
 
     def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
         """The program of this key; None where the sizes are no gear, which the common program serves."""

@@ -38,7 +38,7 @@ from torchair.capture.homes import TURNS
 from torchair.capture.key import key_text
 from torchair.capture.ledger import Cause, cause_of, moved_text
 from torchair.capture.outputs import needs_of
-from torchair.capture.pending import Pending, Specialist
+from torchair.capture.pending import Pending, Specialist, lost_in_pieces
 from torchair.capture.pool import Turns
 from torchair.capture.record import CannotRecord, Recording
 from torchair.capture.recorder import Recorder
@@ -55,8 +55,6 @@ from torchair.devices import Refused
 
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
 BINDINGS = 64  # sets of addresses that one key has recordings for (modules that share a graph, buffers)
-
-NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in pieces"
 
 Split = Callable[[CannotRecord], Runner | None]
 """Runs the graph in pieces, without the op that broke a recording; None where there is no such piece."""
@@ -385,7 +383,7 @@ class Replay(Direct):
         self.why_not = f"{other.why_not}: {error}"
         self.program, self.parts = other.program, other.parts
         if self._specialist is not None:
-            self.degradations.add(NO_STATIC_KERNELS)
+            self.degradations.add(lost_in_pieces(self._specialist))
 
     def _give_up(self, reason: str) -> None:
         """Run directly from now on."""
