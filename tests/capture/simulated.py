@@ -74,7 +74,8 @@ class SimulatedGraph:
     def __init__(
         self, device: SimulatedDevice, program: Any, args: list[Any], pool: Any, copies: Any
     ) -> None:
-        self.device, self.program = device, program
+        self.device = device
+        self.program: Any = program
         self.copies = [[target.data_ptr(), source.data_ptr(), target.nbytes] for target, source in copies]
         # A graph knows addresses, not tensors: `p.data = …` moves a tensor, and another may live there then.
         self.args = [
@@ -128,7 +129,7 @@ class SimulatedGraph:
         results = self.program([tensor() if is_there(tensor(), at) else at for tensor, at in self.args])
         self.device.local.replaying = False
         for output, written, result in zip(self.outputs, self.written, results, strict=True):
-            if written:
+            if written and output is not None:
                 once(output).copy_(once(result))
         self.device.launching = False
 
