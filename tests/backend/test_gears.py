@@ -183,6 +183,38 @@ def test_each_gear_has_a_recording(row: SimulatedDevice) -> None:
     assert len({recording.key for recording in seen.runner.report().recordings}) == 3
 
 
+ORDERS = {"ascending": list, "descending": lambda sizes: sizes[::-1], "mixed": lambda s: s[::2] + s[1::2]}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gears_share_the_memory_of_the_largest(order: str, row: SimulatedDevice) -> None:
+    """Whichever comes first: what others would leave behind is never made."""
+    sizes = list(range(4, 42))
+    with watching() as seen, torch.no_grad():
+        run = compiled(lambda x: (x.sin(), (x @ x.t())[:, 1:]))
+        first, *others = ORDERS[order](sizes)
+        run(geared({0: sizes}, first, 3))
+        for _ in range(3):
+            for rows in (first, *others):
+                x = torch.randn(rows, 3)
+                torch.testing.assert_close(run(x), (x.sin(), (x @ x.t())[:, 1:]))
+    report = seen.runner.report()
+    assert report.static_bytes == 41 * 3 * 4, "the largest input"
+    spare = 16  # an output begins at whole 16 bytes
+    assert 41 * 3 * 4 + 41 * 40 * 4 <= report.home_bytes <= 41 * 3 * 4 + 41 * 41 * 4 + spare
+    assert len({recording.key for recording in report.recordings}) == 38
+
+
+def test_a_held_output_of_another_gear_stays(row: SimulatedDevice) -> None:
+    with torch.no_grad():
+        run = compiled(lambda x: x * 2)
+        run(geared({0: [2, 4, 8]}, 2, 3))
+        for rows in (2, 4, 8) * 3:
+            run(torch.ones(rows, 3))
+        held = [run(torch.full((rows, 3), float(rows))) for rows in (8, 4, 2, 8, 4, 2)]
+        assert [y.unique().tolist() for y in held] == [[16.0], [8.0], [4.0]] * 2
+
+
 def test_a_gear_that_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise RuntimeError("on purpose")
@@ -193,6 +225,24 @@ def test_a_gear_that_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch)
     with pytest.warns(torchair.DegradedWarning, match="served by the program for all sizes: on purpose"):
         got = run(x)
     torch.testing.assert_close(got, x.sin())
+
+
+def test_gears_of_a_graph_in_pieces(row: SimulatedDevice, taken: list[Any]) -> None:
+    def chosen(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin() + 1, x.masked_select(x > 0).cos().sum()
+
+    run = compiled(chosen)
+    with torch.no_grad():
+        with (
+            pytest.warns(torchair.DegradedWarning, match="a graph is recorded in 2 pieces"),
+            pytest.warns(torchair.DegradedWarning, match="in pieces, by the program for all sizes"),
+        ):
+            run(geared({0: [2, 4, 8]}, 2, 3))
+        for rows in (4, 8, 2) * 3:
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(run(x), chosen(x))
+    assert not taken
+    assert row.replays
 
 
 def test_files_have_none(tmp_path: Path) -> None:

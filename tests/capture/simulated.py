@@ -32,15 +32,20 @@ WAITS = (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default)
 
 
 class Allocations(TorchDispatchMode):
-    """Collects the storages that ops allocate."""
+    """Collects the storages that ops allocate, and what others held before they were written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.storages: set[int] = set()
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if {torch.Tag.data_dependent_output, torch.Tag.cudagraph_unsafe} & set(func.tags) or func in WAITS:
             raise RuntimeError("operation not permitted when stream is capturing")
+        if func._schema.is_mutable and isinstance(args[0], torch.Tensor) and args[0].numel():
+            memory = args[0].untyped_storage()
+            if memory._cdata not in self.storages and memory._cdata not in self.before:
+                self.before[memory._cdata] = memory, memory.clone()
         result = func(*args, **(kwargs or {}))
         known = {storage(value) for value in args if isinstance(value, torch.Tensor)}
         if isinstance(result, torch.Tensor) and storage(result) not in known:
@@ -50,6 +55,13 @@ class Allocations(TorchDispatchMode):
 
 def is_there(tensor: Any, at: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.data_ptr() == at.data_ptr()
+
+
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """Without the dimensions whose elements are one."""
+    for dim, step in enumerate(tensor.stride()):
+        tensor = tensor.narrow(dim, 0, 1) if step == 0 and tensor.size(dim) > 1 else tensor
+    return tensor
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -62,7 +74,8 @@ class SimulatedGraph:
     def __init__(
         self, device: SimulatedDevice, program: Any, args: list[Any], pool: Any, copies: Any
     ) -> None:
-        self.device, self.program = device, program
+        self.device = device
+        self.program: Any = program
         self.copies = [[target.data_ptr(), source.data_ptr(), target.nbytes] for target, source in copies]
         # A graph knows addresses, not tensors: `p.data = …` moves a tensor, and another may live there then.
         self.args = [
@@ -82,6 +95,9 @@ class SimulatedGraph:
         finally:
             device.capturing = False
             torch.set_rng_state(random)
+            for memory, value in allocations.before.values():
+                memory.copy_(value)
+            allocations.before.clear()
             for arg, value in zip(args, saved, strict=True):
                 if isinstance(arg, torch.Tensor) and arg.numel() and 0 not in arg.stride():
                     arg.data.copy_(value)  # not a write that autograd counts
@@ -90,12 +106,14 @@ class SimulatedGraph:
         self.recorded = [outputs]  # for who records
         # It holds on to no tensor of the caller's.
         self.outputs = [o if written else None for o, written in zip(outputs, self.written, strict=True)]
-        tensors = [o for o in self.outputs if o is not None]
-        self.in_pool = [o for o in tensors if storage(o) in allocations.storages]
+        self.in_pool = [o for o in self.outputs if o is not None and storage(o) in allocations.storages]
+        # Memory outside the pool is not the graph's: it knows where it is.
+        self.outputs = [
+            o if o is None or storage(o) in allocations.storages else borrow_tensor(o) for o in self.outputs
+        ]
         self.neighbours.append(self)
-        for output, written in zip(self.outputs, self.written, strict=True):
-            if written:
-                output.untyped_storage().fill_(0xA5)
+        for output in self.in_pool:
+            output.untyped_storage().fill_(0xA5)
 
     def replay(self) -> None:
         assert self.alive, "a graph was replayed after reset"
@@ -111,13 +129,14 @@ class SimulatedGraph:
         results = self.program([tensor() if is_there(tensor(), at) else at for tensor, at in self.args])
         self.device.local.replaying = False
         for output, written, result in zip(self.outputs, self.written, results, strict=True):
-            if written:
-                output.copy_(result)
+            if written and output is not None:
+                once(output).copy_(once(result))
         self.device.launching = False
 
     def reset(self) -> None:
         assert self.alive, "a graph was reset twice"
         self.alive = False
+        self.program = None  # with all that it kept
         self.device.live -= 1
         self.device.forget(self)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,8 +67,62 @@ def test_a_compile_that_takes_long(
         return build(*args)
 
     monkeypatch.setattr(compile, "build", slowly)
-    backend = torchair.get_npu_backend(compiler_config=config_of({}))
+    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "inductor"}))
     run = torch.compile(lambda x: x.sin() + 1, backend=backend)
     run(torch.randn(3))
     said = capfd.readouterr().err
     assert re.search(r"graph_\d+ of 2 ops is being compiled, since .*engine_config.codegen='eager'", said)
+
+
+def none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+
+
+def closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = open(os.devnull, "w")  # noqa: SIM115 - it is closed, which is the point
+    stream.close()
+    monkeypatch.setattr("sys.stderr", stream)
+
+
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lack", [none, closed, no_threads])
+def test_where_nobody_can_be_told_the_work_is_done(
+    lack: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a service without a console, or while Python ends."""
+    wrong: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", wrong.append)
+    done = False
+    with monkeypatch.context() as lacking:
+        lack(lacking)
+        with log.told_if_slow("graph_1 is being compiled", "be quick"):
+            time.sleep(0.2)
+            done = True
+    assert done
+    assert not wrong
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_has_the_quickest_already_is_told_of_no_quicker(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = compile.compile_stage
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.3)
+        return made(*args)
+
+    monkeypatch.setattr(compile, "compile_stage", slowly)
+    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "eager"}))
+    torch.compile(torch.sin, backend=backend)(torch.ones(2))
+    said = capfd.readouterr().err
+    assert "is being compiled" in said
+    assert "starts at once" not in said

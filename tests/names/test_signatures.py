@@ -124,7 +124,7 @@ ALL = {
         "CompiledModel npu_format_cast"
     ),
     "torchair.ge": "custom_op Const Cast Clone DataType Format Tensor TensorSpec attr",
-    "torchair.inference": "cache_compile readable_cache set_dim_gears",
+    "torchair.inference": "auto_gears cache_compile readable_cache set_dim_gears",  # `auto_gears` is ours
     "torchair.ops": (
         "npu_print record wait npu_fused_infer_attention_score npu_fused_infer_attention_score_v2 "
         "npu_create_tagged_event npu_tagged_event_record npu_tagged_event_wait npu_record_tagged_stream"

@@ -20,7 +20,7 @@ from torchair.backend import dumps
 from torchair.backend.background import Together
 from torchair.backend.better import Better, better_gears, better_kinds, why_not_elsewhere
 from torchair.backend.detours import Detours
-from torchair.backend.gears import GearPrograms, Gears
+from torchair.backend.gears import GearPrograms, Gears, room_of
 from torchair.backend.pieces import Pieces
 from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
@@ -29,6 +29,7 @@ from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_be
 from torchair.backend.tuning import can_be_tuned, tuned_program
 from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
+from torchair.capture.homes import Room
 from torchair.capture.host import copy_first, why_on_host
 from torchair.codegen import How, build
 from torchair.codegen.eager import generate
@@ -120,7 +121,8 @@ def compile_fx(
             stage.layouts = promised(prepared, regenerated or {})
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
         try:
-            with told_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", QUICK_START):
+            hint = "" if settings.codegen == "eager" else QUICK_START
+            with told_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", hint):
                 return compile_stage(prepared, stage)
         except Exception as error:
             if is_of_user(error) or not detours.add(error):
@@ -232,6 +234,7 @@ def to_runner(
             stage.degradations,
             replace(contract, is_eager=runs_as_it_is(program, stage)),
             (*stage.observers, *trace_files(stage)),
+            Room() if stage.gears is None else room_of(stage.gears, stage.inputs, contract.layouts),
         ),
         around,
     )

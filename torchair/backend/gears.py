@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import fx
 from torchair.backend.order import Like, likes_of
 from torchair.backend.static_kernels import specialised
 from torchair.capture import Pending
+from torchair.capture.homes import Room
 from torchair.capture.promised import Promised
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadGears, first_line
@@ -23,7 +24,8 @@ from torchair.core.torch_private.aot import mark_dynamic
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, fake_tensor_prop, faking
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.ends import placeholders
-from torchair.fxgraph.symbols import Binding, is_symbol
+from torchair.fxgraph.layout import Layout, layout_of
+from torchair.fxgraph.symbols import Binding, Reader, Unreadable, is_symbol
 
 NAME = "dim_gears"
 """The attribute of a tensor that holds its gears."""
@@ -81,6 +83,46 @@ class Gears:
         """The gear of a call; none of ours where its arguments do not tell."""
         values = binding.reader(args).values
         return tuple((symbol, values.get(symbol, 0)) for symbol, _ in self.rows[0])
+
+
+def room_of(gears: Gears, inputs: Sequence[Any], layouts: Sequence[Layout | None]) -> Room:
+    """The bytes that inputs, and outputs of their own memory, take in the largest of these gears."""
+    largest = [row for row in gears.rows if not any(_is_below(row, other) for other in gears.rows)]
+    readers = [Reader(dict(row)) for row in largest]
+    tensors = {
+        place: replace(layout_of(value), offset=0)
+        for place, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    }
+    # Together, what lies in one storage: it has the bytes up to the last element of any.
+    storages: dict[int, int] = {}
+    owned = {place: layout for place, layout in enumerate(layouts) if layout and layout.base is None}
+    for layout in owned.values():
+        reach = max(_reach(layout, read) for read in readers)
+        storages[layout.storage] = max(reach, storages.get(layout.storage, 0))
+    return Room(
+        {place: max(_reach(layout, read) for read in readers) for place, layout in tensors.items()},
+        {place: storages[layout.storage] for place, layout in owned.items()},
+    )
+
+
+def _is_below(row: Row, other: Row) -> bool:
+    """Is another gear as large in every size, and larger in one?"""
+    pairs = [(mine, theirs) for (_, mine), (_, theirs) in zip(row, other, strict=True)]
+    return row != other and all(mine <= theirs for mine, theirs in pairs)
+
+
+def _reach(layout: Layout, read: Reader) -> int:
+    """Bytes up to the last element; 0 where there is none, or nobody knows."""
+    try:
+        sizes, strides, start = map(read, layout.sizes), map(read, layout.strides), read(layout.offset)
+        pairs = list(zip(sizes, strides, strict=True))
+    except Unreadable:
+        return 0
+    if any(size == 0 for size, _ in pairs):
+        return 0
+    last = sum((size - 1) * step for size, step in pairs)
+    return (start + last + 1) * layout.dtype.itemsize
 
 
 def gears_of(gm: fx.GraphModule, inputs: Sequence[Any], policy: str) -> Gears | None:
@@ -165,6 +207,7 @@ class GearPrograms:
     contract: Contract
     degradations: Degradations
     make: Make
+    lost_in_pieces: str = "a graph with gears is recorded in pieces, by the program for all sizes"
 
     def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
         """The program of this key; None where the sizes are no gear, which the common program serves."""

@@ -9,12 +9,12 @@ from torchair.capture.chain import Chain
 from torchair.capture.compiled import Compiled, Observer
 from torchair.capture.direct import Bound, Direct, Special
 from torchair.capture.ledger import Cause
-from torchair.capture.pending import Growing, Pending, Specialist
+from torchair.capture.pending import Growing, Pending, Specialist, lost_in_pieces
 from torchair.capture.policy import Policy, why_not
 from torchair.capture.pool import Turns
 from torchair.capture.promised import Promised
 from torchair.capture.record import CannotRecord
-from torchair.capture.replay import NO_STATIC_KERNELS, Around, Replay
+from torchair.capture.replay import Around, Replay
 from torchair.capture.report import Report
 from torchair.capture.roles import Inputs, Role, inputs_of
 from torchair.capture.runner import Runner
@@ -80,7 +80,7 @@ def _strategy(compiled: Compiled, around: Around) -> Direct:
 
 def _in_pieces(compiled: Compiled, parts: tuple[Runner, ...], specialist: Specialist | None) -> Direct:
     if specialist is not None:
-        compiled.degradations.add(NO_STATIC_KERNELS)
+        compiled.degradations.add(lost_in_pieces(specialist))
     how = "recorded in 1 piece" if len(parts) == 1 else f"recorded in {len(parts)} pieces"
     if not parts:
         how = "all of its ops need the host"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from torchair.capture.homes import Room
 from torchair.capture.policy import Policy
 from torchair.capture.report import Book
 from torchair.capture.roles import Inputs
@@ -59,6 +60,8 @@ class Compiled:
     contract: Contract | None = None
     """What the graph promised of its results."""
     observers: tuple[Observer, ...] = ()
+    room: Room = field(default_factory=Room)
+    """What the largest call takes, where sizes were announced."""
 
     @cached_property
     def row(self) -> Device:

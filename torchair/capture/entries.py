@@ -6,7 +6,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from torchair.capture.compiled import Compiled
+from torchair.capture.homes import Home
 from torchair.capture.key import key_text
+from torchair.capture.outputs import Need
 from torchair.capture.pending import Pending
 from torchair.capture.record import Recording
 from torchair.capture.report import Book
@@ -32,8 +34,18 @@ class Entry:
         # Where inputs were in calls that ran directly because one had moved: what comes again is recorded.
         self.direct_addresses: OrderedDict[tuple[int, ...], None] = OrderedDict()
         self.own_buffers = False  # plain inputs got buffers after all
-        self.output_sizes: list[int] = []
+        self.needs: list[Need] = []  # of memory for its outputs
         self.draws = False  # running it advances the random generator
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of its outputs, by storage."""
+        return [need.nbytes for need in self.needs]
+
+    @property
+    def homes(self) -> list[Home]:
+        """Where its recordings have their outputs, beside the pool."""
+        return [recording.home for recording in self.recordings if recording.home is not None]
 
 
 class Entries:
@@ -113,7 +125,12 @@ class Entries:
             self._drop_oldest()
 
     def _bytes(self) -> int:
-        return sum(recording.nbytes for _, recording in self.recordings())
+        return sum(recording.own_bytes for _, recording in self.recordings()) + self.home_bytes
+
+    @property
+    def home_bytes(self) -> int:
+        """Of the memory for outputs that recordings share."""
+        return sum(home.nbytes for home in {home for entry in self for home in entry.homes})
 
     def _drop_oldest(self) -> None:
         key, entry = self._entries.popitem(last=False)

@@ -1,9 +1,11 @@
 """The outputs of one recording: who owns their memory, who still holds it, how they are handed out.
 
 An output is one of four things: a value that never changes for the key (a number, None); a view of an
-input, tied again to the tensor of each call; a tensor without elements, made anew; or a tensor in memory the
-recording owns. Of the last kind a fresh tensor object is handed out on every call, and the use count of its
-storage tells whether anybody still holds it or a view of it.
+input, tied again to the tensor of each call; a tensor without elements, made anew; or a tensor in memory of
+ours. Of the last kind a fresh tensor object is handed out on every call, and the use count of its storage
+tells whether anybody still holds it or a view of it. That memory is in the pool, the recording's own, or a
+home, which other recordings hand out on as well (`homes.py`); or, where outputs are always copied out, memory
+of the pool that nobody keeps.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from sys import getrefcount
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import torch
 
+from torchair.capture.homes import Home
 from torchair.capture.pool import extent
 from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
 from torchair.core.overlaps import is_dense
-from torchair.core.torch_private.memory import neg_view, storage_id, storage_use_count
+from torchair.core.quick import AtRest, hand_out, view_on
+from torchair.core.torch_private.memory import borrow_memory, storage_id
 
 Copies = dict[int, torch.UntypedStorage]
 
@@ -60,7 +64,7 @@ class Tied:
                 next="pass tensors of one memory layout, or compile again for the other",
             )
         start = _start(tensor) + self.shift
-        return _view(self.like, tensor.untyped_storage(), start // self.like.element_size(), tensor.device)
+        return view_on(self.like, tensor.untyped_storage(), start // self.like.element_size())
 
     def copy(self, args: Sequence[Any], copies: Copies) -> Any:
         return self.give(args)
@@ -68,23 +72,27 @@ class Tied:
 
 @dataclass(frozen=True)
 class Owned:
-    """A tensor in the recording's memory; `alone`: no other output shares it, and a clone has its strides."""
+    """A tensor in our memory: `like` it, on storage `at` of those at rest; `alone`: no other output shares
+    it, and a clone has its strides.
+    """
 
-    tensor: torch.Tensor
+    at: int
+    like: torch.Tensor
     alone: bool
+    rest: AtRest
 
     def give(self, args: Sequence[Any]) -> Any:
-        return self.tensor.detach()
+        return hand_out([(self.at, self.like)], self.rest)[0]
 
     def copy(self, args: Sequence[Any], copies: Copies) -> Any:
-        tensor = self.tensor
+        like = self.like
         if self.alone:
-            return tensor.clone()
-        storage = tensor.untyped_storage()
+            return like.clone()
+        storage = like.untyped_storage()
         copied = copies.get(storage._cdata)
         if copied is None:
             copied = copies[storage._cdata] = storage.clone()
-        return _view(tensor, copied, int(tensor.storage_offset()), tensor.device)
+        return view_on(like, copied, int(like.storage_offset()))
 
 
 @dataclass(frozen=True)
@@ -101,43 +109,37 @@ class Empty:
         return self.give(args)
 
 
-class Homes:
-    """Memory outside the pool for the outputs of one recording: no graph ever used it as workspace."""
+class Need(NamedTuple):
+    """The outputs that lie in one storage, and their bytes."""
 
-    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        with torch.inference_mode(False):
-            self._blocks = [torch.empty(size, dtype=torch.uint8, device=device) for size in sizes]
-        self.nbytes = sum(sizes)
-
-    def take(self, outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[Any]:
-        """Copy the owned outputs here, and return all with those replaced."""
-        taken = list(outputs)
-        groups = _owned(taken, args, inputs)
-        for positions, block in zip(groups, self._blocks, strict=True):
-            source = _span([taken[position] for position in positions])
-            if source.numel() != block.numel():
-                raise RuntimeError(f"an output has {source.numel()} bytes, in the run before {block.numel()}")
-            block.copy_(source)
-            for position in positions:
-                tensor = taken[position]
-                start = (_start(tensor) - source.storage_offset()) // tensor.element_size()
-                taken[position] = _view(tensor, block.untyped_storage(), start, tensor.device)
-        return taken
+    places: list[int]
+    nbytes: int
 
 
-def home_sizes(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[int]:
-    """The sizes `Homes` needs for outputs like these."""
-    return [_span([outputs[p] for p in positions]).numel() for positions in _owned(outputs, args, inputs)]
+def needs_of(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[Need]:
+    """The memory that outputs like these take, beside that of inputs."""
+    groups = _owned(outputs, args, inputs)
+    return [Need(places, _span([outputs[place] for place in places]).numel()) for places in groups]
 
 
-def _view(
-    like: torch.Tensor, storage: torch.UntypedStorage, offset: int, device: torch.device
-) -> torch.Tensor:
-    """A tensor like another at a place in a storage, conjugated or negated on reading if that one is."""
-    view = torch.empty(0, dtype=like.dtype, device=device)
-    view = view.set_(storage, offset, like.size(), like.stride())
-    view = view.conj() if like.is_conj() else view
-    return neg_view(view) if like.is_neg() else view
+def move(
+    outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs, home: Home, needs: Sequence[Need]
+) -> list[Any]:
+    """Copy what is ours to a home, and return all outputs with those replaced."""
+    moved = list(outputs)
+    found = needs_of(outputs, args, inputs)
+    if found != needs:
+        sizes = [[need.nbytes for need in each] for each in (found, needs)]
+        raise RuntimeError(f"outputs have {sizes[0]} bytes, in the run before {sizes[1]}")
+    for need, storage in zip(needs, home.rest.storages, strict=True):
+        source = _span([moved[place] for place in need.places])
+        target = torch.empty(0, dtype=torch.uint8, device=source.device)
+        target.set_(storage, 0, source.size(), source.stride()).copy_(source)
+        for place in need.places:
+            tensor = moved[place]
+            start = (_start(tensor) - source.storage_offset()) // tensor.element_size()
+            moved[place] = view_on(tensor, storage, start)
+    return moved
 
 
 def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[list[int]]:
@@ -160,60 +162,111 @@ def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return span.set_(tensors[0].untyped_storage(), first, (max(ends) - first,), (1,))
 
 
-class Outputs:
-    """How the outputs of one recording reach the caller."""
+class Copied(Enum):
+    """Instead of a home: outputs stay in the recording, and are copied out."""
 
-    def __init__(self, outputs: Sequence[Any], static_args: Sequence[Any], inputs: Inputs) -> None:
+    COPIED = "copied"
+
+
+COPIED = Copied.COPIED
+
+
+class Outputs:
+    """How the outputs of one recording reach the caller: from a home, from the pool where they stay (None),
+    or, if they are always copied out, from memory that the pool may give to others.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Any],
+        static_args: Sequence[Any],
+        inputs: Inputs,
+        home: Home | Copied | None = None,
+    ) -> None:
         owners = _owners(static_args)
-        sharers = Counter(storage_id(o) for o in outputs if isinstance(o, torch.Tensor))
+        tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+        sharers = Counter(storage_id(output) for output in tensors)
+        sources = {
+            position: _source_of(position, output, owners, static_args, inputs)
+            for position, output in enumerate(outputs)
+            if isinstance(output, torch.Tensor)
+        }
+        ours = [outputs[at] for at, source in sources.items() if source is None and outputs[at].numel()]
+        memory = _Memory(ours, home)
+        self.rest = memory.rest
         self._steps: list[Constant | Tied | Empty | Owned] = []
         for position, output in enumerate(outputs):
-            if not isinstance(output, torch.Tensor):
+            source = sources.get(position)
+            if position not in sources:
                 self._steps.append(Constant(output))
-                continue
-            source = _source_of(position, output, owners, static_args, inputs)
-            if source is None and not output.numel():
-                self._steps.append(Empty(output))
-            elif source is None:
-                alone = sharers[storage_id(output)] == 1 and is_dense(output)
-                self._steps.append(Owned(output, alone))
-            else:
+            elif source is not None:
                 self._steps.append(_tie(output, source, inputs.names[source], static_args[source]))
+            elif not output.numel():
+                self._steps.append(Empty(output))
+            else:
+                alone = sharers[storage_id(output)] == 1 and is_dense(output)
+                self._steps.append(Owned(*memory.of(output), alone, self.rest))
         owned = [step for step in self._steps if isinstance(step, Owned)]
-        # All of them, if all are the recording's own.
-        self.plain = [step.tensor for step in owned] if len(owned) == len(self._steps) else None
-        self._storages = {storage_id(step.tensor): step.tensor.untyped_storage() for step in owned}
-        self.nbytes = sum(storage.nbytes() for storage in self._storages.values())
-        shared = {storage_id(step.tensor) for step in owned if not step.alone}
-        self.copied_bytes = sum(step.tensor.nbytes for step in owned if step.alone)
-        self.copied_bytes += sum(self._storages[key].nbytes() for key in shared)
-        self.watched = [(key, storage) for key, storage in self._storages.items() if storage.nbytes()]
-        # Counted last: from here on, more uses than these are the caller's.
-        self._at_rest = self._uses()
-
-    def _uses(self) -> list[tuple[int, int]]:
-        """Uses of each storage; its Python object is one for everybody, so references to that count too."""
-        return [(storage_use_count(key), getrefcount(storage)) for key, storage in self.watched]
+        # All of them, if all are ours.
+        self.plain = [(step.at, step.like) for step in owned] if len(owned) == len(self._steps) else None
+        self.nbytes = memory.nbytes
+        self.copied_bytes = sum(step.like.nbytes for step in owned if step.alone)
+        shared = {
+            storage_id(step.like): step.like.untyped_storage().nbytes() for step in owned if not step.alone
+        }
+        self.copied_bytes += sum(shared.values())
 
     def held(self) -> bool:
-        """Does anybody outside still hold an output, a view of one, or a numpy array on one?"""
-        uses = self._uses()
-        if uses == self._at_rest:
-            return False
-        return any(
-            now[0] > rest[0] or now[1] > rest[1] for now, rest in zip(uses, self._at_rest, strict=True)
-        )
+        """Does anybody outside still hold an output, a view of one, or a numpy array on one? Of a home, also
+        one of another recording.
+        """
+        return not self.rest.is_free()
 
     def give(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs themselves, as fresh tensor objects on the recording's memory."""
+        """The outputs themselves, as fresh tensor objects on our memory."""
         if self.plain is not None:
-            return [tensor.detach() for tensor in self.plain]
+            return hand_out(self.plain, self.rest)
         return [step.give(args) for step in self._steps]
 
     def copy(self, args: Sequence[Any]) -> list[Any]:
         """Copies; outputs that shared memory share it again, views of inputs stay views of inputs."""
         copies: Copies = {}
         return [step.copy(args, copies) for step in self._steps]
+
+
+class _Memory:
+    """Where outputs of ours lie."""
+
+    def __init__(self, outputs: Sequence[torch.Tensor], home: Home | Copied | None) -> None:
+        found = {storage_id(output): output for output in outputs}
+        spans = {key: _span([o for o in outputs if storage_id(o) == key]) for key in found}
+        self.nbytes = sum(span.numel() for span in spans.values())
+        self._looks: dict[int, torch.UntypedStorage] = {}
+        if home is not None:
+            # A look at the memory is no use of its storage: others may have that, or it may go.
+            for key, span in spans.items():
+                end = int(span.storage_offset()) + span.numel()
+                start = span.untyped_storage().data_ptr()
+                look = borrow_memory(start, end, torch.uint8, span.device)
+                self._looks[key] = look.untyped_storage()
+        if isinstance(home, Home):
+            self._at = {storage._cdata: at for at, storage in enumerate(home.rest.storages)}
+            self.rest = home.rest
+            return
+        self._at = {key: at for at, key in enumerate(found)}
+        del found, spans
+        storages = {storage_id(output): output.untyped_storage() for output in outputs}
+        kept = [] if home is COPIED else list(storages.values())
+        del storages
+        # Counted last: from here on, more uses than these are the caller's.
+        self.rest = AtRest(kept)
+
+    def of(self, output: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Which storage it is handed out on, and what it is like; the latter stays while the former does."""
+        key = storage_id(output)
+        look = self._looks.get(key)
+        like = output if look is None else view_on(output, look, int(output.storage_offset()))
+        return self._at[key], like
 
 
 def _owners(args: Sequence[Any]) -> dict[int, int]:
@@ -249,7 +302,7 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> T
         and (output.is_conj(), output.is_neg()) == (owner.is_conj(), owner.is_neg())
     )
     memory = torch.empty(0, dtype=output.dtype, device="meta").untyped_storage()
-    like = _view(output, memory, 0, torch.device("meta"))
+    like = view_on(output, memory, 0)
     return Tied(source, name, like, stride, shift, same)
 
 

@@ -60,6 +60,14 @@ class Growing(Wrapper):
             self._pending = None
 
 
+NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in pieces"
+
+
+def lost_in_pieces(specialist: Specialist) -> str:
+    """What is told where a graph is recorded in pieces, which have no programs for single keys."""
+    return getattr(specialist, "lost_in_pieces", NO_STATIC_KERNELS)
+
+
 class Programs:
     """The program of each key: the common one, until its own is there."""
 

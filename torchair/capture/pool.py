@@ -4,17 +4,19 @@ Graphs of one pool overlay their workspace: what one freed while it was captured
 safe while they run one after another: they take turns (`Turns`), and a launch on another stream than the last
 one first waits for it. Outputs are kept alive by their recording, so no
 later graph gets their memory; but an earlier graph may have used it as workspace, so only the first graph of
-a pool hands out outputs in the pool's memory. The others move theirs to memory of their own (`outputs.py`).
+a pool hands out outputs in the pool's memory. The others move theirs out of the pool (`homes.py`).
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from torchair.capture.homes import grown
 from torchair.devices import CaptureTarget, Device, Graph, PoolToken
 
 
@@ -87,11 +89,13 @@ class Arena:
     """Static input memory: one block per input, which all recordings of a graph overlay.
 
     Inputs are copied in by each replay or right before it, so only the largest shape needs memory. A block
-    that is too small is replaced; recordings that use the old one keep it.
+    is made for the largest call to come where that is known (`room`, in bytes). One that is too small is
+    replaced; recordings that use the old one keep it.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, room: Mapping[int, int] | None = None) -> None:
         self._device = device
+        self._room = room or {}
         self._blocks: dict[int, torch.Tensor] = {}
 
     def like(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -100,8 +104,8 @@ class Arena:
         block = self._blocks.get(index)
         with torch.inference_mode(False):
             if block is None or block.numel() < need:
-                grown = max(need, block.numel() * 3 // 2) if block is not None else need
-                block = self._blocks[index] = torch.empty(grown, dtype=torch.uint8, device=self._device)
+                size = grown(max(need, self._room.get(index, 0)), 0 if block is None else block.numel())
+                block = self._blocks[index] = torch.empty(size, dtype=torch.uint8, device=self._device)
             buffer = torch.empty(0, dtype=tensor.dtype, device=self._device)
             return buffer.set_(block.untyped_storage(), 0, tensor.size(), tensor.stride())
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from torchair.capture.outputs import Homes, Outputs
+from torchair.capture.homes import Home
+from torchair.capture.outputs import COPIED, Need, Outputs, move
 from torchair.capture.pool import Arena
 from torchair.capture.roles import Inputs, Role, repeated_dims
 from torchair.core.errors import BadCall, first_line
@@ -225,13 +226,16 @@ class Recording:
     statics: StaticInputs
     ledger: Addresses
     outputs: Outputs
-    homes: Homes | None
-    """Kept: the outputs were counted while it was there."""
+    home: Home | None
+    """Where its outputs are; None where they stay in the pool."""
     private: bool
     """Its outputs are always copied out."""
     count: array[int] = field(default_factory=lambda: array("Q", [0]))
     """Of its replays."""
     nbytes: int = 0
+    """Taken for it, its outputs included."""
+    own_bytes: int = 0
+    """Of these, what no other recording uses."""
     bytes_out: int = 0
     """Copied on each call."""
     seconds: float = 0.0
@@ -273,8 +277,10 @@ class Plan:
     into: CaptureTarget
     arena: Arena | None = None
     """Has the buffers of plain inputs; without one the memory of the call's tensors serves."""
-    homes: Homes | None = None
-    """Where the graph moves its outputs in the end."""
+    home: Home | None = None
+    """Where the graph moves its outputs in the end,"""
+    needs: Sequence[Need] = ()
+    """which take this there."""
     private: bool = False
     in_graph: bool = False
     """Does the graph begin by copying its inputs?"""
@@ -285,7 +291,7 @@ def record(
 ) -> Recording:
     """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn."""
     started = time.perf_counter()
-    into, homes, row = plan.into, plan.homes, plan.row
+    into, home, row = plan.into, plan.home, plan.row
     statics = StaticInputs(inputs, args, plan.arena, in_graph=plan.in_graph)
     placed = statics.place(args)
     before = row.reserved_bytes(into.device)
@@ -294,7 +300,7 @@ def record(
         kept = list(own)  # the program may clear its list
         with Watch(row):
             results = program(own)
-        return results if homes is None else homes.take(results, kept, inputs)
+        return results if home is None else move(results, kept, inputs, home, plan.needs)
 
     copies = statics.copies(args)
     graph, results = row.record(run, list(placed), into, copies)
@@ -304,9 +310,11 @@ def record(
         except BaseException:
             graph.reset()
             raise
-    outputs = Outputs(results, placed, inputs)
-    made = Recording(graph, statics, Addresses(watched, args), outputs, homes, plan.private)
-    made.nbytes = max(row.reserved_bytes(into.device) - before, outputs.nbytes)
-    made.bytes_out = outputs.copied_bytes if plan.private else homes.nbytes if homes else 0
+    outputs = Outputs(results, placed, inputs, COPIED if plan.private else home)
+    made = Recording(graph, statics, Addresses(watched, args), outputs, home, plan.private)
+    reserved = row.reserved_bytes(into.device) - before
+    made.nbytes = max(reserved, outputs.nbytes)
+    made.own_bytes = made.nbytes if home is None else reserved
+    made.bytes_out = outputs.copied_bytes if plan.private else outputs.nbytes if home else 0
     made.seconds = time.perf_counter() - started
     return made

@@ -11,8 +11,8 @@ import torch
 
 from torchair.capture.compiled import INPUTS, Compiled
 from torchair.capture.entries import Entry
+from torchair.capture.homes import Home, Homes
 from torchair.capture.ledger import watched_inputs
-from torchair.capture.outputs import Homes
 from torchair.capture.pool import Arena, Turns, pool_for
 from torchair.capture.record import Plan, Recording, may_borrow, record
 from torchair.capture.report import Book
@@ -35,8 +35,12 @@ class Recorder:
         self._key_of = key_of
         self._row, self._device, policy = compiled.row, compiled.device, compiled.policy
         self.pool = pool_for(self._row, self._device, policy.pool, turns)
-        self.arena = Arena(self._device)
+        self.arena = Arena(self._device, compiled.room.inputs)
+        self._homes = Homes(self._device)
+        self._is_shared = policy.reuse_pool or policy.pool is not None
         self.copies_inside = self._row.copies_inside
+        # The memory of a call's tensors would serve one key alone; buffers serve all.
+        self.borrows = not policy.clone_input and not compiled.inputs.key
         self._watched = watched_inputs(
             compiled.inputs,
             frozen_parameter=policy.frozen_parameter,
@@ -92,31 +96,46 @@ class Recorder:
         return None
 
     def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
-        compiled, policy, pool = self._compiled, self._compiled.policy, self.pool
+        compiled, pool = self._compiled, self.pool
         if is_on("TORCH_NPUGRAPH_GC"):
             gc.collect()
         pool.open()
-        shared = policy.reuse_pool or policy.pool is not None
-        token = pool.token if shared else self._row.new_pool()
-        borrows = not policy.clone_input and not entry.own_buffers and may_borrow(compiled.inputs, args)
-        moves_outputs = shared and not private and not pool.is_fresh
+        token = pool.token if self._is_shared else self._row.new_pool()
+        borrows = self.borrows and not entry.own_buffers and may_borrow(compiled.inputs, args)
         plan = Plan(
             self._row,
             CaptureTarget(token, pool.turns.stream, self._error_mode(), self._device),
-            arena=None if borrows else self.arena if shared else Arena(self._device),
-            homes=Homes(entry.output_sizes, self._device) if moves_outputs else None,
+            arena=None if borrows else self.arena if self._is_shared else Arena(self._device),
+            home=self._home(entry) if self._moves_outputs and not private else None,
+            needs=entry.needs,
             private=private,
             in_graph=self.copies_inside,
         )
         with torch.profiler.record_function("acl_graph_capture"):
             made = record(entry.program, args, compiled.inputs, self._watched, plan)
         made.repeat = self.repeat(made, args)
-        pool.is_fresh = pool.is_fresh and not shared
+        pool.is_fresh = pool.is_fresh and not self._is_shared
         made.fill = compiled.timed(INPUTS, made.fill)
         for observer in compiled.observers:
             observer.recorded(made.graph)
         logger.info("%s: recorded in %.1f ms, %d bytes", compiled.name, made.seconds * 1e3, made.nbytes)
         return made
+
+    def _home(self, entry: Entry) -> Home:
+        """For another recording of this entry."""
+        room = [self._compiled.room.of_outputs(*need) for need in entry.needs]
+        return self._homes.find(entry.sizes, room, entry.homes)
+
+    def has_room(self, entry: Entry) -> bool:
+        """May the outputs of another recording of this entry be overwritten now?"""
+        if self._compiled.policy.clone_output:
+            return False
+        return not self._moves_outputs or self._homes.has_room(entry.sizes, entry.homes)
+
+    @property
+    def _moves_outputs(self) -> bool:
+        """Does the next recording, where its outputs are handed out?"""
+        return self._is_shared and not self.pool.is_fresh
 
     def repeat(self, made: Recording, args: list[Any]) -> Repeat | None:
         """How it serves calls like this one; None where each call needs a closer look."""
@@ -127,7 +146,7 @@ class Recorder:
             quick.FastReplaySpec(
                 addresses=made.ledger,
                 inputs=targets,
-                storages=outputs.watched,
+                rest=outputs.rest,
                 outputs=outputs.plain or [],
                 give=None if outputs.plain is not None else outputs.give,
                 refusals=(self._row.is_capturing, is_profiling),

@@ -9,8 +9,8 @@ The life of a key:
   before), replay, hand out.
 * an output of the last replay is still held: a second recording takes turns with the first. Both held: a
   private recording, whose outputs never leave it, is replayed and its outputs are copied.
-* recordings overlay their workspace. All but the first of a pool end by moving their outputs to memory of
-  their own, where no replay of another recording can write.
+* recordings overlay their workspace. All but the first of a pool end by moving their outputs to a home,
+  where no graph has workspace; keys share homes, so outputs of another key that are held count as well.
 * an input that is used in place has moved: recorded again under the same key. A second move keeps the older
   bindings beside the new one (double buffers, modules that share a graph); an input that is somewhere new
   on every call makes the call run directly.
@@ -34,10 +34,11 @@ import torch
 from torchair.capture.compiled import Compiled
 from torchair.capture.direct import Direct, FastPath
 from torchair.capture.entries import Entries, Entry
+from torchair.capture.homes import TURNS
 from torchair.capture.key import key_text
 from torchair.capture.ledger import Cause, cause_of, moved_text
-from torchair.capture.outputs import home_sizes
-from torchair.capture.pending import Pending, Specialist
+from torchair.capture.outputs import needs_of
+from torchair.capture.pending import Pending, Specialist, lost_in_pieces
 from torchair.capture.pool import Turns
 from torchair.capture.record import CannotRecord, Recording
 from torchair.capture.recorder import Recorder
@@ -52,11 +53,8 @@ from torchair.core.quick import Repeat
 from torchair.core.torch_private.memory import is_profiling
 from torchair.devices import Refused
 
-TURNS = 2  # recordings of one key that take turns while outputs are held
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
 BINDINGS = 64  # sets of addresses that one key has recordings for (modules that share a graph, buffers)
-
-NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in pieces"
 
 Split = Callable[[CannotRecord], Runner | None]
 """Runs the graph in pieces, without the op that broke a recording; None where there is no such piece."""
@@ -228,14 +226,20 @@ class Replay(Direct):
         """The recording for this call, made if need be; None to run directly."""
         if self._forced:
             return self._record_again(entry, args, Cause.FORCED, "force_recapture is set", keep=0)
-        bound = 0
+        bound, copying = 0, None
         for recording in entry.recordings:
             if recording.ledger.match(args):
-                if recording.is_free():
+                if recording.private:
+                    copying = recording
+                elif recording.is_free():
                     return self._settle(entry, recording, args)
-                bound += 1
-        if bound or not entry.recordings:
-            return self._record(entry, args, private=bound >= TURNS)
+                else:
+                    bound += 1
+        is_full = bound >= TURNS or not self._recorder.has_room(entry)
+        if copying is not None and is_full:
+            return self._settle(entry, copying, args)
+        if bound or copying is not None or not entry.recordings:
+            return self._record(entry, args, private=is_full)
         return self._rebind(entry, args)
 
     def _settle(self, entry: Entry, recording: Recording, args: list[Any]) -> Recording | None:
@@ -289,7 +293,7 @@ class Replay(Direct):
         logger.info("%s: recording again: %s", self.name, what)
         self.book.recapture(cause, what)
         self._entries.drop(entry, keep)
-        return self._record(entry, args, private=False)
+        return self._record(entry, args, private=not self._recorder.has_room(entry))
 
     # Recording
 
@@ -305,7 +309,7 @@ class Replay(Direct):
             return outputs
         entry = Entry(self.program)
         self._entries.add(key, entry)
-        entry.output_sizes = home_sizes(outputs, kept, self.inputs)
+        entry.needs = needs_of(outputs, kept, self.inputs)
         entry.draws = offset is not None and self._row.random_offset(self.device) != offset
         if self._proven(self._record(entry, kept, private=False)):
             self._entries.count()
@@ -334,7 +338,7 @@ class Replay(Direct):
         self._recorder.warmed_up()
         self._entries.drop(entry, 0)
         entry.program = program
-        entry.output_sizes = home_sizes(outputs, kept, self.inputs)
+        entry.needs = needs_of(outputs, kept, self.inputs)
         self._proven(self._record(entry, kept, private=False))
         return outputs
 
@@ -379,7 +383,7 @@ class Replay(Direct):
         self.why_not = f"{other.why_not}: {error}"
         self.program, self.parts = other.program, other.parts
         if self._specialist is not None:
-            self.degradations.add(NO_STATIC_KERNELS)
+            self.degradations.add(lost_in_pieces(self._specialist))
 
     def _give_up(self, reason: str) -> None:
         """Run directly from now on."""
@@ -417,11 +421,12 @@ class Replay(Direct):
             direct=dict(self.book.direct),
             dropped=self._entries.dropped,
             static_bytes=self._recorder.arena.nbytes,
+            home_bytes=self._entries.home_bytes,
         )
 
     def _why_copied(self, role: Role) -> str:
         if role in (Role.PLAIN, Role.ALIAS):
-            return "copied into its static buffer" if self.policy.clone_input else "copied when it has moved"
+            return "copied when it has moved" if self._recorder.borrows else "copied into its static buffer"
         if role in (Role.SYMBOL, Role.UNUSED):
             return "picks the recording" if role is Role.SYMBOL else "not read"
         unchecked = not self._validates or (role is Role.PARAMETER and self.policy.frozen_parameter)

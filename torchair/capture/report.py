@@ -73,7 +73,8 @@ class Report:
     recaptures: dict[tuple[Cause, str], int] = field(default_factory=dict)
     direct: dict[str, int] = field(default_factory=dict)
     dropped: int = 0
-    static_bytes: int = 0
+    static_bytes: int = 0  # of buffers for inputs
+    home_bytes: int = 0  # of memory for outputs that recordings share
     parts: tuple[Report, ...] = ()  # of a graph that is recorded in pieces
 
     @property

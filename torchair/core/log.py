@@ -125,29 +125,32 @@ def progress(text: str, began: float | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_if_slow(text: str, hint: str) -> Iterator[None]:
+def told_if_slow(text: str, hint: str = "") -> Iterator[None]:
     """Whoever waits here for more than a few seconds is told for what, whatever the level of the log: a line
-    with a clock on a terminal, one line elsewhere.
+    with a clock on a terminal, one line elsewhere. Where nobody can be told, the work is done all the same.
     """
     done = threading.Event()
     teller = threading.Thread(target=_tell, args=(done, text, hint, time.monotonic()), daemon=True)
-    teller.start()
+    with contextlib.suppress(RuntimeError):  # no more threads: too many, or Python is about to end
+        teller.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()  # the line is gone before anything else is written
+        if teller.ident is not None:
+            teller.join()  # the line is gone before anything else is written
 
 
 def _tell(done: threading.Event, text: str, hint: str, began: float) -> None:
-    if done.wait(LONG):
+    if done.wait(LONG) or sys.stderr is None or sys.stderr.closed:  # a service may have none
         return
     if sys.stderr.isatty():
-        with progress(f"{text} ({hint})", began):
+        with progress(f"{text} ({hint})" if hint else text, began):
             done.wait()
     else:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - (time.monotonic() - began)))
-        print(f"torchair: {text}, since {since}; {hint}", file=sys.stderr, flush=True)
+        hint = f"; {hint}" if hint else ""
+        print(f"torchair: {text}, since {since}{hint}", file=sys.stderr, flush=True)
 
 
 LEVEL = level_by_environment()

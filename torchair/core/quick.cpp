@@ -123,6 +123,68 @@ struct View {
   size_t size() const { return buffer.len / sizeof(uint64_t); }
 };
 
+// A fresh tensor like another, in the same place of this storage.
+at::Tensor on_storage(const at::Tensor& like, PyObject* storage) {
+  at::Tensor made = like.detach();
+  auto* tensor = made.unsafeGetTensorImpl();
+  tensor->set_allow_tensor_metadata_change(true);
+  tensor->set_storage_keep_dtype(THPStorage_Unpack(storage));
+  return made;
+}
+
+// An output, and which storage it is handed out on.
+struct Output {
+  Py_ssize_t at;
+  at::Tensor like;
+};
+
+// Pairs of an index and a tensor.
+template <typename Pair>
+void read_pairs(PyObject* given, std::vector<Pair>& pairs) {
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(given); ++at) {
+    Py_ssize_t index = 0;
+    PyObject* tensor = nullptr;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(given, at), "nO", &index, &tensor)) {
+      throw python_error();
+    }
+    TORCH_CHECK_TYPE(index >= 0 && THPVariable_Check(tensor), "expected an index and a tensor");
+    pairs.push_back({index, THPVariable_Unpack(tensor)});
+  }
+}
+
+void check_storages(PyObject* storages, const std::vector<Output>& outputs) {
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(storages); ++at) {
+    TORCH_CHECK_TYPE(THPStorage_Check(PyList_GET_ITEM(storages, at)), "expected storages");
+  }
+  for (const auto& output : outputs) {
+    TORCH_CHECK_VALUE(output.at < PyList_GET_SIZE(storages), "expected a storage for each output");
+  }
+}
+
+PyObject* handed_out(const std::vector<Output>& outputs, PyObject* storages) {
+  THPObjectPtr results(PyList_New(static_cast<Py_ssize_t>(outputs.size())));
+  for (size_t at = 0; results && at < outputs.size(); ++at) {
+    PyObject* made = THPVariable_Wrap(on_storage(outputs[at].like, PyList_GET_ITEM(storages, outputs[at].at)));
+    if (made == nullptr) {
+      return nullptr;
+    }
+    PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(at), made);
+  }
+  return results.release();
+}
+
+// hand_out(outputs, storages)
+PyObject* hand_out(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(
+      count == 2 && PyList_CheckExact(given[0]) && PyList_CheckExact(given[1]), "expected two lists");
+  std::vector<Output> outputs;
+  read_pairs(given[0], outputs);
+  check_storages(given[1], outputs);
+  return handed_out(outputs, given[1]);
+  END_HANDLE_TH_ERRORS
+}
+
 // A recording that may serve the call after the one it served: what must not have changed since, and all it
 // takes to serve: copy inputs, launch, hand out.
 struct Spec {
@@ -134,8 +196,7 @@ struct Spec {
   struct Rest {
     PyObject* object;
     c10::StorageImpl* storage;
-    size_t uses;
-    Py_ssize_t references;
+    uint64_t uses, references, address;
   };
   // Copies that the graph itself makes, of the first inputs, and where each takes its bytes from now.
   struct Head {
@@ -153,7 +214,7 @@ struct Spec {
   std::vector<THPObjectPtr> refusals;
   std::vector<Input> inputs;
   std::vector<Rest> at_rest;
-  std::vector<at::Tensor> outputs;
+  std::vector<Output> outputs;
   Head head;
   View count;
   bool inference = c10::InferenceMode::is_enabled();
@@ -161,7 +222,9 @@ struct Spec {
 
   bool is_free() const {
     for (const auto& rest : at_rest) {
-      if (c10::raw::intrusive_ptr::use_count(rest.storage) > rest.uses || Py_REFCNT(rest.object) > rest.references) {
+      if (c10::raw::intrusive_ptr::use_count(rest.storage) > rest.uses ||
+          static_cast<uint64_t>(Py_REFCNT(rest.object)) > rest.references ||
+          reinterpret_cast<uint64_t>(rest.storage->data()) != rest.address) {
         return false;
       }
     }
@@ -269,15 +332,7 @@ struct Spec {
     if (give.get() != Py_None) {
       return PyObject_CallOneArg(give, args);
     }
-    THPObjectPtr results(PyList_New(static_cast<Py_ssize_t>(outputs.size())));
-    for (size_t at = 0; results && at < outputs.size(); ++at) {
-      PyObject* made = THPVariable_Wrap(outputs[at].detach());
-      if (made == nullptr) {
-        return nullptr;
-      }
-      PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(at), made);
-    }
-    return results.release();
+    return handed_out(outputs, kept);
   }
 };
 
@@ -397,36 +452,23 @@ void read_head(PyObject* given, Spec::Head& head) {
       head.sources.size() == head.nodes.size() && head.set != nullptr, "expected a source for each node");
 }
 
-void read_inputs(PyObject* inputs, Spec& spec) {
-  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(inputs); ++at) {
-    Py_ssize_t index = 0;
-    PyObject* target = nullptr;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(inputs, at), "nO", &index, &target)) {
-      throw python_error();
-    }
-    TORCH_CHECK_TYPE(index >= 0 && THPVariable_Check(target), "expected an index and a tensor");
-    spec.inputs.push_back({index, THPVariable_Unpack(target)});
+// What is known of an AtRest.
+void read_rest(PyObject* rest, Spec& spec) {
+  // References to a storage are counted, so the list is kept and no storage of it.
+  spec.kept = field(rest, "storages", &PyList_Type);
+  check_storages(spec.kept, spec.outputs);
+  THPObjectPtr packed = field(rest, "numbers", &PyBytes_Type);
+  const Numbers numbers(packed);
+  TORCH_CHECK_VALUE(numbers.count == 3 * PyList_GET_SIZE(spec.kept.get()), "expected three numbers of each");
+  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(spec.kept.get()); ++at) {
+    PyObject* object = PyList_GET_ITEM(spec.kept.get(), at);
+    auto number = [&](int place) { return static_cast<uint64_t>(numbers.data[3 * at + place]); };
+    spec.at_rest.push_back(
+        {object, THPStorage_Unpack(object).unsafeGetStorageImpl(), number(0), number(1), number(2)});
   }
 }
 
-void read_outputs(PyObject* outputs, PyObject* storages, Spec& spec) {
-  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(outputs); ++at) {
-    PyObject* output = PyList_GET_ITEM(outputs, at);
-    TORCH_CHECK_TYPE(THPVariable_Check(output), "expected tensors as outputs");
-    spec.outputs.push_back(THPVariable_Unpack(output));
-  }
-  for (Py_ssize_t at = 0; at < PyList_GET_SIZE(storages); ++at) {
-    PyObject *name = nullptr, *object = nullptr;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(storages, at), "OO", &name, &object)) {
-      throw python_error();
-    }
-    TORCH_CHECK_TYPE(THPStorage_Check(object), "expected storages");
-    auto* storage = THPStorage_Unpack(object).unsafeGetStorageImpl();
-    spec.at_rest.push_back({object, storage, c10::raw::intrusive_ptr::use_count(storage), Py_REFCNT(object)});
-  }
-}
-
-// repeat(spec): of a FastReplaySpec. Nobody holds an output now, and the same inference mode holds as in the calls.
+// repeat(spec): of a FastReplaySpec. The same inference mode holds as in the calls.
 PyObject* repeat(PyObject*, PyObject* given) {
   HANDLE_TH_ERRORS
   auto spec = std::make_unique<Spec>();
@@ -441,16 +483,15 @@ PyObject* repeat(PyObject*, PyObject* given) {
   spec->device = field(turns, "index");
   spec->launch = field(given, "launch");
   spec->give = field(given, "give");
-  // References to a storage are counted, so the list is kept and no storage of it.
-  spec->kept = field(given, "storages", &PyList_Type);
   THPObjectPtr refusals = field(given, "refusals", &PyTuple_Type);
   for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(refusals.get()); ++at) {
     spec->refusals.push_back(owned(PyTuple_GET_ITEM(refusals.get(), at)));
   }
   open(spec->count, given, "count");
   read_head(field(given, "head"), spec->head);
-  read_inputs(field(given, "inputs", &PyList_Type), *spec);
-  read_outputs(field(given, "outputs", &PyList_Type), spec->kept, *spec);
+  read_pairs(field(given, "inputs", &PyList_Type), spec->inputs);
+  read_pairs(field(given, "outputs", &PyList_Type), spec->outputs);
+  read_rest(field(given, "rest"), *spec);
   spec->turns = std::move(turns);
   TORCH_CHECK_VALUE(spec->count.size() == 1, "expected one number as a count");
   TORCH_CHECK_VALUE(spec->head.nodes.size() <= spec->inputs.size(), "expected an input for each node");
@@ -479,6 +520,7 @@ PyCFunction as_method(F function) {
 PyMethodDef methods[] = {
     {"same_addresses", as_method(same_addresses), METH_FASTCALL, nullptr},
     {"raise_versions", as_method(raise_versions), METH_FASTCALL, nullptr},
+    {"hand_out", as_method(hand_out), METH_FASTCALL, nullptr},
     {"repeat", repeat, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -29,7 +29,7 @@ from torchair.core.environment import is_on
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
 from torchair.core.torch_private.inductor import get_cpp_compiler
-from torchair.core.torch_private.memory import same_addresses, storage_use_count
+from torchair.core.torch_private.memory import neg_view, same_addresses, storage_use_count
 
 NAME = "torchair_quick"
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -85,6 +85,60 @@ class Written:
             raise_versions(args, self._indices)
 
 
+def _counted(kept: list[Any]) -> list[int]:
+    """References to each of these objects, while they are counted."""
+    return [sys.getrefcount(kept[at]) for at in range(len(kept))]
+
+
+LOOKING = _counted([object()])[0] - 1
+"""Those that counting makes."""
+
+
+class AtRest:
+    """The memory of outputs when nobody outside holds any of them: when this is made. Whoever holds a tensor,
+    a view, an array on a storage is a use of it; whoever holds the storage itself, a reference to its Python
+    object, which is one for everybody. Nobody else keeps that object: so it is a list that is passed on.
+    """
+
+    def __init__(self, storages: list[torch.UntypedStorage]) -> None:
+        self.storages = storages
+        self._ids = [storage._cdata for storage in storages]
+        self._at_rest = self._now()
+        numbers = array("Q")
+        for uses, references, address in self._at_rest:
+            numbers.extend((uses, references - LOOKING, address))
+        self.numbers = numbers.tobytes()
+
+    def is_free(self) -> bool:
+        """Does nobody hold any of it? Nor has one been resized, which is elsewhere since."""
+        now = self._now()
+        return now == self._at_rest or all(
+            uses <= then[0] and references <= then[1] and address == then[2]
+            for (uses, references, address), then in zip(now, self._at_rest, strict=True)
+        )
+
+    def _now(self) -> list[tuple[int, int, int]]:
+        uses = [storage_use_count(identity) for identity in self._ids]
+        references = _counted(self.storages)
+        addresses = [storage.data_ptr() for storage in self.storages]
+        return list(zip(uses, references, addresses, strict=True))
+
+
+def hand_out(outputs: Sequence[tuple[int, torch.Tensor]], rest: AtRest) -> list[torch.Tensor]:
+    """Fresh tensors like these, each in the place that it has in its own storage, on one of those at rest."""
+    if _extension is not None:
+        return _extension.hand_out(outputs, rest.storages)
+    return [view_on(like, rest.storages[at], int(like.storage_offset())) for at, like in outputs]
+
+
+def view_on(like: torch.Tensor, storage: torch.UntypedStorage, offset: int) -> torch.Tensor:
+    """A tensor like another at a place in a storage, conjugated or negated on reading if that one is."""
+    view = torch.empty(0, dtype=like.dtype, device=storage.device)
+    view = view.set_(storage, offset, like.size(), like.stride())
+    view = view.conj() if like.is_conj() else view
+    return neg_view(view) if like.is_neg() else view
+
+
 class Repeat(Protocol):
     """Serves a call that is like the one before, arguments and packed indices of those it writes; None, and
     nothing done, where it is not.
@@ -126,15 +180,13 @@ class Turns(Protocol):
 @dataclass(frozen=True)
 class FastReplaySpec:
     """A recording that may serve the call after the one it served: what must not have changed since, and all
-    it takes to serve. Nobody holds an output when a `Repeat` is made of it.
+    it takes to serve.
     """
 
     addresses: Addresses
     inputs: list[tuple[int, torch.Tensor]]  # index of each that is copied, and where to
-    # The second of each pair belongs to an output: a call that finds one held is not served. References to it
-    # are counted, so this is a list that others keep too.
-    storages: list[tuple[Any, torch.UntypedStorage]]
-    outputs: list[torch.Tensor]  # handed out as fresh objects, unless `give` makes them
+    rest: AtRest  # a call that finds an output held is not served
+    outputs: list[tuple[int, torch.Tensor]]  # see `hand_out`; none where `give` makes them
     give: Callable[[tuple[Any, ...]], list[Any]] | None
     refusals: tuple[Callable[[], bool], ...]  # all must say no
     turns: Turns
@@ -155,7 +207,6 @@ class PythonRepeat:
 
     def __init__(self, spec: FastReplaySpec) -> None:
         self._spec = spec
-        self._at_rest = _uses(spec.storages)
         self._inference = torch.is_inference_mode_enabled()
         self._is_over = False
 
@@ -180,8 +231,9 @@ class PythonRepeat:
             return False
         if spec.key_of is not None and spec.key_of(args) != spec.key:
             return False
-        is_held = any(now > then for now, then in zip(_uses(spec.storages), self._at_rest, strict=True))
-        if is_held or not all(_has_shape(args, index, target) for index, target in spec.inputs):
+        if not spec.rest.is_free() or not all(
+            _has_shape(args, index, target) for index, target in spec.inputs
+        ):
             return False
         return spec.addresses.match(list(args))
 
@@ -198,17 +250,12 @@ class PythonRepeat:
                 torch._foreach_copy_([t for t, _ in some], [s for _, s in some], non_blocking=True)
             spec.launch()
             spec.count[0] += 1
-            return [output.detach() for output in spec.outputs] if spec.give is None else spec.give(args)
+            return hand_out(spec.outputs, spec.rest) if spec.give is None else spec.give(args)
 
 
 def _has_shape(args: tuple[Any, ...], index: int, target: torch.Tensor) -> bool:
     found = args[index] if index < len(args) else None
     return isinstance(found, torch.Tensor) and found.shape == target.shape
-
-
-def _uses(storages: list[tuple[Any, torch.UntypedStorage]]) -> list[int]:
-    """References to each, from C++ and from Python."""
-    return [storage_use_count(pair[1]._cdata) + sys.getrefcount(pair[1]) for pair in storages]
 
 
 def raise_versions(args: Sequence[Any], indices: Sequence[int]) -> None:
