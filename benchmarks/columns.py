@@ -145,7 +145,9 @@ COLUMNS = (
         devices=("cuda",), ours=True, settle=optimised,
     ),
 )  # fmt: skip
-BY_NAME = {column.name: column for column in COLUMNS}
+UNCOMPILED = Column("aot", "aot_eager", stock(backend="aot_eager"))
+"""Torch's own tracing, and nothing compiled: what a first call costs at least."""
+BY_NAME = {column.name: column for column in (*COLUMNS, UNCOMPILED)}
 
 
 def chosen(names: list[str] | None, device: str) -> list[Column]:

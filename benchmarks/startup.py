@@ -1,6 +1,9 @@
-"""Suite `startup`: from `torch.compile` to the first result, in a fresh process, with a cold or a warm cache.
+"""Suite `startup`: from `torch.compile` to the first result, in fresh processes.
 
-Run as `python -m benchmarks.startup MODEL COLUMN DEVICE`, this module is that process.
+Cold: nothing is cached. Swap: seconds until the better program is there, which is built in the background.
+Warm: a second process. Import: what `import torchair` adds to `import torch`.
+
+Run as `python -m benchmarks.startup MODEL COLUMN DEVICE`, this module is such a process.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 
 from benchmarks import report
 from benchmarks.columns import BY_NAME as COLUMN_BY_NAME
-from benchmarks.columns import chosen
+from benchmarks.columns import UNCOMPILED, chosen
 from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, MODELS
 from benchmarks.options import Options
@@ -25,15 +29,16 @@ from benchmarks.timing import wait
 from torchair.core.tables import table
 
 SUBJECTS = ("mlp", "llama-decode", "bert", "cnn", "llama-8b-decode")
+IMPORTS = 5
+"""Processes that import torch, and torch and torchair, in turn."""
 
 
 def run(options: Options) -> report.Suite:
     """Start each model under each column twice: nothing cached, then everything."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     suite = report.Suite("startup", device)
-    columns = [
-        column for column in chosen(options.backends, device) if column.name not in ("eager", "dynamo")
-    ]
+    compared = chosen(options.backends, device)
+    columns = [UNCOMPILED, *(column for column in compared if column.name not in ("eager", "dynamo"))]
     models = [m for m in MODELS if device in m.devices and (options.models or m.name in SUBJECTS)]
     for model in filter(lambda model: options.wants(model.name), models):
         figures = suite.figures[model.name] = {}
@@ -42,17 +47,20 @@ def run(options: Options) -> report.Suite:
             with tempfile.TemporaryDirectory() as caches:
                 for heat in ("cold", "warm"):
                     try:
-                        figures[f"{column.name}.{heat}"] = in_process(
-                            model.name, column.name, device, Path(caches)
-                        )
+                        made = in_process(model.name, column.name, device, Path(caches))
                     except RuntimeError as error:
                         suite.failures.append(f"{model.name}, {column.title}, {heat}: {error}")
+                        continue
+                    figures[f"{column.name}.{heat}"] = made["seconds"]
+                    if heat == "cold" and column.ours:
+                        figures[f"{column.name}.swap"] = made["swap"]
+    suite.figures["import torchair"] = {"import": imported()}
     show(suite, {column.name: column.title for column in columns})
     return suite
 
 
-def in_process(model: str, column: str, device: str, caches: Path) -> float:
-    """Seconds to the first result in a process whose caches lie in `caches`."""
+def in_process(model: str, column: str, device: str, caches: Path) -> dict[str, float]:
+    """Seconds to the first result, and to the better program, in a process whose caches lie in `caches`."""
     environment = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
@@ -62,34 +70,63 @@ def in_process(model: str, column: str, device: str, caches: Path) -> float:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message")
-    return json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def imported() -> float:
+    """Seconds of CPU time that `import torchair` adds to `import torch`."""
+    codes = ("import torch", "import torch, torchair")
+    seconds: dict[str, list[float]] = {code: [] for code in codes}
+    for _ in range(IMPORTS):
+        for code in codes:
+            text = f"{code}; import time; print(time.process_time())"
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+            seconds[code].append(float(done.stdout))
+    alone, both = (median(seconds[code]) for code in codes)
+    return max(both - alone, 0.0)
 
 
 def show(suite: report.Suite, titles: dict[str, str]) -> None:
-    def pair(figures: dict[str, float], name: str) -> str:
-        return " / ".join(report.duration(figures.get(f"{name}.{state}")) for state in ("cold", "warm"))
+    """A row for each model; the import is one figure."""
 
-    rows = [(model, *(pair(figures, name) for name in titles)) for model, figures in suite.figures.items()]
-    title = f"startup on {suite.device}: torch.compile to first result, cold / warm cache"
+    def cell(figures: dict[str, float], name: str) -> str:
+        states = [state for state in ("cold", "warm", "swap") if f"{name}.{state}" in figures]
+        return " / ".join(report.duration(figures[f"{name}.{state}"]) for state in states)
+
+    rows = [
+        (model, *(cell(figures, name) for name in titles))
+        for model, figures in suite.figures.items()
+        if "import" not in figures
+    ]
+    title = f"startup on {suite.device}: torch.compile to first result, cold / warm / better program there"
     report.console.print(table(("model", *titles.values()), rows, figures=True, title=title))
+    added = report.duration(suite.figures["import torchair"]["import"])
+    report.console.print(f"import torchair adds {added} to import torch")
 
 
-def first_result(model_name: str, column_name: str, device: str) -> float:
-    """Seconds from `torch.compile` to a first result that equals eager's."""
-    model = BY_NAME[model_name]
+def first_result(model_name: str, column_name: str, device: str) -> dict[str, float]:
+    """Seconds from `torch.compile` to a first result that equals eager's, and to the better program, whose
+    result must be equal too.
+    """
+    model, column = BY_NAME[model_name], COLUMN_BY_NAME[column_name]
     with torch.no_grad():
         module, feed = model.make(device), model.feed(device)
         want = snapshot(module(**feed))
         wait(device)
         start = time.perf_counter()
-        result = COLUMN_BY_NAME[column_name].make(module, False)(**feed)
+        call = column.make(module, False)
+        result = call(**feed)
         wait(device)
         seconds = time.perf_counter() - start
-    problem = why_unequal(snapshot(result), want, model.tolerance)
+        problem = why_unequal(snapshot(result), want, model.tolerance)
+        column.settle()
+        swap = time.perf_counter() - start
+        later = snapshot(call(**model.feed(device)))
+        problem = problem or why_unequal(later, want, model.tolerance)
     if problem:
         raise RuntimeError(problem)
-    return seconds
+    return {"seconds": seconds, "swap": swap}
 
 
 if __name__ == "__main__":
-    print(json.dumps({"seconds": first_result(*sys.argv[1:4])}))
+    print(json.dumps(first_result(*sys.argv[1:4])))

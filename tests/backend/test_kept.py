@@ -16,7 +16,6 @@ from tests.backend.test_better import compiled, net
 from tests.process import python
 from tests.slow import slow
 from torchair.backend import background, kept
-from torchair.backend.background import Job
 from torchair.backend.order import Made, Order
 from torchair.core import facts
 from torchair.core.log import logger

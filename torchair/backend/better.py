@@ -125,7 +125,10 @@ class Better:
         try:
             program = load(made.code)
         except Exception as error:
-            logger.info("%s: a kept program cannot be loaded: %s", self.stage.name, first_line(error))
+            what = (
+                f"a program of an earlier process cannot be loaded, and is built again: {first_line(error)}"
+            )
+            self.stage.degradations.add(what, here=True)
             return None
         logger.event("%s: %s program from an earlier process", self.stage.name, program.kind)
         return self._fitting(program, made, eager)
