@@ -78,6 +78,14 @@ class BadPath(AirError, FileNotFoundError):
     """An option names a file or directory that does not exist."""
 
 
+class NotTrusted(AirError, PermissionError, ValueError):
+    """A file or directory with code in it belongs to somebody else, or others can write it."""
+
+
+class BadEntry(AirError, ValueError):
+    """What a cache keeps is damaged, or of another version."""
+
+
 class UnknownOp(AirError, RuntimeError):
     """An IR op type that is not in the catalogue of prototypes."""
 

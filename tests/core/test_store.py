@@ -1,0 +1,252 @@
+"""What is kept comes back byte by byte or not at all, and never from somebody else."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchair.core import store as stores
+from torchair.core.errors import BadEntry, Degraded, DegradedWarning, NotTrusted
+from torchair.core.store import MAGIC, Store
+
+FILES = {"program": b"\0code\n" * 50, "empty": b"", "guards": b"x > 1"}
+FACTS = {"torch": "2.13", "device": "cpu", "options": "a=1"}
+KEY = "Model_static_0f/forward"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "kept", "compiled_module")
+
+
+def test_what_is_kept_comes_back(store: Store) -> None:
+    assert store.get(KEY) is None
+    path = store.put(KEY, FILES, FACTS)
+    assert store.get(KEY) == FILES
+    entry = store.read(KEY)
+    assert entry is not None
+    assert entry.facts == FACTS
+    assert path == store.root / KEY / "compiled_module"
+    assert path.stat().st_mode & 0o7777 == 0o600
+    assert {each.stat().st_mode & 0o7777 for each in (path.parent, path.parent.parent, store.root)} == {0o700}
+    store.put(KEY, {"program": b"new"}, {})
+    assert store.get(KEY) == {"program": b"new"}
+    assert os.listdir(path.parent) == ["compiled_module"]
+
+
+def test_every_flipped_byte_is_noticed(store: Store) -> None:
+    path = store.put(KEY, FILES, FACTS)
+    data = path.read_bytes()
+    for place in range(len(data)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        with pytest.raises(BadEntry):
+            store.read(KEY)
+    for damaged in (b"", MAGIC, data[:-1], data + b"\0", data[: len(data) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(BadEntry):
+            store.read(KEY)
+    path.write_bytes(data)
+    assert store.get(KEY) == FILES
+
+
+def test_damage_is_told_and_mended_by_the_next_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store.put(KEY, FILES, FACTS)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(DegradedWarning, match="damaged.*made again"):
+        assert store.get(KEY) is None
+    monkeypatch.setenv("TORCHAIR_STRICT", "1")
+    with pytest.raises(Degraded, match="damaged"):
+        store.get(KEY)
+    store.put(KEY, FILES, FACTS)
+    assert store.get(KEY) == FILES
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
+def test_a_root_that_others_can_write_is_refused(store: Store, mode: int) -> None:
+    store.put(KEY, FILES, FACTS)
+    store.root.chmod(mode)
+    with pytest.raises(NotTrusted, match="others can write"):
+        store.get(KEY)
+    with pytest.raises(NotTrusted, match="others can write"):
+        store.put(KEY, FILES, FACTS)
+
+
+def test_a_root_that_others_can_read_is_fine(store: Store) -> None:
+    store.root.mkdir()
+    store.root.chmod(0o755)
+    store.put(KEY, FILES, FACTS)
+    assert store.get(KEY) == FILES
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_folders_below_are_closed(store: Store, depth: int) -> None:
+    path = store.put(KEY, FILES, FACTS)
+    path.parents[2 - depth].chmod(0o755)
+    with pytest.raises(NotTrusted, match="open to others"):
+        store.get(KEY)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o400, 0o700])
+def test_files_have_the_one_mode(store: Store, mode: int) -> None:
+    store.put(KEY, FILES, FACTS).chmod(mode)
+    with pytest.raises(NotTrusted, match="by you alone"):
+        store.get(KEY)
+
+
+def test_what_another_user_has_written_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put(KEY, FILES, FACTS)
+    own = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: own + 1)
+    for error in (PermissionError, ValueError):
+        with pytest.raises(error, match="belongs to another user"):
+            store.get(KEY)
+
+
+def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
+    path = store.put(KEY, FILES, FACTS)
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with pytest.raises(NotTrusted, match="no plain file"):
+        store.get(KEY)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(NotTrusted, match="no plain file"):
+        store.get(KEY)
+    path.unlink()
+    path.parent.rmdir()
+    (tmp_path / "folder").mkdir(mode=0o700)
+    path.parent.symlink_to(tmp_path / "folder")
+    with pytest.raises(NotTrusted, match="link"):
+        store.get(KEY)
+    with pytest.raises(NotTrusted, match="link"):
+        store.put(KEY, FILES, FACTS)
+
+
+@pytest.mark.parametrize("key", ["", "..", "a/../b", "/a", "a//b", ".hidden", "a/b\n", "a b", "x" * 300])
+def test_keys_stay_below_the_root(store: Store, key: str) -> None:
+    for act in (store.get, store.remove, store.path):
+        with pytest.raises(AssertionError, match="plain names"):
+            act(key)
+
+
+def test_a_miss_names_what_differs(store: Store) -> None:
+    assert str(store.why_miss(FACTS)) == "nothing like it is kept"
+    store.put("A/f", FILES, {"torch": "2.12", "device": "cuda", "options": "a=2"})
+    store.put("B/f", FILES, FACTS | {"torch": "2.12"})
+    miss = store.why_miss(FACTS)
+    assert (miss.nearest, miss.differs) == ("B/f", {"torch": ("2.12", "2.13")})
+    assert str(miss) == "unlike B/f: torch was '2.12' and is '2.13'"
+    assert set(store.why_miss(FACTS, near="A").differs) == set(FACTS)
+    assert store.why_miss({**FACTS, "new": "1"}).differs["new"] == ("", "1")
+
+
+def test_listing_checks_and_changes_nothing(store: Store) -> None:
+    good, bad = store.put("A/f", FILES, FACTS), store.put("B/rank/f", FILES, FACTS)
+    os.utime(good, (1, 1))
+    bad.write_bytes(b"x")
+    os.utime(bad, (2, 2))
+    (store.root / "stray").mkdir()
+    rows = store.rows()
+    assert [(row.key, row.used, bool(row.problem)) for row in rows] == [
+        ("B/rank/f", 2, True),
+        ("A/f", 1, False),
+    ]
+    assert rows[1].facts == FACTS
+    assert good.stat().st_mtime == 1
+
+
+def test_use_is_remembered_and_the_unused_go_first(store: Store) -> None:
+    for number, name in enumerate("ABCD"):
+        os.utime(store.put(f"{name}/f", {"x": bytes(1000)}, {}), (number, number))
+    store.get("B/f")
+    size = store.path("A/f").stat().st_size
+    assert store.prune(most_bytes=4 * size) == []
+    assert store.prune(most_bytes=3 * size) == ["A/f"]
+    assert store.prune(older_than=3600) == ["C/f", "D/f"]
+    assert [row.key for row in store.rows()] == ["B/f"]
+    assert os.listdir(store.root) == ["B"]
+    assert store.remove("B/f")
+    assert not store.remove("B/f")
+
+
+def test_unfinished_files_of_the_dead_are_dropped(store: Store) -> None:
+    folder = store.put(KEY, FILES, FACTS).parent
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    machine = stores._machine()
+    names = {
+        "dead": f".{machine}.{ended.pid}.00.part",
+        "alive": f".{machine}.{os.getpid()}.00.part",
+        "elsewhere": ".another.1.00.part",
+        "long ago": ".another.2.00.part",
+    }
+    for name in names.values():
+        (folder / name).touch()
+    os.utime(folder / names["long ago"], (1, 1))
+    store.put(KEY, FILES, FACTS)
+    assert set(os.listdir(folder)) == {names["alive"], names["elsewhere"], "compiled_module"}
+
+
+def test_a_write_that_fails_leaves_what_was_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store.put(KEY, FILES, FACTS).parent
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        store.put(KEY, {"x": b""}, {})
+    assert store.get(KEY) == FILES
+    assert os.listdir(folder) == ["compiled_module"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from torchair.core.store import Store
+store, mark = Store(Path(sys.argv[1]), "compiled_module"), sys.argv[2]
+print("ready", flush=True)
+while True:
+    for key in ("A/f", "B/f"):
+        files = store.get(key)
+        assert files is None or files["one"] == files["two"], "halves of two entries"
+        data = mark.encode() * 200_000
+        store.put(key, {"one": data, "two": data}, {"by": mark})
+    store.remove("B/f")
+"""
+
+
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.full)])
+def test_processes_that_are_killed_leave_whole_entries(store: Store, rounds: int) -> None:
+    chance = random.Random(7)
+    for number in range(rounds):
+        command = [sys.executable, "-c", WRITER, str(store.root)]
+        writers = [
+            subprocess.Popen([*command, mark], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for mark in "abcd"
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            time.sleep(chance.random() * 0.05)
+            assert writer.poll() is None, writer.communicate()[1]
+            writer.send_signal(signal.SIGKILL)
+        for writer in writers:
+            assert "Error" not in writer.communicate()[1]
+        for row in store.rows():
+            assert not row.problem, (number, row)
+            files = store.get(row.key)
+            assert files is not None
+            assert files["one"] == files["two"] == row.facts["by"].encode() * 200_000
+    store.put("A/f", FILES, FACTS)
+    store.put("B/f", FILES, FACTS)
+    assert sorted(path.name for path in store.root.rglob("*") if path.is_file()) == ["compiled_module"] * 2

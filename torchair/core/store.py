@@ -1,0 +1,284 @@
+"""A directory that keeps the results of work from one process to the next: entries by key, each one file.
+
+An entry is whole or not there: it is written under another name and renamed. It begins with a manifest, which
+has the digests of all that follows and is behind a digest itself, so any other byte is noticed. Who reads it
+gets bytes that were checked, from a file of the user's own in directories that nobody else can write
+(`core/trust.py`). There are no locks: processes that write one entry at the same time leave that of the last.
+
+Beside its files an entry has facts: what its key was made of, as text. `why_miss` compares them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchair.core.degraded import Degradations
+from torchair.core.errors import AirError, BadEntry
+from torchair.core.trust import OWN_FILE, own_folder, read_own
+
+MAGIC = b"torchair entry 1\n"
+_DIGEST = hashlib.sha256().digest_size
+_LENGTH = 8
+_PART = re.compile(r"\w[\w.+-]{0,200}")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES = 20
+STALE_SECONDS = 24 * 3600.0
+"""Unfinished files of other machines are left alone for so long."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept under one key."""
+
+    key: str
+    files: Mapping[str, bytes]
+    facts: Mapping[str, str]
+    made: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a listing."""
+
+    key: str
+    size: int
+    used: float
+    """When it was last written or read; seconds since 1970."""
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    problem: str = ""
+    """Why it cannot be used, if so."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why there is nothing under a key: the entry that is nearest, and what differs (there, here)."""
+
+    nearest: str = ""
+    differs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+
+    def __str__(self) -> str:
+        if not self.nearest:
+            return "nothing like it is kept"
+        if not self.differs:
+            return f"{self.nearest} was made of the same"
+        changes = [f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in self.differs.items()]
+        return f"unlike {self.nearest}: {'; '.join(changes)}"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The entries below one directory. A key is a path of plain names: `Model_static_1f…/forward`."""
+
+    root: Path
+    file: str = "entry"
+    """What the file of each entry is called."""
+
+    def path(self, key: str) -> Path:
+        """The file of an entry, whether it is there or not."""
+        return self.root.joinpath(*_parts(key), self.file)
+
+    def get(self, key: str) -> dict[str, bytes] | None:
+        """The files of an entry; None where there is none, or it is damaged, which is told. `NotTrusted` where
+        somebody else may have written it.
+        """
+        try:
+            entry = self.read(key)
+        except BadEntry as error:
+            Degradations().add(f"{error.what}; it is made again")
+            return None
+        return None if entry is None else dict(entry.files)
+
+    def read(self, key: str) -> Entry | None:
+        """An entry with its facts; `BadEntry` where it is damaged."""
+        try:
+            with own_folder(self.root, _parts(key)) as folder:
+                data = read_own(folder, self.file, self.path(key))
+                with contextlib.suppress(OSError):
+                    os.utime(self.file, dir_fd=folder)  # so that pruning knows it is in use
+        except FileNotFoundError:
+            return None
+        return unpacked(data, key, str(self.path(key)))
+
+    def put(self, key: str, files: Mapping[str, bytes], facts: Mapping[str, str]) -> Path:
+        """Keep these files, instead of what was there."""
+        data = packed(files, facts)
+        for left in reversed(range(_TRIES)):
+            try:
+                with own_folder(self.root, _parts(key), make=True) as folder:
+                    self._drop_unfinished(folder)
+                    self._write(folder, data)
+                return self.path(key)
+            except FileNotFoundError:
+                # Somebody has removed the directory meanwhile.
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _write(self, folder: int, data: bytes) -> None:
+        part = f".{_machine()}.{os.getpid()}.{uuid.uuid4().hex}.part"
+        try:
+            with os.fdopen(os.open(part, _NEW, OWN_FILE, dir_fd=folder), "wb") as out:
+                os.fchmod(out.fileno(), OWN_FILE)
+                out.write(data)
+            os.replace(part, self.file, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part, dir_fd=folder)
+            raise
+
+    @staticmethod
+    def _drop_unfinished(folder: int) -> None:
+        """What processes have left that were ended while they wrote."""
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if name.endswith(".part") and _is_left_behind(name, os.stat(name, dir_fd=folder).st_mtime):
+                    os.unlink(name, dir_fd=folder)
+
+    def remove(self, key: str) -> bool:
+        """Drop an entry, with its directories where they are empty then. Was it there?"""
+        path = self.path(key)
+        try:
+            with own_folder(self.root, _parts(key)) as folder:
+                self._drop_unfinished(folder)
+                os.unlink(self.file, dir_fd=folder)
+        except FileNotFoundError:
+            return False
+        for each in path.parents:
+            if each == self.root:
+                break
+            with contextlib.suppress(OSError):
+                each.rmdir()
+        return True
+
+    def keys(self) -> Iterator[str]:
+        """Of all entries."""
+        for folder, _, names in os.walk(self.root):
+            if self.file in names:
+                key = Path(folder).relative_to(self.root).as_posix()
+                if key != "." and all(map(_PART.fullmatch, key.split("/"))):
+                    yield key
+
+    def rows(self) -> list[Row]:
+        """All entries, each checked to the last byte; the one that was used last comes first."""
+        found = [row for key in self.keys() if (row := self._row(key)) is not None]
+        return sorted(found, key=lambda row: -row.used)
+
+    def _row(self, key: str) -> Row | None:
+        path = self.path(key)
+        try:
+            status = path.lstat()
+        except OSError:
+            return None
+        try:
+            with own_folder(self.root, _parts(key)) as folder:
+                entry = unpacked(read_own(folder, self.file, path), key, str(path))
+            return Row(key, status.st_size, status.st_mtime, entry.facts)
+        except AirError as error:
+            return Row(key, status.st_size, status.st_mtime, problem=error.what)
+        except FileNotFoundError:
+            return None
+
+    def why_miss(self, facts: Mapping[str, str], near: str = "") -> Miss:
+        """What would have to be the same for an entry to serve: that with most of these facts, among those
+        whose keys begin with `near` if there are any.
+        """
+        rows = [row for row in self.rows() if not row.problem]
+        rows = [row for row in rows if row.key.startswith(near)] or rows
+        if not rows:
+            return Miss()
+        best = max(rows, key=lambda row: sum(row.facts.get(name) == text for name, text in facts.items()))
+        names = sorted({*facts, *best.facts})
+        pairs = {name: (best.facts.get(name, ""), facts.get(name, "")) for name in names}
+        return Miss(best.key, {name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
+
+    def prune(self, most_bytes: int | None = None, older_than: float | None = None) -> list[str]:
+        """Drop entries that nobody has used for so many seconds, then those unused longest until the rest is
+        no larger than that; their keys.
+        """
+        rows, now, dropped = self.rows(), time.time(), list[str]()
+        total = sum(row.size for row in rows)
+        for row in reversed(rows):
+            is_old = older_than is not None and now - row.used > older_than
+            if is_old or (most_bytes is not None and total > most_bytes):
+                total -= row.size
+                self.remove(row.key)
+                dropped.append(row.key)
+        return dropped
+
+
+def packed(files: Mapping[str, bytes], facts: Mapping[str, str]) -> bytes:
+    """An entry as bytes."""
+    table = [[name, len(data), hashlib.sha256(data).hexdigest()] for name, data in files.items()]
+    manifest = json.dumps({"made": time.time(), "facts": dict(facts), "files": table}).encode()
+    head = MAGIC + hashlib.sha256(manifest).digest() + len(manifest).to_bytes(_LENGTH, "big")
+    return b"".join([head, manifest, *files.values()])
+
+
+def unpacked(data: bytes, key: str, where: str) -> Entry:
+    """What was packed; `BadEntry` where a single byte is another."""
+    manifest, rest = _manifest(data, where)
+    files: dict[str, bytes] = {}
+    for name, size, digest in manifest["files"]:
+        content, rest = bytes(rest[:size]), rest[size:]
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BadEntry(f"{where} is damaged: {name} is not what its manifest says")
+        files[name] = content
+    if rest:
+        raise BadEntry(f"{where} is damaged: there is more in it than its manifest says")
+    return Entry(key, files, manifest["facts"], manifest["made"])
+
+
+def _manifest(data: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
+    if not data.startswith(MAGIC):
+        raise BadEntry(f"{where} is no entry of this version", near=MAGIC.decode().strip())
+    view = memoryview(data)[len(MAGIC) :]
+    digest, size, rest = view[:_DIGEST], view[_DIGEST : _DIGEST + _LENGTH], view[_DIGEST + _LENGTH :]
+    end = int.from_bytes(size, "big")
+    if hashlib.sha256(rest[:end]).digest() != digest or len(size) != _LENGTH:
+        raise BadEntry(f"{where} is damaged: its manifest does not have its digest")
+    return json.loads(bytes(rest[:end])), rest[end:]
+
+
+def _parts(key: str) -> list[str]:
+    parts = key.split("/")
+    assert all(map(_PART.fullmatch, parts)), f"a key is made of plain names, and not {key!r}"
+    return parts
+
+
+def _machine() -> str:
+    return re.sub(r"[^\w-]", "_", socket.gethostname())[:60] or "machine"
+
+
+def _is_left_behind(name: str, written: float) -> bool:
+    """Is the process gone that wrote this file?"""
+    match name.split("."):
+        case ["", machine, process, _, "part"] if machine == _machine() and process.isdigit():
+            return not _is_alive(int(process))
+        case _:
+            return time.time() - written > STALE_SECONDS
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
