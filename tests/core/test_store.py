@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -208,45 +205,49 @@ def test_a_write_that_fails_leaves_what_was_there(store: Store, monkeypatch: pyt
     assert os.listdir(folder) == ["compiled_module"]
 
 
-WRITER = """
-import sys
+KILLED = """
+import os, random, signal, sys, time
 from pathlib import Path
 from torchair.core.store import Store
-store, mark = Store(Path(sys.argv[1]), "compiled_module"), sys.argv[2]
-print("ready", flush=True)
-while True:
-    for key in ("A/f", "B/f"):
-        files = store.get(key)
-        assert files is None or files["one"] == files["two"], "halves of two entries"
-        data = mark.encode() * 200_000
-        store.put(key, {"one": data, "two": data}, {"by": mark})
-    store.remove("B/f")
+
+store, rounds, chance = Store(Path(sys.argv[1]), "compiled_module"), int(sys.argv[2]), random.Random(7)
+
+def write(mark):
+    while True:
+        for key in ("A/f", "B/f"):
+            files = store.get(key)
+            assert files is None or files["one"] == files["two"], "halves of two entries"
+            data = mark.encode() * 200_000
+            store.put(key, {"one": data, "two": data}, {"by": mark})
+        store.remove("B/f")
+
+def child(mark):
+    process = os.fork()
+    if process == 0:
+        try:
+            write(mark)
+        finally:
+            os._exit(1)
+    return process
+
+for number in range(rounds):
+    writers = [child(mark) for mark in "abcd"]
+    for writer in writers:
+        time.sleep(chance.random() * 0.05)
+        os.kill(writer, signal.SIGKILL)
+    assert all(os.WIFSIGNALED(os.waitpid(writer, 0)[1]) for writer in writers), "a writer failed by itself"
+    for row in store.rows():
+        assert not row.problem, (number, row)
+        files = store.get(row.key)
+        assert files["one"] == files["two"] == row.facts["by"].encode() * 200_000
+print("rounds:", number + 1)
 """
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.full)])
 def test_processes_that_are_killed_leave_whole_entries(store: Store, rounds: int) -> None:
-    chance = random.Random(7)
-    for number in range(rounds):
-        command = [sys.executable, "-c", WRITER, str(store.root)]
-        writers = [
-            subprocess.Popen([*command, mark], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for mark in "abcd"
-        ]
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            time.sleep(chance.random() * 0.05)
-            assert writer.poll() is None, writer.communicate()[1]
-            writer.send_signal(signal.SIGKILL)
-        for writer in writers:
-            assert "Error" not in writer.communicate()[1]
-        for row in store.rows():
-            assert not row.problem, (number, row)
-            files = store.get(row.key)
-            assert files is not None
-            assert files["one"] == files["two"] == row.facts["by"].encode() * 200_000
+    command = [sys.executable, "-W", "error", "-c", KILLED, str(store.root), str(rounds)]
+    assert subprocess.check_output(command, text=True, timeout=300) == f"rounds: {rounds}\n"
     store.put("A/f", FILES, FACTS)
     store.put("B/f", FILES, FACTS)
     assert sorted(path.name for path in store.root.rglob("*") if path.is_file()) == ["compiled_module"] * 2
