@@ -13,11 +13,10 @@ from torch import fx
 from torchair.backend.compile import compile_fx
 from torchair.backend.gears import Gears, gears_of
 from torchair.backend.joint import Joint
+from torchair.backend.plain import plain_call
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
-from torchair.capture import Runner
 from torchair.core.degraded import Degradations
-from torchair.core.quick import Written
 from torchair.core.source import first_source
 from torchair.core.torch_private.aot import (
     aot_autograd,
@@ -138,7 +137,7 @@ class Parts:
                     gears=self.gears,
                 )
             if is_inference and (written := written_by_plain_call(self.count)) is not None:
-                self.plain.append(_plain_call(runner, written))
+                self.plain.append(plain_call(runner, written))
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage
@@ -161,24 +160,6 @@ def _views_of(gm: fx.GraphModule, places: Collection[int]) -> set[str]:
     inputs = {node for place, node in enumerate(placeholders(gm)) if place in places}
     returned = gm.graph.output_node().all_input_nodes
     return {node.name for node in returned if root_of(node)[0] in inputs}
-
-
-def _plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
-    """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
-    written = Written(indices)
-    boxed, fast_path = runner.boxed, runner.fast_path(written.packed)
-
-    def run(*args: Any) -> Any:
-        if fast_path is not None and (outputs := fast_path(args)) is not None:
-            return outputs
-        if indices:
-            written.raise_versions(args)
-        if not torch.is_grad_enabled():
-            return boxed(list(args))
-        with torch.no_grad():
-            return boxed(list(args))
-
-    return run
 
 
 def _as_function(boxed: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

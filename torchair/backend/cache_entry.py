@@ -1,0 +1,85 @@
+"""A kept compilation: variants of one method, each the frame that Dynamo made and the program it calls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from torchair.backend.artefact import Artefact
+from torchair.backend.plain import plain_call
+from torchair.capture import Runner
+from torchair.core.errors import BadEntry, NotPossible
+from torchair.core.pack import pack, unpack
+from torchair.core.torch_private.frames import Frame
+
+VERSION = "1.0.5"
+META, FRAME, PROGRAM = "meta", "frame", "program"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What serves calls of one kind."""
+
+    frame: Frame
+    compiled: Callable[..., Any]
+    """What the frame calls."""
+
+    @property
+    def runner(self) -> Runner:
+        """Of the graph; `NotPossible` where AOTAutograd has work to do around it."""
+        plain = getattr(self.compiled, "plain", None)
+        if plain is None:
+            raise NotPossible("AOTAutograd has work to do around the compiled graph, which is not kept")
+        return plain[0]
+
+    def files(self) -> dict[str, bytes]:
+        """As data; `NotPossible` says what is none."""
+        artefact = Artefact.of(self.runner)
+        return {FRAME: self.frame.pack(), PROGRAM: pack((artefact, self.compiled.plain[1]))}  # type: ignore[attr-defined]
+
+    @staticmethod
+    def of(files: Mapping[str, bytes]) -> Variant:
+        """What was written; `BadEntry` where that is not for this process."""
+        frame = Frame.unpack(files[FRAME])
+        why = frame.why_other()
+        if why is not None:
+            raise BadEntry(why)
+        match unpack(files[PROGRAM]):
+            case (Artefact() as artefact, tuple() as written):
+                return Variant(frame, plain_call(artefact.runner(), written))
+            case _:
+                raise BadEntry("this is no program")
+
+
+def files_of(method: Any, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
+    """The files of an entry."""
+    rows = list(variants)
+    function = method.__func__
+    meta = {
+        "name": f"{function.__qualname__}{inspect.signature(function)}",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "version": VERSION,
+        "variants": len(rows),
+    }
+    found = {META: json.dumps(meta).encode()}
+    for number, files in enumerate(rows):
+        found |= {f"{number}/{name}": data for name, data in files.items()}
+    return found
+
+
+def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """What an entry says of itself; `BadEntry` where it is of another version."""
+    meta = json.loads(files[META])
+    if meta["version"] != VERSION:
+        raise BadEntry(f"a compilation of version {meta['version']}", near=f"this is {VERSION}")
+    return meta
+
+
+def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
+    """The files of each variant."""
+    names = (FRAME, PROGRAM)
+    return [{name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])]
