@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import fx
 from torchair.backend.compile import compile_fx
 from torchair.backend.gears import Gears, gears_of
 from torchair.backend.joint import Joint
-from torchair.backend.plain import plain_call
+from torchair.backend.plain import Kept, plain_call
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
 from torchair.core.degraded import Degradations
@@ -28,7 +28,9 @@ from torchair.core.torch_private.aot import (
     regenerated_outputs,
     static_input_indices,
     take_over_sources,
+    work_around_call,
     written_by_plain_call,
+    written_inputs,
 )
 from torchair.core.torch_private.ops import resizes_kept_whole
 from torchair.debug.run_folder import ModelFiles, open_model
@@ -93,6 +95,7 @@ class Parts:
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = field(default_factory=set[str])
     plain: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
+    kept: Kept | None = None
 
     def made_of(
         self, gm: fx.GraphModule, inputs: Sequence[Any], decompositions: Decompositions
@@ -111,7 +114,13 @@ class Parts:
         )
         with nullcontext() if self.settings.captures else resizes_kept_whole():
             compiled = backend(gm, list(inputs))
-        return self.plain[0] if self.plain and is_plain else compiled
+        if self.kept is not None:
+            # For those who keep what was compiled: a function takes attributes.
+            compiled.kept = replace(self.kept, without_autocast=not is_plain)
+        if self.plain and is_plain:
+            self.plain[0].kept = self.kept  # type: ignore[attr-defined]
+            return self.plain[0]
+        return compiled
 
     def _stage(self, backward: bool, is_inference: bool) -> Compile:
         phase = "backward" if backward else self.forward
@@ -138,6 +147,8 @@ class Parts:
                 )
             if is_inference and (written := written_by_plain_call(self.count)) is not None:
                 self.plain.append(plain_call(runner, written))
+            if is_inference and (work := work_around_call(self.count)) is not None:
+                self.kept = Kept(runner, written_inputs(), *work)
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage

@@ -92,8 +92,8 @@ class Cached(Unguarded):
         self._tell_miss(scope)
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
-            variant = Variant(frame, compiled)
-            ready = Ready(frame, self.method.__func__, scope, compiled)
+            variant = Variant.made(frame, compiled)
+            ready = Ready(frame, self.method.__func__, scope, variant.compiled)
             if not ready.matches(scope):
                 raise NotKept(f"its guards do not hold once they are written and read: {ready.why_not(scope)}")
         except (NotKept, BadEntry) as error:
@@ -160,10 +160,8 @@ _runners: weakref.WeakKeyDictionary[Runner, weakref.ref[Cached]] = weakref.WeakK
 
 
 def _follow(variant: Variant, owner: Cached) -> None:
-    try:
-        _runners[variant.runner] = weakref.ref(owner)
-    except NotPossible:
-        pass
+    if variant.kept is not None:
+        _runners[variant.kept.runner] = weakref.ref(owner)
 
 
 def write_again(runner: Runner) -> bool:

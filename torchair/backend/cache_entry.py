@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from torchair.backend.artefact import Artefact
-from torchair.backend.plain import plain_call
-from torchair.capture import Runner
+from torchair.backend.plain import Kept
 from torchair.core.errors import BadEntry, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.torch_private.frames import Frame
@@ -28,18 +27,21 @@ class Variant:
     compiled: Callable[..., Any]
     """What the frame calls."""
 
-    @property
-    def runner(self) -> Runner:
-        """Of the graph; `NotPossible` where AOTAutograd has work to do around it."""
-        plain = getattr(self.compiled, "plain", None)
-        if plain is None:
-            raise NotPossible("AOTAutograd has work to do around the compiled graph, which is not kept")
-        return plain[0]
+    kept: Kept | None
+    """The same as data; None where AOTAutograd has more to do around it."""
+
+    @staticmethod
+    def made(frame: Frame, compiled: Callable[..., Any]) -> Variant:
+        """Of a fresh compile; calls go the way they will go when it is loaded."""
+        kept: Kept | None = getattr(compiled, "kept", None)
+        return Variant(frame, compiled if kept is None else kept.call(), kept)
 
     def files(self) -> dict[str, bytes]:
         """As data; `NotPossible` says what is none."""
-        artefact = Artefact.of(self.runner)
-        return {FRAME: self.frame.pack(), PROGRAM: pack((artefact, self.compiled.plain[1]))}  # type: ignore[attr-defined]
+        if self.kept is None:
+            raise NotPossible("AOTAutograd has work to do around the compiled graph that is not kept")
+        program = (Artefact.of(self.kept.runner), replace(self.kept, runner=None))  # type: ignore[arg-type]
+        return {FRAME: self.frame.pack(), PROGRAM: pack(program)}
 
     @staticmethod
     def of(files: Mapping[str, bytes]) -> Variant:
@@ -49,8 +51,9 @@ class Variant:
         if why is not None:
             raise BadEntry(why)
         match unpack(files[PROGRAM]):
-            case (Artefact() as artefact, tuple() as written):
-                return Variant(frame, plain_call(artefact.runner(), written))
+            case (Artefact() as artefact, Kept() as layers):
+                kept = replace(layers, runner=artefact.runner())
+                return Variant(frame, kept.call(), kept)
             case _:
                 raise BadEntry("this is no program")
 

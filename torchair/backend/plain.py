@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchair.capture import Runner
 from torchair.core.quick import Written
+from torchair.core.torch_private.memory import disabled_autocast, mark_propagated, view_like
 
 
 def plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
@@ -26,5 +29,35 @@ def plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
         with torch.no_grad():
             return boxed(list(args))
 
-    run.plain = (runner, tuple(indices))  # type: ignore[attr-defined] # for those who keep what they compile
     return run
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A runner of an inference graph, and what AOTAutograd does around its calls, as data."""
+
+    runner: Runner
+    written: tuple[int, ...]
+    """Inputs whose versions a call raises."""
+    marks: dict[int, set[int]]
+    """Sizes of outputs that Dynamo is told to be dynamic."""
+    views: dict[int, tuple[int, bool]]
+    """Outputs that are views of inputs, or inputs themselves."""
+    without_autocast: bool = False
+
+    def call(self) -> Callable[..., Any]:
+        """As Dynamo calls it."""
+        inner = plain_call(self.runner, self.written)
+        if not (self.marks or self.views or self.without_autocast):
+            return inner
+
+        def run(*args: Any) -> Any:
+            with disabled_autocast() if self.without_autocast else nullcontext():
+                outputs = list(inner(*args))
+            for place, (base, is_input) in self.views.items():
+                outputs[place] = args[base] if is_input else view_like(args[base], outputs[place])
+            for place, dims in self.marks.items():
+                mark_propagated(outputs[place], dims)
+            return outputs
+
+        return run

@@ -73,7 +73,9 @@ __all__ = [
     "static_input_indices",
     "take_over_sources",
     "tracing",
+    "work_around_call",
     "written_by_plain_call",
+    "written_inputs",
 ]
 
 
@@ -250,6 +252,45 @@ def written_by_plain_call(count: int) -> tuple[int, ...] | None:
         any(type(meta) is SubclassCreationMeta for meta in metas),
     )
     return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool]]] | None:
+    """What AOTAutograd does with the outputs of the inference graph being compiled, if that is no more than
+    this: it marks sizes of them as dynamic, and makes views of inputs anew (or hands the inputs out). None if
+    there is more to do around a call with `count` inputs of Dynamo's graph.
+    """
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None or len(facts.input_info) != count:
+        return None
+    metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
+    more = (
+        facts.num_mutated_inp_runtime_indices,
+        facts.num_intermediate_bases,
+        facts.tokens,
+        facts.grad_enabled_mutation is not None,
+        getattr(facts, "num_graphsafe_rng_states", 0),
+        any(type(meta) is SubclassCreationMeta for meta in metas),
+    )
+    rows = dict(enumerate(facts.output_info))
+    kinds = (*_PLAIN_OUTPUTS, OutputType.alias_of_input, OutputType.is_input)
+    if any(more) or any(row.output_type not in kinds for row in rows.values()):
+        return None
+    marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
+    views = {
+        place: (row.base_idx, row.output_type is OutputType.is_input)
+        for place, row in rows.items()
+        if row.output_type not in _PLAIN_OUTPUTS
+    }
+    return marks, views
+
+
+_PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+
+
+def written_inputs() -> tuple[int, ...]:
+    """Inputs whose versions the inference graph being compiled must raise."""
+    return tuple(TracingContext.get().fw_metadata.mutated_graph_handled_indices_seen_by_autograd)
 
 
 @contextlib.contextmanager

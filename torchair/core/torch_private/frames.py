@@ -19,6 +19,7 @@ import pickle
 import sys
 import types
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class Ready:
             local_scope=scope,
             global_scope=self.scope,
             guard_on_key_order=set(),
-            _guards=GuardsSet({each.guard for each in frame.known}),
+            _guards=GuardsSet({_fresh(each.guard) for each in frame.known}),
             _aotautograd_guards=[],
             skip_guards_check=True,
         )
@@ -222,7 +223,8 @@ def _frame(made: Any, function: Any, name: str) -> Frame:
 
     graph = made.output_graph
     try:
-        with mock.patch.object(dynamo_guards, "GuardsStatePickler", _Pickler):
+        with mock.patch.object(dynamo_guards, "GuardsStatePickler", _Pickler), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it asks for the gradients of all tensors
             check = CheckFunctionManager(
                 function.__code__, graph, guard_filter_fn=choose, save_guards=True, strict_error=True
             )
@@ -258,9 +260,15 @@ def _is_value(entry: Any, known: list[Known]) -> bool:
         told = _identity_of(entry)
     except NotPossible as error:
         raise NotKept(f"a guard cannot be kept: {entry.name}: {error.what}") from error
-    guard = dataclasses.replace(entry.orig_guard, obj_weakref=None, guarded_class_weakref=None)
-    known.append(Known(guard, told))
+    known.append(Known(_fresh(entry.orig_guard), told))
     return False
+
+
+def _fresh(guard: Any) -> Any:
+    """Without what building it has added."""
+    names = {field.name for field in dataclasses.fields(guard)}
+    added = ("obj_weakref", "guarded_class_weakref", "guard_types", "code_list", "stack", "user_stack")
+    return dataclasses.replace(guard, **{name: None for name in added if name in names})
 
 
 def _manager(code: Any, graph: Any, scope: Scope, shapes: Any, choose: Any = None) -> Any:
