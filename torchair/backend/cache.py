@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import update_wrapper
 from typing import Any
 
@@ -20,181 +21,206 @@ from torchair.backend.cache_entry import Variant, files_of, variants_of
 from torchair.backend.cache_key import How, Place
 from torchair.capture import Runner
 from torchair.core.degraded import Degradations
-from torchair.core.errors import AirError, BadEntry, NotPossible, NotTrusted, first_line
+from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
 from torchair.core.late import attribute
 from torchair.core.log import logger
 from torchair.core.torch_private.frames import NotKept, Ready, Unguarded, capture_frame, usual_compile
+from torchair.core.torch_private.memory import is_profiling
 
 MOST = 8
 """Variants of one method; calls beyond are compiled as usual, and not kept."""
 _BACKEND = {"backend_of": "torchair.backend.doors"}
+Find = Callable[[Any], Place]
 
 
 class Cached(Unguarded):
-    """Called like the method."""
+    """Called like the method. `find` says where it is kept; nowhere if that is None."""
 
-    def __init__(self, method: Any, how: How, find: Callable[[], Place]) -> None:
-        update_wrapper(self, method.__func__)
+    def __init__(self, method: Any, how: How, find: Find | None) -> None:
         self.method = method
         self.how = how
         self._find = find
-        self._place: Place | None = None
-        self._bind = binder(method.__func__)
+        self._function: Any = getattr(method, "__func__", method)
+        self._head: tuple[Any, ...] = (method.__self__,) if hasattr(method, "__self__") else ()
+        update_wrapper(self, self._function)
+        self._bind = binder(self._function)
         self._variants = list[tuple[Ready, Variant]]()
         self._lock = threading.RLock()
         self._is_loaded = False
         self._usual: Callable[..., Any] | None = None
+        self.compiles = True
+        """Are calls compiled that nothing was kept for? Else they are refused."""
         self.misses = list[str]()
         """Why calls were compiled."""
+
+    def __reduce__(self) -> Any:
+        """A copy, for a copied module: it finds what this one has kept."""
+        return Cached, (self.method, self.how, self._find)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return self.method(*args, **kwargs)
-        with torch.no_grad(), torch.profiler.record_function("cache_compiler inference"):
-            ready = self._ready(args, kwargs)
+        with torch.no_grad(), _profiled():
+            ready = self._ready(self._scope(args, kwargs))
             if ready is not None:
-                return ready.function(self.method.__self__, *args, **kwargs)
-            return self._compile(args, kwargs)
+                return ready.function(*self._head, *args, **kwargs)
+            return self._unknown(args, kwargs)
 
-    def _ready(self, args: Any, kwargs: Any) -> Ready | None:
-        scope = self._scope(args, kwargs)
+    @property
+    def variants(self) -> list[Variant]:
+        """What serves calls, so far."""
+        return [variant for _, variant in self._variants]
+
+    def _ready(self, scope: dict[str, Any]) -> Ready | None:
         return next((ready for ready, _ in self._variants if ready.matches(scope)), None)
 
     def _scope(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        scope = self._bind(self.method.__self__, *args, **kwargs)
-        function = self.method.__func__
+        """The local variables that a call begins with."""
+        scope = self._bind(*self._head, *args, **kwargs)
+        function = self._function
         if function.__closure__:
             names = function.__code__.co_freevars
             scope |= {name: cell.cell_contents for name, cell in zip(names, function.__closure__, strict=True)}
         return scope
 
-    def _compile(self, args: Any, kwargs: Any) -> Any:
+    def _unknown(self, args: Any, kwargs: Any) -> Any:
         """The result of a call that no variant was for when it came."""
+        scope = self._scope(args, kwargs)
+        is_new = False
         with self._lock:
-            if not self._is_loaded:
-                self._load(self._scope(args, kwargs))
-            ready = self._ready(args, kwargs)
+            self.load(scope)
+            ready = self._ready(scope)
             if ready is None and self._usual is None:
-                ready = self._made(args, kwargs)
+                ready, is_new = self._made(args, kwargs, scope), True
         if ready is None:
             assert self._usual is not None, "what is not kept is compiled as usual"
             return self._usual(*args, **kwargs)
-        result = ready.function(self.method.__self__, *args, **kwargs)
-        self.write()
+        result = ready.function(*self._head, *args, **kwargs)
+        if is_new:
+            self.write()
         return result
 
-    def _made(self, args: Any, kwargs: Any) -> Ready | None:
+    def _made(self, args: Any, kwargs: Any, scope: dict[str, Any]) -> Ready | None:
         """A new variant; None where the call must be compiled as usual."""
+        whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
+        why = "; ".join(whys) or "nothing was kept"
+        if not self.compiles:
+            raise BadCall("this was not compiled for such a call", got=why)
+        self.misses.append(why)
+        logger.info("%s is compiled: %s", self._function.__qualname__, why)
         if len(self._variants) >= MOST:
             self._give_up(f"it was compiled {MOST} times for other calls")
             return None
-        scope = self._scope(args, kwargs)
-        self._tell_miss(scope)
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
             variant = Variant.made(frame, compiled)
-            ready = Ready(frame, self.method.__func__, scope, variant.compiled)
+            ready = Ready(frame, self._function, scope, variant.compiled)
             if not ready.matches(scope):
-                raise NotKept(f"its guards do not hold once they are written and read: {ready.why_not(scope)}")
+                raise NotKept(f"its guards do not hold once they are written: {ready.why_not(scope)}")
         except (NotKept, BadEntry) as error:
             self._give_up(error.what)
             return None
-        self._variants.append((ready, variant))
-        _follow(variant, self)
+        self._add(ready, variant)
         return ready
-
-    def _tell_miss(self, scope: Mapping[str, Any]) -> None:
-        whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
-        self.misses.append("; ".join(whys) or "nothing was kept")
-        logger.info("%s is compiled: %s", self.method.__qualname__, self.misses[-1])
 
     def _backend(self) -> Callable[..., Any]:
         make = attribute("torchair.backend", _BACKEND, "backend_of")
         return make(self.how.config, self.how.decompositions)
 
+    def _add(self, ready: Ready, variant: Variant) -> None:
+        self._variants.append((ready, variant))
+        if variant.kept is not None:
+            _owners[variant.kept.runner] = weakref.ref(self)
+
     def _give_up(self, why: str) -> None:
-        name = self.method.__func__.__qualname__
-        Degradations().add(f"{name} is compiled in each process, and not kept: {why}")
         self._usual = usual_compile(self.method, self._backend(), self.how.dynamic)
+        self._tell(why)
 
-    def place(self) -> Place:
+    def _tell(self, why: str) -> None:
+        name = self._function.__qualname__
+        Degradations().add(f"{name} is compiled in each process, and not kept: {why}")
+
+    def place(self) -> Place | None:
         """Where it is kept."""
-        if self._place is None:
-            self._place = self._find()
-        return self._place
+        return None if self._find is None else self._find(self.method)
 
-    def _load(self, scope: dict[str, Any]) -> None:
-        """The variants that an earlier process kept."""
+    def load(self, scope: dict[str, Any]) -> None:
+        """The variants that an earlier process kept. What somebody else may have written is not looked at."""
+        if self._is_loaded:
+            return
         self._is_loaded = True
         try:
             place = self.place()
-            files = place.store.get(place.key)
-            for each in variants_of(files) if files is not None else ():
-                variant = Variant.of(each)
-                ready = Ready(variant.frame, self.method.__func__, scope, variant.compiled)
-                self._variants.append((ready, variant))
-        except NotTrusted:
-            raise
-        except AirError as error:
-            self._variants.clear()
+            files = None if place is None else place.store.get(place.key)
+            rows = [] if files is None else variants_of(files)
+        except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)
-            logger.info("%s: what was kept is compiled again: %s", self.method.__qualname__, error.what)
+            Degradations().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
+            return
+        self.take(rows, scope)
+
+    def take(self, rows: Sequence[Mapping[str, bytes]], scope: dict[str, Any]) -> None:
+        """Variants as files become ready; those are left out that are of other sources, or cannot be read."""
+        for files in rows:
+            try:
+                variant = Variant.of(files)
+                self._add(Ready(variant.frame, self._function, scope, variant.compiled), variant)
+            except Exception as error:
+                if is_of_user(error):
+                    raise
+                self.misses.append(first_line(error))
+                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, error)
 
     def write(self) -> bool:
-        """Keep the variants as they are now, with those that others have added meanwhile; called again when
-        programs have become better. Has it been done?
-        """
+        """Keep the variants as they are now; called again when programs have become better. Are they kept?"""
         with self._lock:
             try:
-                rows = [variant.files() for _, variant in self._variants]
                 place = self.place()
-                place.store.put(place.key, files_of(self.method, rows), place.facts)
-                return True
+                if place is None:
+                    return False
+                rows = [variant.files() for variant in self.variants]
+                place.store.put(place.key, files_of(self._function, rows), place.facts)
             except (NotPossible, OSError) as error:
-                name = self.method.__func__.__qualname__
-                Degradations().add(f"{name} is compiled in each process, and not kept: {first_line(error)}")
+                self._tell(first_line(error))
                 return False
+            return True
 
 
-_runners: weakref.WeakKeyDictionary[Runner, weakref.ref[Cached]] = weakref.WeakKeyDictionary()
-
-
-def _follow(variant: Variant, owner: Cached) -> None:
-    if variant.kept is not None:
-        _runners[variant.kept.runner] = weakref.ref(owner)
+_owners: weakref.WeakKeyDictionary[Runner, weakref.ref[Cached]] = weakref.WeakKeyDictionary()
+"""Whose entry has the program of a runner."""
 
 
 def write_again(runner: Runner) -> bool:
-    """The program of this runner has become better: the entry that it is kept in is written again. False
-    where there is none.
+    """The program of this runner has become better: the entry that has it is written again. False where there
+    is none.
     """
-    owner = _runners[runner]() if runner in _runners else None
+    owner = _owners[runner]() if runner in _owners else None
     return owner is not None and owner.write()
+
+
+def _profiled() -> Any:
+    return torch.profiler.record_function("cache_compiler inference") if is_profiling() else nullcontext()
 
 
 def binder(function: Any) -> Callable[..., dict[str, Any]]:
     """`function`'s arguments -> its local variables by name, as Python binds them; without the cost of
     `Signature.bind`.
     """
-    signature = inspect.signature(function, follow_wrapped=False)
-    kinds, parts, defaults = inspect.Parameter, list[str](), dict[str, Any]()
-    was_positional, has_star = False, False
-    for number, (name, row) in enumerate(signature.parameters.items()):
-        if was_positional and row.kind is not kinds.POSITIONAL_ONLY:
-            parts.append("/")
-        was_positional = row.kind is kinds.POSITIONAL_ONLY
-        if row.kind is kinds.KEYWORD_ONLY and not has_star:
-            parts.append("*")
-            has_star = True
-        star = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(row.kind, "")
-        has_star |= star == "*"
-        default = ""
-        if row.default is not kinds.empty:
-            default = f"=_default_{number}"
-            defaults[default[1:]] = row.default
-        parts.append(f"{star}{name}{default}")
-    if was_positional:
-        parts.append("/")
-    items = ", ".join(f"{name!r}: {name}" for name in signature.parameters)
-    exec(f"def bind({', '.join(parts)}): return {{{items}}}", defaults)
-    return defaults["bind"]
+    rows = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    scope = {f"_default_{place}": row.default for place, row in enumerate(rows)}
+    parts = [_parameter(place, row) for place, row in enumerate(rows)]
+    positional = [place for place, row in enumerate(rows) if row.kind is row.POSITIONAL_ONLY]
+    by_name = [place for place, row in enumerate(rows) if row.kind is row.KEYWORD_ONLY]
+    if by_name and not any(row.kind is row.VAR_POSITIONAL for row in rows):
+        parts.insert(by_name[0], "*")
+    if positional:
+        parts.insert(positional[-1] + 1, "/")
+    items = ", ".join(f"{row.name!r}: {row.name}" for row in rows)
+    exec(f"def bind({', '.join(parts)}): return {{{items}}}", scope)
+    return scope["bind"]
+
+
+def _parameter(place: int, row: inspect.Parameter) -> str:
+    star = {row.VAR_POSITIONAL: "*", row.VAR_KEYWORD: "**"}.get(row.kind, "")
+    default = "" if row.default is row.empty else f"=_default_{place}"
+    return f"{star}{row.name}{default}"

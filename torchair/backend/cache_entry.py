@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from torchair.core.pack import pack, unpack
 from torchair.core.torch_private.frames import Frame
 
 VERSION = "1.0.5"
-META, FRAME, PROGRAM = "meta", "frame", "program"
+META, FRAME, PROGRAM, TEXT = "meta", "frame", "program", "text"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Variant:
         if self.kept is None:
             raise NotPossible("AOTAutograd has work to do around the compiled graph that is not kept")
         program = (Artefact.of(self.kept.runner), replace(self.kept, runner=None))  # type: ignore[arg-type]
-        return {FRAME: self.frame.pack(), PROGRAM: pack(program)}
+        text = self.frame.text.encode()
+        return {FRAME: self.frame.pack(), PROGRAM: pack(program), TEXT: text}
 
     @staticmethod
     def of(files: Mapping[str, bytes]) -> Variant:
@@ -58,11 +60,12 @@ class Variant:
                 raise BadEntry("this is no program")
 
 
-def files_of(method: Any, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
+def files_of(function: Any, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
     """The files of an entry."""
     rows = list(variants)
-    function = method.__func__
     meta = {
+        "module": function.__module__,
+        "function": function.__qualname__,
         "name": f"{function.__qualname__}{inspect.signature(function)}",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "version": VERSION,
@@ -84,5 +87,26 @@ def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
     """The files of each variant."""
-    names = (FRAME, PROGRAM)
+    names = (FRAME, PROGRAM, TEXT)
     return [{name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])]
+
+
+def readable(files: Mapping[str, bytes], facts: Mapping[str, str]) -> tuple[str, str]:
+    """What an entry contains, as text, and the generated source of its programs."""
+    options = facts.get("options", "").replace(",", "\n")
+    lines = ["=" * WIDTH, *(f"{name}: {value}" for name, value in meta_of(files).items())]
+    sources = list[str]()
+    for row in variants_of(files):
+        artefact = unpack(row[PROGRAM])[0]
+        frame = Frame.unpack(row[FRAME])
+        lines += [row[TEXT].decode(), _title("compile options"), options, _title("caller frame")]
+        lines += [dis.Bytecode(frame.code_object()).dis()]
+        sources.append(str(artefact.code.source))
+    return "\n".join(lines), "\n\n".join(sources)
+
+
+WIDTH = 100
+
+
+def _title(text: str) -> str:
+    return f" {text} ".center(WIDTH, "-")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import hashlib
 import sys
 import types
@@ -112,16 +113,20 @@ def traced(codes: Sequence[types.CodeType]) -> tuple[Traced, ...]:
     """Where these are; `NotPossible` where one of them could not be told from another."""
     modules = {str(module.__file__): name for name, module in _modules() if getattr(module, "__file__", None)}
     places = {(modules.get(code.co_filename, ""), code): None for code in codes}
-    return tuple(
-        _traced(module, code)
+    rows = [
+        (module, code)
         for module, code in places
         if module.partition(".")[0] not in OWN and not _is_of_python(module, code)
-    )
+    ]
+    generated = [code for _, code in rows if code.co_filename.startswith("<")]
+    owners = _owners(generated) if generated else {}
+    return tuple(_traced(*owners.get(code, (module, qualified(code))), code) for module, code in rows)
 
 
-def _is_of_python(module: str, code: types.CodeType) -> bool:
-    """Python's own modules are known by its version."""
-    return module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or code.co_filename.startswith("<frozen")
+def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, str]]:
+    """Module and name of the functions with this code, which no file has: a dataclass makes such."""
+    functions = [each for each in gc.get_referrers(*codes) if isinstance(each, types.FunctionType)]
+    return {each.__code__: (each.__module__, each.__qualname__) for each in functions}
 
 
 def _modules() -> list[tuple[str, types.ModuleType]]:
@@ -129,8 +134,13 @@ def _modules() -> list[tuple[str, types.ModuleType]]:
     return sorted(sys.modules.items(), key=lambda item: item[0] == "__main__")
 
 
-def _traced(module: str, code: types.CodeType) -> Traced:
-    name, digest = qualified(code), code_digest(code)
+def _is_of_python(module: str, code: types.CodeType) -> bool:
+    """Python's own modules are known by its version."""
+    return module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or code.co_filename.startswith("<frozen")
+
+
+def _traced(module: str, name: str, code: types.CodeType) -> Traced:
+    digest = code_digest(code)
     if module and any(code_digest(found) == digest for found in _codes(module, name)):
         return Traced(module, name, digest)
     content = _file_digest(code.co_filename)
@@ -148,14 +158,14 @@ def qualified(code: types.CodeType) -> str:
 
 
 def _codes(module: str, name: str) -> Iterator[types.CodeType]:
-    """Code of that name which the module has."""
+    """The code of what the module has by that name, and of all functions inside it."""
     value: Any = sys.modules.get(module)
     outer = name.partition(".<locals>")[0]
     for part in outer.split("."):
         # A class's own functions, not those that it would bind.
         value = vars(value).get(part) if hasattr(value, "__dict__") else None
     for code in _inside(value, 0):
-        yield from (each for each in _nested(code) if qualified(each) == name)
+        yield from _nested(code)
 
 
 def _inside(value: Any, depth: int) -> Iterator[types.CodeType]:

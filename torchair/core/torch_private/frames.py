@@ -27,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, output_graph
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.eval_frame import set_enable_dynamic
@@ -71,6 +72,12 @@ class Frame:
     guards: bytes
     known: tuple[Known, ...]
     sources: tuple[Traced, ...]
+    text: str
+    """The graph and its inputs, to read."""
+
+    def code_object(self) -> types.CodeType:
+        """The byte code."""
+        return SerializedCode.to_code_object(self.code)
 
     def pack(self) -> bytes:
         """For a file; `NotPossible` says what in it is no data."""
@@ -116,7 +123,7 @@ class Ready:
         self.scope = _installed(frame, function.__globals__)
         name = f"{frame.compiled}_{next(_number)}"
         self.scope[name] = compiled
-        code = SerializedCode.to_code_object(frame.code)
+        code = frame.code_object()
         code = code.replace(co_names=tuple(name if each == frame.compiled else each for each in code.co_names))
         self.function = types.FunctionType(code, self.scope, closure=_closure(code, function))
         self.function.__defaults__ = function.__defaults__
@@ -181,11 +188,13 @@ def capture_frame(
     """Trace a call and compile its graph; `NotPossible` where the result is no data. Errors of the trace and
     of the backend are raised as they are.
     """
-    found = dict[str, Callable[..., Any]]()
+    found = dict[str, tuple[Callable[..., Any], str]]()
 
     def compile_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         found.clear()  # Dynamo may begin again
-        found[gm.meta["backend_id"]] = compiled = backend(gm, inputs)
+        text = readable_graph(gm)
+        compiled = backend(gm, inputs)
+        found[gm.meta["backend_id"]] = (compiled, text)
         return compiled
 
     frame = convert_frame._get_frame(method, args, kwargs)
@@ -210,12 +219,12 @@ def capture_frame(
         )
         if not found:
             raise NotKept("the call has no tensor operations")
-        ((name, compiled),) = found.items()
+        ((name, (compiled, text)),) = found.items()
         captured = made.graph_capture_output(frame.argdefs, frame.kwdefaults)
-        return _frame(captured, convert_frame.get_traced_fn(method)[0], name), compiled
+        return _frame(captured, convert_frame.get_traced_fn(method)[0], name, text), compiled
 
 
-def _frame(made: Any, function: Any, name: str) -> Frame:
+def _frame(made: Any, function: Any, name: str, text: str) -> Frame:
     known = list[Known]()
 
     def choose(entries: Sequence[Any]) -> list[bool]:
@@ -223,7 +232,7 @@ def _frame(made: Any, function: Any, name: str) -> Frame:
 
     graph = made.output_graph
     try:
-        with mock.patch.object(dynamo_guards, "GuardsStatePickler", _Pickler), warnings.catch_warnings():
+        with _kept_guards(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it asks for the gradients of all tensors
             check = CheckFunctionManager(
                 function.__code__, graph, guard_filter_fn=choose, save_guards=True, strict_error=True
@@ -245,7 +254,25 @@ def _frame(made: Any, function: Any, name: str) -> Frame:
         check.guards_state,
         tuple(known),
         sources,
+        text,
     )
+
+
+WIDTH = 100
+
+
+def readable_graph(gm: torch.fx.GraphModule) -> str:
+    """A graph of Dynamo's and its inputs."""
+    lines = [" graph module ".center(WIDTH, "-"), gm.print_readable(print_output=False)]
+    lines.append(" inputs ".center(WIDTH, "-"))
+    for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        source, value = getattr(node, "_dynamo_source", None), node.meta.get("example_value")
+        name = getattr(source, "name", "")
+        name = str(name() if callable(name) else name)
+        kind = "Parameter" if "._parameters[" in name else "Buffer" if "._buffers[" in name else "UserInput"
+        shown = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        lines.append(f"{place}: {node.name} {kind} {name} {shown}")
+    return "\n".join(lines)
 
 
 def _is_value(entry: Any, known: list[Known]) -> bool:
@@ -271,14 +298,27 @@ def _fresh(guard: Any) -> Any:
     return dataclasses.replace(guard, **{name: None for name in added if name in names})
 
 
+@contextmanager
+def _kept_guards() -> Iterator[None]:
+    """How guards are made here: those on hooks are checked, which Dynamo leaves out by default, and what is
+    not guarded is not written.
+    """
+    with (
+        mock.patch.object(dynamo_guards, "GuardsStatePickler", _Pickler),
+        dynamo_config.patch(skip_nnmodule_hook_guards=False),
+    ):
+        yield
+
+
 def _manager(code: Any, graph: Any, scope: Scope, shapes: Any, choose: Any = None) -> Any:
-    return CheckFunctionManager(
-        code,
-        OutputGraphCommon(graph),
-        guard_filter_fn=choose,
-        shape_code_parts=shapes,
-        runtime_global_scope=scope,
-    ).guard_manager
+    with _kept_guards():
+        return CheckFunctionManager(
+            code,
+            OutputGraphCommon(graph),
+            guard_filter_fn=choose,
+            shape_code_parts=shapes,
+            runtime_global_scope=scope,
+        ).guard_manager
 
 
 def _installed(frame: Frame, scope: Scope) -> Scope:
