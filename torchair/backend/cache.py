@@ -114,13 +114,21 @@ class Cached(Unguarded):
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
             variant = Variant.made(frame, compiled)
-            ready = Ready(frame, self._function, scope, variant.compiled)
-            if not ready.matches(scope):
-                raise NotKept(f"its guards do not hold once they are written: {ready.why_not(scope)}")
-        except (NotKept, BadEntry) as error:
+            ready = self._checked(variant, scope)
+        except NotKept as error:
             self._give_up(error.what)
             return None
         self._add(ready, variant)
+        return ready
+
+    def _checked(self, variant: Variant, scope: dict[str, Any]) -> Ready:
+        """`NotKept` where guards are lost on the way through a file."""
+        try:
+            ready = Ready(variant.frame, self._function, scope, variant.compiled)
+        except Exception as error:
+            raise NotKept(f"its guards cannot be made again: {first_line(error)}") from error
+        if not ready.matches(scope):
+            raise NotKept(f"its guards do not hold once they are written: {ready.why_not(scope)}")
         return ready
 
     def _backend(self) -> Callable[..., Any]:
@@ -153,6 +161,9 @@ class Cached(Unguarded):
             place = self.place()
             files = None if place is None else place.store.get(place.key)
             rows = [] if files is None else variants_of(files)
+            if place is not None and files is None:
+                near = place.key.partition("_")[0]
+                logger.info("%s: %s", place.key, place.store.why_miss(place.facts, near=f"{near}_"))
         except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)
             Degradations().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")

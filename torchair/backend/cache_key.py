@@ -108,6 +108,13 @@ def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
         "decompositions": ",".join(sorted(f"{op}={_told(fn, str(op))}" for op, fn in how.decompositions.items())),
         "extensions": ",".join(sorted(f"{name}={_told(fn, name)}" for name, fn in EXTENSIONS.items())),
         "device": ", ".join(sorted(set(map(_device, _devices(model))))),
+        **environment_facts(),
+    }
+
+
+def environment_facts() -> dict[str, str]:
+    """Those that no model has a part in."""
+    return {
         "torch": f"{torch.__version__} {torch.version.git_version}",
         "torch options": torch_options(),
         "python": platform.python_version(),

@@ -167,7 +167,7 @@ class Store:
         for folder, _, names in os.walk(self.root):
             if self.file in names:
                 key = Path(folder).relative_to(self.root).as_posix()
-                if key != "." and all(map(_PART.fullmatch, key.split("/"))):
+                if key != "." and is_key(key):
                     yield key
 
     def rows(self) -> list[Row]:
@@ -251,10 +251,14 @@ def _manifest(data: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     return json.loads(bytes(rest[:end])), rest[end:]
 
 
+def is_key(text: str) -> bool:
+    """Is it a path of plain names?"""
+    return all(map(_PART.fullmatch, text.split("/")))
+
+
 def _parts(key: str) -> list[str]:
-    parts = key.split("/")
-    assert all(map(_PART.fullmatch, parts)), f"a key is made of plain names, and not {key!r}"
-    return parts
+    assert is_key(key), f"a key is made of plain names, and not {key!r}"
+    return key.split("/")
 
 
 def _machine() -> str:

@@ -71,6 +71,8 @@ class Frame:
     """and that of Python's own names."""
     guards: bytes
     known: tuple[Known, ...]
+    ordered: tuple[Any, ...]
+    """Dictionaries whose order counts."""
     sources: tuple[Traced, ...]
     text: str
     """The graph and its inputs, to read."""
@@ -135,7 +137,7 @@ class Ready:
             state.output_graph,
             local_scope=scope,
             global_scope=self.scope,
-            guard_on_key_order=set(),
+            guard_on_key_order=set(frame.ordered),
             _guards=GuardsSet({_fresh(each.guard) for each in frame.known}),
             _aotautograd_guards=[],
             skip_guards_check=True,
@@ -231,6 +233,7 @@ def _frame(made: Any, function: Any, name: str, text: str) -> Frame:
         return [_is_value(entry, known) for entry in entries]
 
     graph = made.output_graph
+    ordered = tuple(graph.guard_on_key_order)
     try:
         with _kept_guards(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it asks for the gradients of all tensors
@@ -253,6 +256,7 @@ def _frame(made: Any, function: Any, name: str, text: str) -> Frame:
         graph.name_of_builtins_dict_key_in_fglobals or "",
         check.guards_state,
         tuple(known),
+        ordered,
         sources,
         text,
     )
