@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 import torchair
 from tests.inference import models
 from tests.inference.models import Net
+from torchair.__main__ import main
 from torchair.backend import cache
 from torchair.backend.cache import Cached
 from torchair.core import identity
@@ -136,7 +137,11 @@ CHANGES: dict[str, tuple[Change, tuple[Any, ...], dict[str, Any]]] = {
     "function": (lambda net, patch: patch.setattr(models, "shape_up", models.scaled_by(11)), (X,), {}),
     "requires grad": (_nothing, (X.clone().requires_grad_(),), {}),
     "submodule": (lambda net, patch: setattr(net, "first", torch.nn.Linear(8, 8, bias=False)), (X,), {}),
-    "hook": (lambda net, patch: net.first.register_forward_hook(lambda m, a, out: out + 100) and None, (X,), {}),
+    "hook": (
+        lambda net, patch: net.first.register_forward_hook(lambda m, a, out: out + 100) and None,
+        (X,),
+        {},
+    ),
     "default dtype": (_default_dtype, (X,), {}),
     "autocast": (_autocast, (X,), {}),
 }
@@ -229,9 +234,7 @@ def test_a_miss_names_what_differs(
         options["dynamic"] = True
     else:
         own = cache_compile.__globals__["place_of"].__globals__["facts_of"]
-        monkeypatch.setitem(
-            own.__globals__, "facts_of", lambda *args: {**own(*args), what: "another"}
-        )
+        monkeypatch.setitem(own.__globals__, "facts_of", lambda *args: {**own(*args), what: "another"})
     second = processes.new(net.both, **options)
     second(X)
     assert processes.traces == 2
@@ -414,7 +417,9 @@ def test_compiled_model(processes: Processes, net: Net, tmp_path: Path) -> None:
     torch.testing.assert_close(call(X), wanted(other.both, X))
     assert processes.traces == 1
     scope = {**vars(models)}
-    torch.testing.assert_close(kept.rebase(other, global_vars=scope, func=other.both)(X), wanted(other.both, X))
+    torch.testing.assert_close(
+        kept.rebase(other, global_vars=scope, func=other.both)(X), wanted(other.both, X)
+    )
     assert processes.traces == 1
     with pytest.raises(RuntimeError, match="rebase"):
         kept(X)
@@ -470,10 +475,43 @@ def test_an_entry_is_written_again_when_a_program_is_better(processes: Processes
     assert cache.write_again(runner.runner)
 
 
-@pytest.fixture
-def _no_leftovers() -> Iterator[None]:
-    yield
-    assert not [name for name in vars(models) if name.startswith("__compiled_fn")]
+def test_programs_for_single_sizes_are_not_lost_in_silence(processes: Processes, net: Net) -> None:
+    x = torch.randn(2, 8)
+    torchair.inference.set_dim_gears(x, {0: [2, 4]})
+    cached = processes.new(net.both, dynamic=True)
+    with pytest.warns(DegradedWarning, match="programs for single sizes"):
+        torch.testing.assert_close(cached(x), wanted(net.both, x))
+    assert not path_of(cached).exists()
+
+
+def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(*words: str, folder: Path = processes.folder) -> tuple[int, str]:
+        status = main(["cache", *words, "--dir", str(folder)])
+        return status, capsys.readouterr().out
+
+    cached = processes.new(net.both)
+    cached(X)
+    key = path_of(cached).parent.relative_to(processes.folder).as_posix()
+    assert key in command("ls")[1]
+    assert command("verify") == (0, "1 of 1 entries are whole\n")
+    assert command("why-miss") == (
+        0,
+        f"{key}: this machine is the same: a model, a call or options differ\n",
+    )
+    archive, other = str(tmp_path / "kept.tar"), tmp_path / "other"
+    assert command("export", "--file", archive)[0] == 0
+    assert command("import", "--file", archive, folder=other)[0] == 0
+    assert (other / key / "compiled_module").read_bytes()[:16] == path_of(cached).read_bytes()[:16]
+    traces = processes.traces
+    torch.testing.assert_close(processes.new(net.both, cache_dir=str(other))(X), wanted(net.both, X))
+    assert processes.traces == traces
+    path_of(cached).write_bytes(b"x")
+    status, out = command("verify")
+    assert status == 1
+    assert "no entry of this version" in out
+    assert command("rm")[0] == 2
+    assert command("rm", "Net_")[1] == f"removed {key}\n"
+    assert not path_of(cached).exists()
 
 
 def test_arguments_are_bound_as_python_does() -> None:
@@ -507,7 +545,7 @@ def test_names_in_guards_are_not_called() -> None:
         def __reduce__(self) -> Any:
             return os.system, ("false",)
 
-    import pickle  # noqa: PLC0415
+    import pickle
 
     with pytest.raises(ValueError, match="does not call"):
         frames._loads(pickle.dumps(Evil()))

@@ -116,7 +116,7 @@ class Parts:
             compiled = backend(gm, list(inputs))
         if self.kept is not None:
             # For those who keep what was compiled: a function takes attributes.
-            compiled.kept = replace(self.kept, without_autocast=not is_plain)
+            compiled.kept = replace(self.kept, without_autocast=not is_plain)  # type: ignore[attr-defined]
         if self.plain and is_plain:
             self.plain[0].kept = self.kept  # type: ignore[attr-defined]
             return self.plain[0]

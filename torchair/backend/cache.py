@@ -80,7 +80,9 @@ class Cached(Unguarded):
         function = self._function
         if function.__closure__:
             names = function.__code__.co_freevars
-            scope |= {name: cell.cell_contents for name, cell in zip(names, function.__closure__, strict=True)}
+            scope |= {
+                name: cell.cell_contents for name, cell in zip(names, function.__closure__, strict=True)
+            }
         return scope
 
     def _unknown(self, args: Any, kwargs: Any) -> Any:

@@ -41,6 +41,9 @@ class Variant:
         """As data; `NotPossible` says what is none."""
         if self.kept is None:
             raise NotPossible("AOTAutograd has work to do around the compiled graph that is not kept")
+        strategy = self.kept.runner.strategy
+        if any(getattr(strategy, name, None) is not None for name in ("_specialist", "_programs")):
+            raise NotPossible("it has programs for single sizes (gears, static kernels), which are not kept")
         program = (Artefact.of(self.kept.runner), replace(self.kept, runner=None))  # type: ignore[arg-type]
         text = self.frame.text.encode()
         return {FRAME: self.frame.pack(), PROGRAM: pack(program), TEXT: text}
@@ -88,7 +91,9 @@ def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
 def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
     """The files of each variant."""
     names = (FRAME, PROGRAM, TEXT)
-    return [{name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])]
+    return [
+        {name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])
+    ]
 
 
 def readable(files: Mapping[str, bytes], facts: Mapping[str, str]) -> tuple[str, str]:

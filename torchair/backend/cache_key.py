@@ -1,7 +1,7 @@
 """Where a compilation is kept, and what it depends on before anything is traced.
 
-What only a trace finds out (the code that is inlined, values that are read) is inside the entry, as guards and
-sources.
+What only a trace finds out (the code that is inlined, values that are read) is inside the entry, as guards
+and sources.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def place_of(method: Any, how: How, cache_dir: str | None, ranks: Ranks) -> Plac
     model = method.__self__
     facts = facts_of(model, method.__name__, how)
     digest = hashlib.md5(repr(sorted(facts.items())).encode(), usedforsecurity=False).hexdigest()
-    title = "_".join([_plain(type(model).__name__), "dynamic" if how.dynamic else "static", *how.marks, digest])
+    title = "_".join(
+        [_plain(type(model).__name__), "dynamic" if how.dynamic else "static", *how.marks, digest]
+    )
     parts = [title, ranks.folder(), _plain(method.__name__)]
     return Place(Store(root_of(cache_dir), FILE), "/".join(filter(None, parts)), facts)
 
@@ -105,7 +107,9 @@ def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
         "model": hashlib.md5(str(model).encode(), usedforsecurity=False).hexdigest(),
         "sizes": "dynamic" if how.dynamic else "static",
         "options": ",".join(f"{path}={_told(options[path], path)}" for path in paths),
-        "decompositions": ",".join(sorted(f"{op}={_told(fn, str(op))}" for op, fn in how.decompositions.items())),
+        "decompositions": ",".join(
+            sorted(f"{op}={_told(fn, str(op))}" for op, fn in how.decompositions.items())
+        ),
         "extensions": ",".join(sorted(f"{name}={_told(fn, name)}" for name, fn in EXTENSIONS.items())),
         "device": ", ".join(sorted(set(map(_device, _devices(model))))),
         **environment_facts(),

@@ -89,7 +89,9 @@ def _why_miss(store: Store, given: argparse.Namespace) -> int:
         differs = [f"{name} was {row.facts.get(name)} and is {text}" for name, text in now.items()]
         differs = [line for name, line in zip(now, differs, strict=True) if row.facts.get(name) != now[name]]
         is_same &= not differs and not row.problem
-        told = row.problem or "; ".join(differs) or "this machine is the same: a model, a call or options differ"
+        told = (
+            row.problem or "; ".join(differs) or "this machine is the same: a model, a call or options differ"
+        )
         print(f"{row.key}: {told}")
     return int(not is_same)
 

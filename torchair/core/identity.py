@@ -32,7 +32,7 @@ _DEEPEST = 8
 
 def identity(value: Any) -> tuple[str, ...]:
     """What makes it the same in another process; `NotPossible` where nothing does."""
-    if isinstance(value, PLAIN) or isinstance(value, BY_TEXT):
+    if isinstance(value, (*PLAIN, *BY_TEXT)):
         return (type(value).__name__, repr(value))
     if isinstance(value, enum.Enum):
         return ("enum", *_name(type(value)), value.name)
@@ -136,7 +136,9 @@ def _modules() -> list[tuple[str, types.ModuleType]]:
 
 def _is_of_python(module: str, code: types.CodeType) -> bool:
     """Python's own modules are known by its version."""
-    return module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or code.co_filename.startswith("<frozen")
+    return module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or code.co_filename.startswith(
+        "<frozen"
+    )
 
 
 def _traced(module: str, name: str, code: types.CodeType) -> Traced:

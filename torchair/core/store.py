@@ -73,7 +73,9 @@ class Miss:
             return "nothing like it is kept"
         if not self.differs:
             return f"{self.nearest} was made of the same"
-        changes = [f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in self.differs.items()]
+        changes = [
+            f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in self.differs.items()
+        ]
         return f"unlike {self.nearest}: {'; '.join(changes)}"
 
 
@@ -90,8 +92,8 @@ class Store:
         return self.root.joinpath(*_parts(key), self.file)
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry; None where there is none, or it is damaged, which is told. `NotTrusted` where
-        somebody else may have written it.
+        """The files of an entry; None where there is none, or it is damaged, which is told. `NotTrusted`
+        where somebody else may have written it.
         """
         try:
             entry = self.read(key)

@@ -236,13 +236,17 @@ class CompiledModel:
 
     def _kept(self) -> Entry:
         if self._entry is None:
-            raise NotPossible("this is a saved graph, and no kept compilation", next="CompiledModel.load(path)")
+            raise NotPossible(
+                "this is a saved graph, and no kept compilation", next="CompiledModel.load(path)"
+            )
         return self._entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs."""
         if self._loaded is None:
-            raise NotPossible("a kept compilation runs on a model's weights", next="CompiledModel.rebase(model)")
+            raise NotPossible(
+                "a kept compilation runs on a model's weights", next="CompiledModel.rebase(model)"
+            )
         return self._loaded(*args, **kwargs)
 
 
@@ -330,7 +334,9 @@ class _NoGuardCompiledFunction:
         made = Cached(self._func, self._how, None)
         args, kwargs = self._inputs
         made(*args, **kwargs)
-        files = files_of(getattr(self._func, "__func__", self._func), [each.files() for each in made.variants])
+        files = files_of(
+            getattr(self._func, "__func__", self._func), [each.files() for each in made.variants]
+        )
         CompiledModel(entry=Entry("", files, {}, 0)).save(file)
 
     @classmethod

@@ -32,11 +32,12 @@ __all__ = [
 ]
 
 _TEXTS = {
-    "npu_fused_infer_attention_score": """Attention of a query to keys and values, in whole or by pages; lengths
-    of sequences are tensors on the device. (attention, log-sum-exp), the latter empty unless asked for.
+    "npu_fused_infer_attention_score": """Attention of a query to keys and values, in whole or by pages;
+    lengths of sequences are tensors on the device. (attention, log-sum-exp), the latter empty unless asked
+    for.
     """,
-    "npu_fused_infer_attention_score_v2": """As `npu_fused_infer_attention_score`, with the names and the number
-    formats of the second version, and without shared prefixes.
+    "npu_fused_infer_attention_score_v2": """As `npu_fused_infer_attention_score`, with the names and the
+    number formats of the second version, and without shared prefixes.
     """,
 }
 """Operators that have a text of their own here."""

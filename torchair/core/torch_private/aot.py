@@ -295,7 +295,7 @@ def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[i
         return None
     marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
     views = {
-        place: (row.base_idx, row.output_type is OutputType.is_input)
+        place: (int(row.base_idx or 0), row.output_type is OutputType.is_input)
         for place, row in rows.items()
         if row.output_type not in _PLAIN_OUTPUTS
     }
@@ -307,7 +307,8 @@ _PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType
 
 def written_inputs() -> tuple[int, ...]:
     """Inputs whose versions the inference graph being compiled must raise."""
-    return tuple(TracingContext.get().fw_metadata.mutated_graph_handled_indices_seen_by_autograd)
+    facts: Any = TracingContext.get().fw_metadata
+    return tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 @contextlib.contextmanager

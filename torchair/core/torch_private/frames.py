@@ -126,7 +126,9 @@ class Ready:
         name = f"{frame.compiled}_{next(_number)}"
         self.scope[name] = compiled
         code = frame.code_object()
-        code = code.replace(co_names=tuple(name if each == frame.compiled else each for each in code.co_names))
+        code = code.replace(
+            co_names=tuple(name if each == frame.compiled else each for each in code.co_names)
+        )
         self.function = types.FunctionType(code, self.scope, closure=_closure(code, function))
         self.function.__defaults__ = function.__defaults__
         self.function.__kwdefaults__ = function.__kwdefaults__
@@ -353,7 +355,18 @@ def _unique() -> Iterator[None]:
 
 
 STANDARD = {
-    "builtins": {"set", "frozenset", "dict", "list", "tuple", "slice", "range", "complex", "bytearray", "object"},
+    "builtins": {
+        "set",
+        "frozenset",
+        "dict",
+        "list",
+        "tuple",
+        "slice",
+        "range",
+        "complex",
+        "bytearray",
+        "object",
+    },
     "collections": {"OrderedDict", "deque", "defaultdict", "Counter", "namedtuple"},
     "functools": {"partial"},
     "copyreg": {"_reconstructor", "__newobj__"},
@@ -404,7 +417,9 @@ class _Name:
 
 def _part_of_pickler(owner: Any, name: str) -> Any:
     """How pickle finds a class method."""
-    if not (isinstance(owner, type) and issubclass(owner, GuardsStatePickler) and name.startswith("_unpickle_")):
+    if not (
+        isinstance(owner, type) and issubclass(owner, GuardsStatePickler) and name.startswith("_unpickle_")
+    ):
         raise BadEntry(f"a kept compilation does not ask for {name}")
     return getattr(owner, name)
 

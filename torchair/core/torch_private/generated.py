@@ -84,13 +84,17 @@ class GeneratedModule:
         for file in self.files:
             file.place()
         if self.kernels:
-            _triton.TritonBundler.read_and_emit(_triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], []))
+            _triton.TritonBundler.read_and_emit(
+                _triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], [])
+            )
         path = Path(_codecache.get_path(self.key, "py")[2])
         if not path.exists():
             _write(path, source.encode())
         module = _codecache.PyCodeCache.load_by_key_path(self.key, str(path), self.lines, self.constants)
         held = SimpleNamespace(current_callable=module.call, _defers_input_alignment=self.aligns_itself)
-        _output_code.maybe_realign_inputs(BoxedBool(False), held, list(self.checked), OrderedSet(self.written))
+        _output_code.maybe_realign_inputs(
+            BoxedBool(False), held, list(self.checked), OrderedSet(self.written)
+        )
         return held.current_callable
 
 
@@ -124,4 +128,6 @@ def _kernel(artefacts: Any) -> tuple[Any, ...]:
 
 
 def _artefacts(kernel_hash: str, device: int, files: Any) -> Any:
-    return _triton.TritonKernelArtifacts(kernel_hash, device, [_triton.TritonKernelArtifact(*file) for file in files])
+    return _triton.TritonKernelArtifacts(
+        kernel_hash, device, [_triton.TritonKernelArtifact(*file) for file in files]
+    )

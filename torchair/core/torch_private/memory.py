@@ -114,7 +114,11 @@ def is_profiling() -> bool:
 
 def view_like(base: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
     """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it."""
-    if base.dtype is not sample.dtype or base.is_conj() != sample.is_conj() or base.is_neg() != sample.is_neg():
+    if (
+        base.dtype is not sample.dtype
+        or base.is_conj() != sample.is_conj()
+        or base.is_neg() != sample.is_neg()
+    ):
         return sample
     return base.as_strided(sample.size(), sample.stride(), sample.storage_offset())
 
@@ -125,7 +129,9 @@ def mark_propagated(tensor: torch.Tensor, dims: set[int]) -> None:
     setattr(tensor, _PROPAGATED, dims.copy() if have is None else have | dims)
 
 
-_PROPAGATED = "_dynamo_propagated_dynamic_indices" if torch.__version__ >= "2.13" else "_dynamo_weak_dynamic_indices"
+_PROPAGATED = (
+    "_dynamo_propagated_dynamic_indices" if torch.__version__ >= "2.13" else "_dynamo_weak_dynamic_indices"
+)
 
 
 def disabled_autocast() -> Any:

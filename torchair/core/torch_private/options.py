@@ -14,7 +14,15 @@ from torch._inductor import config as inductor_config
 from torchair.core.errors import NotPossible
 from torchair.core.identity import identity
 
-WITHOUT_EFFECT = ("trace.", "log_", "verbose", "debug_dir", "worker_", "compile_threads", "_save_config_ignore")
+WITHOUT_EFFECT = (
+    "trace.",
+    "log_",
+    "verbose",
+    "debug_dir",
+    "worker_",
+    "compile_threads",
+    "_save_config_ignore",
+)
 """Beginnings of names of options that change what is said, or how fast a compile is."""
 
 
@@ -25,7 +33,11 @@ def torch_options() -> str:
 
 
 def _digest(options: dict[str, Any]) -> str:
-    rows = [f"{name}={_told(value)}" for name, value in sorted(options.items()) if not name.startswith(WITHOUT_EFFECT)]
+    rows = [
+        f"{name}={_told(value)}"
+        for name, value in sorted(options.items())
+        if not name.startswith(WITHOUT_EFFECT)
+    ]
     return hashlib.md5("\n".join(rows).encode(), usedforsecurity=False).hexdigest()
 
 
