@@ -178,11 +178,15 @@ class Cached(Unguarded):
             try:
                 variant = Variant.of(files)
                 self._add(Ready(variant.frame, self._function, scope, variant.compiled), variant)
+            except BadEntry as error:  # the sources are others, say
+                self.misses.append(error.what)
+                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, error.what)
             except Exception as error:
                 if is_of_user(error):
                     raise
                 self.misses.append(first_line(error))
-                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, error)
+                name = self._function.__qualname__
+                Degradations().add(f"{name}: what was kept cannot be loaded: {first_line(error)}")
 
     def write(self) -> bool:
         """Keep the variants as they are now; called again when programs have become better. Are they kept?"""

@@ -253,12 +253,9 @@ class CompiledModel:
 class Kept(Cached):
     """A method whose variants are given."""
 
-    def __init__(
-        self, method: Any, how: How, find: Any, rows: Sequence[Mapping[str, bytes]], compiles: bool = True
-    ) -> None:
+    def __init__(self, method: Any, how: How, find: Any, rows: Sequence[Mapping[str, bytes]]) -> None:
         super().__init__(method, how, find)
         self._rows = rows
-        self.compiles = compiles
 
     def load(self, scope: dict[str, Any]) -> None:
         """Those that were given, when the first call shows what they are for."""
@@ -352,7 +349,9 @@ class _NoGuardCompiledFunction:
             found = getattr(self, str(meta["function"]).rpartition(".")[2], None)
         if found is None:
             raise NotPossible(f"there is no {meta['function']} in {meta['module']}")
-        return Kept(found, How(CompilerConfig()), None, variants_of(entry.files), compiles=False)
+        kept = Kept(found, How(CompilerConfig()), None, variants_of(entry.files))
+        kept.compiles = False
+        return kept
 
 
 class _NoGuardCompiledMethod(_NoGuardCompiledFunction):

@@ -4,12 +4,12 @@ library. Beside them, what models say about streams and events.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchair.core.errors import NotYet
+from torchair.core.late import attribute
 from torchair.ops import streams
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def __getattr__(name: str) -> Any:
     """`torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`. The library is loaded when something of it
     is asked for.
     """
-    library = importlib.import_module("torchair.ops.npu")
+    library = attribute(__name__, {}, "npu")
     if name == "npu":
         return library
     if name in _TEXTS:
