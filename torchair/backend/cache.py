@@ -186,7 +186,8 @@ class Cached(Unguarded):
                     raise
                 self.misses.append(first_line(error))
                 name = self._function.__qualname__
-                Degradations().add(f"{name}: what was kept cannot be loaded: {first_line(error)}")
+                degradations = Degradations()
+                degradations.add(f"{name}: what was kept cannot be loaded: {first_line(error)}")
 
     def write(self) -> bool:
         """Keep the variants as they are now; called again when programs have become better. Are they kept?"""
