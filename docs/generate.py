@@ -139,6 +139,14 @@ CURES = {
         '`"native"`). Nothing was half done. A code generator that cannot serve a graph is followed by the '
         "next one, with a `DegradedWarning`."
     ),
+    "NotTrusted": (
+        "Name a directory of your own that others cannot write, or close it (`chmod go-w`): what lies there "
+        "is run as code. A file that was copied by hand needs mode 600."
+    ),
+    "BadEntry": (
+        "Nothing needs to be done where `cache_compile` meets it: the entry is compiled again. A file that "
+        "was named must be made again; `python -m torchair cache verify` finds the damaged ones."
+    ),
     "NotYet": (
         "Take the way that `next` names. The name, its place and its arguments are those of the API, so that "
         "scripts and modules that only mention it can be imported; calling it does nothing but this."

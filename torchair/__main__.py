@@ -7,10 +7,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from torchair.cli import compare, run, show
+from torchair.cli import cache, compare, run, show
 from torchair.core.errors import AirError
 
 COMMANDS = {
+    "cache": (cache, "look after what cache_compile has kept"),
     "compare": (compare, "find out where wrong numbers come from"),
     "run": (run, "run a graph file"),
     "show": (show, "say what is in a graph file"),

@@ -27,7 +27,7 @@ from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.core.overlaps import careful_overlaps
 from torchair.core.torch_private.fake import make_fx
-from torchair.core.torch_private.inductor import REBASES_WINDOWS
+from torchair.core.torch_private.inductor import rebases_windows
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import arrange, layout_of, layouts_of, lies
 from torchair.fxgraph.symbols import Binding
@@ -271,7 +271,7 @@ def test_as_strided_counts_from_the_start_of_the_storage(mode: str, codegen: str
 
     buffer = torch.arange(16.0)
     run = torch.compile(fn, backend=backend(mode, codegen), dynamic=False)
-    if codegen == "inductor" and not REBASES_WINDOWS:
+    if codegen == "inductor" and not rebases_windows():
         # This Inductor counts windows from the first element of an input, and so has none before it.
         with pytest.warns(DegradedWarning, match="inductor could not compile"):
             run(buffer[4:8])

@@ -216,8 +216,6 @@ def test_both_names_of_capture_mode_are_one_module() -> None:
 
 X = torch.ones(2)
 TO_COME = {
-    "cache_compile": lambda: torchair.inference.cache_compile(torch.nn.ReLU().forward),
-    "readable_cache": lambda: torchair.inference.readable_cache("file"),
     "npu_print": lambda: torchair.ops.npu_print("x", X),
     "npu_stream_switch": lambda: torchair.scope.npu_stream_switch("1", 3),
     "super_kernel": lambda: torchair.scope.super_kernel("sp", ""),
@@ -227,7 +225,6 @@ TO_COME = {
     "npu_wait_tensor": lambda: torchair.scope.npu_wait_tensor(X, X),
     "ex limit_core_num": lambda: npugraph_ex.scope.limit_core_num(8, 8, None),
     "ex deterministic": lambda: npugraph_ex.scope.deterministic(2),
-    "ex cache_compile": lambda: npugraph_ex.inference.cache_compile(torch.nn.ReLU().forward, options={}),
 }
 
 

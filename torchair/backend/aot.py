@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,11 +14,10 @@ from torchair.backend.background import Together
 from torchair.backend.compile import compile_fx
 from torchair.backend.gears import Gears, gears_of
 from torchair.backend.joint import Joint
+from torchair.backend.plain import Kept, plain_call
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
-from torchair.capture import Runner
 from torchair.core.degraded import Degradations
-from torchair.core.quick import Written
 from torchair.core.source import first_source
 from torchair.core.torch_private.aot import (
     aot_autograd,
@@ -30,7 +29,9 @@ from torchair.core.torch_private.aot import (
     regenerated_outputs,
     static_input_indices,
     take_over_sources,
+    work_around_call,
     written_by_plain_call,
+    written_inputs,
 )
 from torchair.core.torch_private.ops import resizes_kept_whole
 from torchair.debug.run_folder import ModelFiles, open_model
@@ -96,6 +97,7 @@ class Parts:
     stays: set[str] = field(default_factory=set[str])
     together: Together = field(default_factory=Together)
     plain: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
+    kept: Kept | None = None
 
     def made_of(
         self, gm: fx.GraphModule, inputs: Sequence[Any], decompositions: Decompositions
@@ -114,7 +116,13 @@ class Parts:
         )
         with nullcontext() if self.settings.captures else resizes_kept_whole():
             compiled = backend(gm, list(inputs))
-        return self.plain[0] if self.plain and is_plain else compiled
+        if self.kept is not None:
+            # For those who keep what was compiled: a function takes attributes.
+            compiled.kept = replace(self.kept, without_autocast=not is_plain)  # type: ignore[attr-defined]
+        if self.plain and is_plain:
+            self.plain[0].kept = self.kept  # type: ignore[attr-defined]
+            return self.plain[0]
+        return compiled
 
     def _stage(self, backward: bool, is_inference: bool) -> Compile:
         phase = "backward" if backward else self.forward
@@ -141,7 +149,9 @@ class Parts:
                     together=None if is_inference else self.together,
                 )
             if is_inference and (written := written_by_plain_call(self.count)) is not None:
-                self.plain.append(_plain_call(runner, written))
+                self.plain.append(plain_call(runner, written))
+            if is_inference and (work := work_around_call(self.count)) is not None:
+                self.kept = Kept(runner, written_inputs(), *work)
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage
@@ -164,24 +174,6 @@ def _views_of(gm: fx.GraphModule, places: Collection[int]) -> set[str]:
     inputs = {node for place, node in enumerate(placeholders(gm)) if place in places}
     returned = gm.graph.output_node().all_input_nodes
     return {node.name for node in returned if root_of(node)[0] in inputs}
-
-
-def _plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
-    """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
-    written = Written(indices)
-    boxed, fast_path = runner.boxed, runner.fast_path(written.packed)
-
-    def run(*args: Any) -> Any:
-        if fast_path is not None and (outputs := fast_path(args)) is not None:
-            return outputs
-        if indices:
-            written.raise_versions(args)
-        if not torch.is_grad_enabled():
-            return boxed(list(args))
-        with torch.no_grad():
-            return boxed(list(args))
-
-    return run
 
 
 def _as_function(boxed: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

@@ -69,6 +69,12 @@ def get_npu_backend(
     return functools.partial(_backend, compiler_config=config, decompositions=decompositions)
 
 
+def backend_of(config: Config, custom_decompositions: Decompositions) -> functools.partial[Any]:
+    """The backend of `get_npu_backend`, for a config whose warnings were told."""
+    decompositions = _by_overload(custom_decompositions)
+    return functools.partial(_backend, compiler_config=config, decompositions=decompositions)
+
+
 def _by_overload(given: Any) -> dict[OpOverload, Callable[..., Any]]:
     """Decompositions by overload; one of a packet is for each of its overloads that has none of its own."""
     if not isinstance(given, Mapping):

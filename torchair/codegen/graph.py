@@ -12,7 +12,7 @@ from torch.fx.traceback import preserve_node_meta
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
 from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, faking, lending, make_fx
-from torchair.core.torch_private.inductor import REBASES_WINDOWS, inductor_decompositions
+from torchair.core.torch_private.inductor import inductor_decompositions, rebases_windows
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
@@ -73,7 +73,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
         made = copy_graph(gm)
     else:
         made = _retrace(gm, inputs, {} if decomposed else inductor_decompositions(), functional)
-    if not REBASES_WINDOWS:
+    if not rebases_windows():
         _rebase_windows(made)
     _keep_copies_for_windows(made)
     _keep_what_is_read_late(made)

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchair.convert.operands import promote
 from torchair.core.errors import BadConverter
+from torchair.core.extensions import extend, forget
 from torchair.core.log import logger
 from torchair.ge.graph import Tensor
 
@@ -129,6 +130,7 @@ class Registration:
             logger.info("the converter of %s is replaced by %s", self.target, getattr(fn, "__qualname__", fn))
         self.fn = fn
         _user[self.target] = _describe(fn, None, from_user=True)
+        extend(f"converter of {self.target}", fn)
         return self
 
 
@@ -152,6 +154,7 @@ def register_fx_node_ge_converter(aten_op: Any) -> Any:
 def unregister(aten_op: Any) -> None:
     """Forget a user's converter; ours, if there is one, serves again."""
     _user.pop(aten_op, None)
+    forget(f"converter of {aten_op}")
 
 
 def candidates(target: Any) -> Iterable[Converter]:

@@ -102,9 +102,9 @@ VARIABLES = {
         Variable(
             "TORCHAIR_CACHE_HOME",
             "",
-            "Where `cache_compile` keeps what it compiled, instead of `.torchair_cache`. This version has no "
-            "such cache.",
-            NOT_READ,
+            "Where `cache_compile` keeps what it compiled, instead of `.torchair_cache` in the working "
+            "directory.",
+            "with the first call of what is cached",
         ),
         Variable(
             "ASCEND_DEVICE_ID",

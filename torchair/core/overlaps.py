@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 
 from torchair.core.torch_private.fake import statically_known_true
-from torchair.core.torch_private.inductor import inductor_reinplace
+from torchair.core.torch_private.inductor import reinplace_module
 
 CAREFUL = "careful overlaps 1"
 """Part of the keys of caches: what was made of the same graph without is something else."""
@@ -28,7 +28,7 @@ def careful_overlaps() -> Iterator[None]:
     """
     tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
     with (
-        mock.patch.object(inductor_reinplace, "compute_overlapping_tensors", _overlapping, create=True),
+        mock.patch.object(reinplace_module(), "compute_overlapping_tensors", _overlapping, create=True),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
     ):
         yield

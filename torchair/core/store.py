@@ -92,8 +92,8 @@ class Store:
         return self.root.joinpath(*_parts(key), self.file)
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry; None where there is none, or it is damaged, which is told. `NotTrusted` where
-        somebody else may have written it.
+        """The files of an entry; None where there is none, or it is damaged, which is told. `NotTrusted`
+        where somebody else may have written it.
         """
         try:
             entry = self.read(key)
@@ -169,7 +169,7 @@ class Store:
         for folder, _, names in os.walk(self.root):
             if self.file in names:
                 key = Path(folder).relative_to(self.root).as_posix()
-                if key != "." and all(map(_PART.fullmatch, key.split("/"))):
+                if key != "." and is_key(key):
                     yield key
 
     def rows(self) -> list[Row]:
@@ -253,10 +253,14 @@ def _manifest(data: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     return json.loads(bytes(rest[:end])), rest[end:]
 
 
+def is_key(text: str) -> bool:
+    """Is it a path of plain names?"""
+    return all(map(_PART.fullmatch, text.split("/")))
+
+
 def _parts(key: str) -> list[str]:
-    parts = key.split("/")
-    assert all(map(_PART.fullmatch, parts)), f"a key is made of plain names, and not {key!r}"
-    return parts
+    assert is_key(key), f"a key is made of plain names, and not {key!r}"
+    return key.split("/")
 
 
 def _machine() -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torchair.core.errors import NotTrusted
@@ -79,10 +79,8 @@ def own_folder(root: Path, parts: Sequence[str] = (), *, make: bool = False) -> 
 
 def _step(handle: int, part: str, path: Path, make: bool) -> int:
     if make:
-        try:
+        with suppress(FileExistsError):
             os.mkdir(part, OWN_FOLDER, dir_fd=handle)
-        except FileExistsError:
-            pass
     try:
         below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
     except NotADirectoryError as error:

@@ -16,6 +16,7 @@ from typing import Any
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnknownOp
+from torchair.core.extensions import extend
 
 TABLES = ("ge_ops.json", "own.json")
 
@@ -148,6 +149,7 @@ def register_prototype(text: str) -> Prototype:
         name, _params(inputs), _params("" if outputs == "nothing" else outputs), _attributes(attrs or "")
     )
     catalogue().add(proto)
+    extend(f"prototype {name}", text)
     return proto
 
 

@@ -1,7 +1,20 @@
 """Serving a model: compilations that outlive a process, and sizes announced beforehand."""
 
-from torchair.backend.gears import set_dim_gears
+from typing import TYPE_CHECKING, Any
+
+from torchair.core.late import attribute
 from torchair.inference._cache_compiler import cache_compile, readable_cache
-from torchair.inference.auto_gears import auto_gears
+
+if TYPE_CHECKING:
+    from torchair.backend.gears import set_dim_gears
+    from torchair.inference._auto_gears import auto_gears
 
 __all__ = ["auto_gears", "cache_compile", "readable_cache", "set_dim_gears"]
+
+_HOMES = {"auto_gears": "torchair.inference._auto_gears", "set_dim_gears": "torchair.backend.gears"}
+"""What is not needed where all was compiled before."""
+
+
+def __getattr__(name: str) -> Any:
+    found = globals()[name] = attribute(__name__, _HOMES, name)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchair.configs.npugraph_ex import CompilerConfig
 from torchair.inference import _cache_compiler
 from torchair.inference._cache_compiler import readable_cache
 
@@ -25,4 +26,6 @@ def cache_compile(
     processes; `options=` are the flat option names.
     """
     ranks = {"global_rank": global_rank, "tp_rank": tp_rank, "pp_rank": pp_rank}
+    if kwargs.get("config") is None and kwargs.get("backend") is None:
+        kwargs["config"] = CompilerConfig()
     return _cache_compiler.cache_compile(func, dynamic=dynamic, cache_dir=cache_dir, **ranks, **kwargs)

@@ -4,12 +4,19 @@ library. Beside them, what models say about streams and events.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torchair.core.errors import NotYet
-from torchair.ops import npu, streams
+from torchair.core.late import attribute
+from torchair.ops import streams
+
+if TYPE_CHECKING:
+    from torchair.ops import npu
+
+    npu_fused_infer_attention_score: Any
+    npu_fused_infer_attention_score_v2: Any
 
 __all__ = [
     "npu",
@@ -24,18 +31,16 @@ __all__ = [
     "wait",
 ]
 
-npu_fused_infer_attention_score = npu.function(
-    "air::npu_fused_infer_attention_score",
-    """Attention of a query to keys and values, in whole or by pages; lengths of sequences are tensors on the
-    device. (attention, log-sum-exp), the latter empty unless asked for.
+_TEXTS = {
+    "npu_fused_infer_attention_score": """Attention of a query to keys and values, in whole or by pages;
+    lengths of sequences are tensors on the device. (attention, log-sum-exp), the latter empty unless asked
+    for.
     """,
-)
-npu_fused_infer_attention_score_v2 = npu.function(
-    "air::npu_fused_infer_attention_score_v2",
-    """As `npu_fused_infer_attention_score`, with the names and the number formats of the second version, and
-    without shared prefixes.
+    "npu_fused_infer_attention_score_v2": """As `npu_fused_infer_attention_score`, with the names and the
+    number formats of the second version, and without shared prefixes.
     """,
-)
+}
+"""Operators that have a text of their own here."""
 
 
 def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:
@@ -81,5 +86,13 @@ def npu_record_tagged_stream(input: torch.Tensor, tagged_stream: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`."""
-    return npu.find(name)
+    """`torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`. The library is loaded when something of it
+    is asked for.
+    """
+    library = attribute(__name__, {}, "npu")
+    if name == "npu":
+        return library
+    if name in _TEXTS:
+        found = globals()[name] = library.function(f"air::{name}", _TEXTS[name])
+        return found
+    return library.find(name)

@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.ops import unfunctionalized
+from torchair.core.torch_private.ops import has_operator, unfunctionalized
 
 NAMESPACES = ("npugraph_ex", "air")
 STREAM = "str stream_id, str device_index, str device_type"
@@ -288,7 +288,7 @@ def _define(namespace: str) -> torch.library.Library:
     ops = getattr(torch.ops, namespace)
     for schema in SCHEMAS:
         name = schema.partition("(")[0]
-        if hasattr(ops, name):
+        if has_operator(f"{namespace}::{name}"):
             continue
         library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, _KERNELS[name], "CompositeExplicitAutograd")

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -25,8 +25,6 @@ from torch._dynamo import convert_frame, pgo
 from torch._dynamo import reset as reset_dynamo
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends import registry as backends
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.guards import DeletedGuardManagerWrapper
@@ -36,16 +34,15 @@ from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
-from torch._functorch.partitioners import default_partition, must_recompute
 from torch._guards import TracingContext, tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
-try:
-    from torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass import (
-        remat_using_tags_for_fwd_loss_bwd_graph as _recompute,
-    )
-except ImportError:  # torch that leaves such graphs as they are
-    _recompute = None
+from torchair.core.torch_private.late_module import LateModule
+
+if TYPE_CHECKING:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import ExplainWithBackend
+    from torch._functorch.partitioners import default_partition
 
 __all__ = [
     "BackendCompilerFailed",
@@ -73,8 +70,28 @@ __all__ = [
     "static_input_indices",
     "take_over_sources",
     "tracing",
+    "work_around_call",
     "written_by_plain_call",
+    "written_inputs",
 ]
+
+
+_partitioners: Any = LateModule("torch._functorch.partitioners")
+_remat: Any = LateModule(
+    "torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass"
+)
+_LATE = {
+    "ExplainWithBackend": "torch._dynamo.backends.debugging",
+    "aot_autograd": "torch._dynamo.backends.common",
+    "default_partition": "torch._functorch.partitioners",
+}
+"""Names of modules that are loaded with the first compile."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(LateModule(_LATE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def is_autocasting() -> bool:
@@ -198,16 +215,18 @@ def recompute_checkpoints(gm: fx.GraphModule) -> tuple[fx.GraphModule, str]:
     """What checkpoints ask for in a graph that has its backward in it: values are computed again there
     instead of kept. Random numbers are kept, as they would be others. Behind it, why that was not possible.
     """
-    asked = [node for node in gm.graph.nodes if must_recompute(node)]
+    asked = [node for node in gm.graph.nodes if _partitioners.must_recompute(node)]
     if not asked:
         return gm, ""
-    if _recompute is None:
+    try:
+        recompute = _remat.remat_using_tags_for_fwd_loss_bwd_graph
+    except ImportError:
         return gm, f"torch {torch.__version__} cannot do so in one graph"
     for node in asked:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     try:
-        return _recompute(gm), ""
+        return recompute(gm), ""
     except RuntimeError as error:
         return gm, str(error)
 
@@ -250,6 +269,46 @@ def written_by_plain_call(count: int) -> tuple[int, ...] | None:
         any(type(meta) is SubclassCreationMeta for meta in metas),
     )
     return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
+
+
+def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool]]] | None:
+    """What AOTAutograd does with the outputs of the inference graph being compiled, if that is no more than
+    this: it marks sizes of them as dynamic, and makes views of inputs anew (or hands the inputs out). None if
+    there is more to do around a call with `count` inputs of Dynamo's graph.
+    """
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None or len(facts.input_info) != count:
+        return None
+    metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
+    more = (
+        facts.num_mutated_inp_runtime_indices,
+        facts.num_intermediate_bases,
+        facts.tokens,
+        facts.grad_enabled_mutation is not None,
+        getattr(facts, "num_graphsafe_rng_states", 0),
+        any(type(meta) is SubclassCreationMeta for meta in metas),
+    )
+    rows = dict(enumerate(facts.output_info))
+    kinds = (*_PLAIN_OUTPUTS, OutputType.alias_of_input, OutputType.is_input)
+    if any(more) or any(row.output_type not in kinds for row in rows.values()):
+        return None
+    marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
+    views = {
+        place: (int(row.base_idx or 0), row.output_type is OutputType.is_input)
+        for place, row in rows.items()
+        if row.output_type not in _PLAIN_OUTPUTS
+    }
+    return marks, views
+
+
+_PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+
+
+def written_inputs() -> tuple[int, ...]:
+    """Inputs whose versions the inference graph being compiled must raise."""
+    facts: Any = TracingContext.get().fw_metadata
+    return tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 @contextlib.contextmanager

@@ -12,18 +12,16 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from torch._inductor.codecache import PyCodeCache, cache_dir, get_path
-from torch._inductor.output_code import maybe_realign_inputs
-from torch._inductor.triton_bundler import (
-    TritonBundle,
-    TritonBundler,
-    TritonKernelArtifact,
-    TritonKernelArtifacts,
-)
+from torch._inductor.runtime.runtime_utils import cache_dir
 from torch._inductor.utils import BoxedBool
 from torch.utils._ordered_set import OrderedSet
 
 from torchair.core.files import PRIVATE_MODE, whole_file
+from torchair.core.torch_private.late_module import LateModule
+
+_codecache: Any = LateModule("torch._inductor.codecache")
+_output_code: Any = LateModule("torch._inductor.output_code")
+_triton: Any = LateModule("torch._inductor.triton_bundler")
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -86,13 +84,17 @@ class GeneratedModule:
         for file in self.files:
             file.place()
         if self.kernels:
-            TritonBundler.read_and_emit(TritonBundle([_artefacts(*kernel) for kernel in self.kernels], []))
-        path = Path(get_path(self.key, "py")[2])
+            _triton.TritonBundler.read_and_emit(
+                _triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], [])
+            )
+        path = Path(_codecache.get_path(self.key, "py")[2])
         if not path.exists():
             _write(path, source.encode())
-        module = PyCodeCache.load_by_key_path(self.key, str(path), self.lines, self.constants)
+        module = _codecache.PyCodeCache.load_by_key_path(self.key, str(path), self.lines, self.constants)
         held = SimpleNamespace(current_callable=module.call, _defers_input_alignment=self.aligns_itself)
-        maybe_realign_inputs(BoxedBool(False), held, list(self.checked), OrderedSet(self.written))
+        _output_code.maybe_realign_inputs(
+            BoxedBool(False), held, list(self.checked), OrderedSet(self.written)
+        )
         return held.current_callable
 
 
@@ -126,4 +128,6 @@ def _kernel(artefacts: Any) -> tuple[Any, ...]:
 
 
 def _artefacts(kernel_hash: str, device: int, files: Any) -> Any:
-    return TritonKernelArtifacts(kernel_hash, device, [TritonKernelArtifact(*file) for file in files])
+    return _triton.TritonKernelArtifacts(
+        kernel_hash, device, [_triton.TritonKernelArtifact(*file) for file in files]
+    )

@@ -1,4 +1,6 @@
-"""Inductor: its compiler, options, decompositions, passes and caches."""
+"""Inductor: its compiler, options, decompositions, passes and caches. What takes a second to import is loaded
+when it is used: programs that were compiled before need none of it.
+"""
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
@@ -7,41 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import functools
+import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
 from torch import fx
 from torch._inductor import config as inductor_config
-from torch._inductor import lowering
-from torch._inductor.codecache import cache_dir as inductor_cache_dir
-from torch._inductor.codecache import torch_key
-from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner, get_cpp_wrapper_config
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
-from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes import reinplace as inductor_reinplace
-from torch._inductor.fx_passes.post_grad import (
-    decompose_auto_functionalized,
-    decompose_triton_kernel_wrapper_functional,
-    remove_noop_ops,
-)
-from torch._inductor.fx_passes.reinplace import inplaceable_foreach_ops, inplaceable_ops
-from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
+from torch._inductor.runtime.runtime_utils import cache_dir as inductor_cache_dir
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
 from torchair.core.environment import changed
 from torchair.core.torch_private.aot import TracingContext, tracing
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+from torchair.core.torch_private.late_module import LateModule
+
+if TYPE_CHECKING:
+    from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
 
 __all__ = [
-    "REBASES_WINDOWS",
     "BoxedBool",
     "BoxedDeviceIndex",
     "PatternMatcherPass",
@@ -57,11 +52,9 @@ __all__ = [
     "fwd_only",
     "generated_source",
     "get_cpp_compiler",
-    "get_cpp_wrapper_config",
     "inductor_cache_dir",
     "inductor_config",
     "inductor_decompositions",
-    "inductor_reinplace",
     "is_reinplaceable",
     "joint_graph_passes",
     "known_options",
@@ -71,13 +64,45 @@ __all__ = [
     "memory_format_named",
     "native_runner",
     "pick_vec_isa",
+    "rebases_windows",
     "register_replacement",
+    "reinplace_module",
     "remove_noops",
     "select_decomp_table",
     "set_options",
     "stable_cache_keys",
-    "torch_key",
 ]
+
+_compile_fx: Any = LateModule("torch._inductor.compile_fx")
+_codecache: Any = LateModule("torch._inductor.codecache")
+_lowering: Any = LateModule("torch._inductor.lowering")
+_decomposition: Any = LateModule("torch._inductor.decomposition")
+_reinplace: Any = LateModule("torch._inductor.fx_passes.reinplace")
+_post_grad: Any = LateModule("torch._inductor.fx_passes.post_grad")
+_PATTERNS: Any = LateModule("torch._inductor.pattern_matcher")
+_OF_PATTERNS = ("PatternMatcherPass", "fwd_only", "register_replacement")
+
+
+def __getattr__(name: str) -> Any:
+    """The names of the pattern matcher, for those who import them."""
+    if name in _OF_PATTERNS:
+        return getattr(_PATTERNS, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
+    """Inductor's compiler for a functional graph."""
+    return _compile_fx.compile_fx_inner(*args, **kwargs)
+
+
+def select_decomp_table() -> dict[Any, Callable[..., Any]]:
+    """Inductor's own decompositions."""
+    return _decomposition.select_decomp_table()
+
+
+def reinplace_module() -> Any:
+    """The module of Inductor's pass that writes in place."""
+    return importlib.import_module("torch._inductor.fx_passes.reinplace")
 
 
 def changed_options() -> dict[str, Any]:
@@ -140,13 +165,13 @@ def stable_cache_keys() -> Iterator[None]:
 
 def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphModule:
     """The passes Inductor runs on a whole graph before `compile_fx_inner`."""
-    takes_device = "input_device" in inspect.signature(_recursive_joint_graph_passes).parameters
-    return _recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
+    takes_device = "input_device" in inspect.signature(_compile_fx._recursive_joint_graph_passes).parameters
+    return _compile_fx._recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
 
 
 def is_reinplaceable(target: Any) -> bool:
     """May Inductor make this op write into an argument?"""
-    return target in inplaceable_ops or target in inplaceable_foreach_ops
+    return target in _reinplace.inplaceable_ops or target in _reinplace.inplaceable_foreach_ops
 
 
 def code_folder(folder: str) -> dict[str, str]:
@@ -167,7 +192,7 @@ def code_kept_in(folder: str) -> Iterator[None]:
 def aot_compilation() -> Iterator[None]:
     """Inside, Inductor makes a shared library instead of a Python wrapper."""
     # Before 2.13, `compile_fx_inner` leaves these options (compiled kernels are kept, …) to its caller.
-    with V.set_aot_compilation(True), inductor_config.patch(get_cpp_wrapper_config()):
+    with V.set_aot_compilation(True), inductor_config.patch(_compile_fx.get_cpp_wrapper_config()):
         yield
 
 
@@ -215,10 +240,7 @@ def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -
     """Of an empty source Inductor's code for a GPU reads the first element all the same."""
     if any(isinstance(size, int) and size == 0 for size in source.shape):
         return torch.ops.aten.clone.default(x.expand(torch.broadcast_shapes(x.shape, mask.shape)))
-    return _INDUCTOR_MASKED_SCATTER(x, mask, source)
-
-
-_INDUCTOR_MASKED_SCATTER: Callable[..., Any] = select_decomp_table()[torch.ops.aten.masked_scatter.default]
+    return select_decomp_table()[torch.ops.aten.masked_scatter.default](x, mask, source)
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -242,8 +264,12 @@ def lowering_table(kind: str) -> dict[Any, Callable[..., Any]]:
     return table
 
 
-REBASES_WINDOWS = "graph_input_storage_offsets" in inspect.getsource(lowering.as_strided)
-"""Does Inductor know that the pointer to an input includes its offset, while `as_strided` counts without?"""
+@functools.cache
+def rebases_windows() -> bool:
+    """Does Inductor know that the pointer to an input includes its offset, while `as_strided` counts
+    without?
+    """
+    return "graph_input_storage_offsets" in inspect.getsource(_lowering.as_strided)
 
 
 def build_facts() -> list[str]:
@@ -251,17 +277,17 @@ def build_facts() -> list[str]:
     options = inductor_config.save_config_portable()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
     machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
-    return [torch_key().hex(), str(sorted(options.items())), machine]
+    return [_codecache.torch_key().hex(), str(sorted(options.items())), machine]
 
 
 def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
     """Inductor's no-op remover."""
     with V.set_fake_mode(fake_mode):
-        remove_noop_ops(gm.graph)
+        _post_grad.remove_noop_ops(gm.graph)
 
 
 def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
     """Higher-order nodes around mutating ops become the op itself, behind the clones that `meta` asks for."""
     with V.set_fake_mode(fake_mode):
-        decompose_auto_functionalized(gm.graph)
-        decompose_triton_kernel_wrapper_functional(gm.graph)
+        _post_grad.decompose_auto_functionalized(gm.graph)
+        _post_grad.decompose_triton_kernel_wrapper_functional(gm.graph)

@@ -110,3 +110,30 @@ def end_pool_allocation(device_type: str, index: int, pool: Any) -> None:
 def is_profiling() -> bool:
     """Is a profiler on? A named range costs microseconds even when nobody listens."""
     return profiler._is_profiler_enabled
+
+
+def view_like(base: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it."""
+    if (
+        base.dtype is not sample.dtype
+        or base.is_conj() != sample.is_conj()
+        or base.is_neg() != sample.is_neg()
+    ):
+        return sample
+    return base.as_strided(sample.size(), sample.stride(), sample.storage_offset())
+
+
+def mark_propagated(tensor: torch.Tensor, dims: set[int]) -> None:
+    """Tell Dynamo that these sizes came out of a graph as symbols."""
+    have = getattr(tensor, _PROPAGATED, None)
+    setattr(tensor, _PROPAGATED, dims.copy() if have is None else have | dims)
+
+
+_PROPAGATED = (
+    "_dynamo_propagated_dynamic_indices" if torch.__version__ >= "2.13" else "_dynamo_weak_dynamic_indices"
+)
+
+
+def disabled_autocast() -> Any:
+    """A context without autocast."""
+    return torch._C._DisableAutocast()

@@ -10,7 +10,9 @@ from torch._ops import _OpNamespace as OpNamespace
 
 
 class LateNamespace(OpNamespace):
-    """`torch.ops.<name>`, whose operators are defined by a module that is imported with the first of them."""
+    """`torch.ops.<name>`, whose operators are defined by a module that is imported with the first that is
+    not known yet.
+    """
 
     __module__ = OpNamespace.__module__  # by which operators are found again
 
@@ -19,6 +21,15 @@ class LateNamespace(OpNamespace):
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("__") and self._module not in sys.modules:
-            importlib.import_module(self._module)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("__") or self._module in sys.modules or self._is_being_loaded():
+                raise
+        importlib.import_module(self._module)
         return super().__getattr__(name)
+
+    def _is_being_loaded(self) -> bool:
+        """The package around the module defines operators, too, and torch asks whether they are there."""
+        package = sys.modules.get(self._module.rpartition(".")[0])
+        return bool(getattr(getattr(package, "__spec__", None), "_initializing", False))

@@ -25,6 +25,7 @@ __all__ = [
     "decomposition_of",
     "decomposition_table",
     "find_overload",
+    "has_operator",
     "higher_order_op",
     "parse_schema",
     "process_group",
@@ -119,3 +120,8 @@ def unfunctionalized(twin: Callable[..., Any]) -> Callable[..., Any]:
             twin(torch._from_functional_tensor(input), *rest)
 
     return run
+
+
+def has_operator(name: str) -> bool:
+    """Is there an operator `namespace::name`? Nothing is loaded to find out."""
+    return bool(torch._C._jit_get_schemas_for_operator(name))

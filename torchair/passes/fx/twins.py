@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import fx
 
+from torchair.core.extensions import extend
 from torchair.core.torch_private.ops import OpOverload, find_overload
 from torchair.fxgraph.effects import arguments, flat
 from torchair.passes.fx.in_place import InPlace, copy_back, getitem
@@ -33,6 +34,7 @@ def register_in_place(functional: str, in_place: str, mutated: tuple[int, ...]) 
     Names are full: `mylib.update_cache.default`.
     """
     _LAST_RESULTS[functional] = (in_place, mutated)
+    extend(f"in place {functional}", [in_place, mutated])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import fx
 
 from torchair.core.errors import BadPass
+from torchair.core.extensions import extend
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import PatternMatcherPass, fwd_only
 from torchair.core.torch_private.inductor import register_replacement as register_pattern
@@ -60,6 +61,7 @@ def register_replacement(
     """
     name = getattr(search_fn, "__name__", type(search_fn).__name__)
     _of_users.add(name)
+    extend(f"pattern {name}", [search_fn, replace_fn, extra_check])
     _register(
         name,
         search_fn,

@@ -1,0 +1,550 @@
+"""A method is compiled once for all processes, and no call gets a result that was meant for another."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchair
+from tests.inference import models
+from tests.inference.models import Net
+from torchair.__main__ import main
+from torchair.backend import cache
+from torchair.backend.cache import Cached
+from torchair.core import identity
+from torchair.core.errors import BadCall, Degraded, DegradedWarning
+from torchair.core.torch_private import frames
+from torchair.inference import cache_compile, readable_cache
+from torchair.inference._cache_compiler import (
+    CompiledModel,
+    _NoGuardCompiledFunction,
+    _NoGuardCompiledMethod,
+)
+
+MODES = pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+
+
+def config_of(mode: str = "max-autotune") -> torchair.CompilerConfig:
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    config.engine_config.codegen = "eager"
+    return config
+
+
+class Processes:
+    """Each `new` is what another process would have: nothing but the directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.traces = 0
+
+    def new(self, method: Any, **options: Any) -> Cached:
+        options = {"config": config_of(), "dynamic": False, "cache_dir": str(self.folder)} | options
+        made = cache_compile(method, **options)
+        assert isinstance(made, Cached)
+        return made
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    made = Processes(tmp_path / "kept")
+    own = cache.capture_frame
+
+    def counted(*args: Any) -> Any:
+        made.traces += 1
+        return own(*args)
+
+    monkeypatch.setattr(cache, "capture_frame", counted)
+    return made
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net().eval()
+
+
+def wanted(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        return method(*args, **kwargs)
+
+
+def path_of(cached: Cached) -> Path:
+    place = cached.place()
+    assert place is not None
+    return place.path
+
+
+@MODES
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_second_process_traces_nothing(processes: Processes, mode: str, dynamic: bool) -> None:
+    options: dict[str, Any] = {"config": config_of(mode), "dynamic": dynamic}
+    net = Net().eval()
+    first = processes.new(net.step, **options)
+    torch.testing.assert_close(first(X), wanted(net.step, X))
+    assert processes.traces == 1
+    other = Net().eval()  # other weights
+    second = processes.new(other.step, **options)
+    torch.testing.assert_close(second(X), wanted(other.step, X))
+    torch.testing.assert_close(second(X * 2), wanted(other.step, X * 2))
+    assert processes.traces == 1
+    assert second.misses == []
+    assert not second(X).requires_grad
+    with torch.enable_grad():
+        assert not second(X).requires_grad
+    more = torch.randn(5, 8)
+    torch.testing.assert_close(second(more), wanted(other.step, more))
+    assert processes.traces == (1 if dynamic else 2)
+
+
+Change = Callable[[Net, pytest.MonkeyPatch], Any]
+
+
+def _nothing(net: Net, patch: pytest.MonkeyPatch) -> None:
+    return None
+
+
+def _default_dtype(net: Net, patch: pytest.MonkeyPatch) -> Any:
+    own = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    return lambda: torch.set_default_dtype(own)
+
+
+def _autocast(net: Net, patch: pytest.MonkeyPatch) -> Any:
+    context = torch.autocast("cpu", dtype=torch.bfloat16)
+    context.__enter__()
+    return lambda: context.__exit__(None, None, None)
+
+
+CHANGES: dict[str, tuple[Change, tuple[Any, ...], dict[str, Any]]] = {
+    "shape": (_nothing, (torch.randn(4, 8),), {}),
+    "stride": (_nothing, (torch.randn(8, 3).t(),), {}),
+    "dtype": (lambda net, patch: net.double() and None, (X.double(),), {}),
+    "python value": (_nothing, (X, False), {}),
+    "another argument": (_nothing, (X,), {"extra": torch.ones(3, 8)}),
+    "attribute": (lambda net, patch: setattr(net, "way", "tanh"), (X,), {}),
+    "number": (lambda net, patch: setattr(net, "times", 5), (X,), {}),
+    "training": (lambda net, patch: net.train() and None, (X,), {}),
+    "global": (lambda net, patch: patch.setattr(models, "FACTOR", 7), (X,), {}),
+    "item of a global": (lambda net, patch: patch.setitem(models.TABLE, "bias", 9), (X,), {}),
+    "function": (lambda net, patch: patch.setattr(models, "shape_up", models.scaled_by(11)), (X,), {}),
+    "requires grad": (_nothing, (X.clone().requires_grad_(),), {}),
+    "submodule": (lambda net, patch: setattr(net, "first", torch.nn.Linear(8, 8, bias=False)), (X,), {}),
+    "hook": (
+        lambda net, patch: net.first.register_forward_hook(lambda m, a, out: out + 100) and None,
+        (X,),
+        {},
+    ),
+    "default dtype": (_default_dtype, (X,), {}),
+    "autocast": (_autocast, (X,), {}),
+}
+SAME_TRACE = {"requires grad"}
+"""What makes another variant, or not, as torch sees fit; the result is right in any case."""
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_has_changed_is_noticed(
+    change: str, live: bool, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the entry is loaded, and after."""
+    act, args, kwargs = CHANGES[change]
+    processes.new(net.step)(X)
+    second = processes.new(net.step)
+    if live:
+        second(X)
+        assert processes.traces == 1
+    undo = act(net, monkeypatch)
+    try:
+        torch.manual_seed(3)
+        expected = wanted(net.step, *args, **kwargs)
+        torch.manual_seed(3)
+        got = second(*args, **kwargs)
+    finally:
+        if undo is not None and callable(undo):
+            undo()
+    if change != "training":  # random numbers are drawn by other kernels
+        torch.testing.assert_close(got, expected)
+    assert change in SAME_TRACE or processes.traces == 2
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_closure_that_has_changed_is_noticed(processes: Processes, live: bool) -> None:
+    net = models.closed_over(2)().eval()
+    processes.new(net.step)(X)
+    second = processes.new(net.step)
+    if live:
+        second(X)
+        assert processes.traces == 1
+    net.grow(3)  # type: ignore[attr-defined]
+    torch.testing.assert_close(second(X), wanted(net.step, X))
+    assert processes.traces == 2
+
+
+def test_the_grad_mode_makes_no_difference(processes: Processes, net: Net) -> None:
+    with torch.no_grad():
+        expected = processes.new(net.step)(X)
+    with torch.enable_grad():
+        got = processes.new(net.step)(X)
+    assert torch.equal(got, expected)
+    assert not got.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(processes.new(net.step)(X.clone()), expected)
+
+
+def test_other_sources_are_a_miss(processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes.new(net.step)(X)
+
+    def step(self: Net, x: torch.Tensor, flag: bool = True, *, extra: Any = None) -> torch.Tensor:
+        return self.first(x) - 1
+
+    step.__qualname__ = "Net.step"
+    monkeypatch.setattr(Net, "step", step)
+    torch.testing.assert_close(processes.new(net.step)(X), wanted(net.first, X) - 1)
+    assert processes.traces == 2
+
+
+def test_another_function_on_the_way_is_a_miss(
+    processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes.new(net.step)(X)
+    monkeypatch.setattr(torch.nn.Linear, "__call__", torch.nn.Linear.__call__, raising=False)
+    monkeypatch.setattr(models, "shape_up", models.scaled_by(5))
+    torch.testing.assert_close(processes.new(net.step)(X), wanted(net.step, X))
+    assert processes.traces == 2
+
+
+@pytest.mark.parametrize("what", ["options", "torch", "torchair", "device", "sizes"])
+def test_a_miss_names_what_differs(
+    processes: Processes, net: Net, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes.new(net.both)(X)
+    options: dict[str, Any] = {}
+    if what == "options":
+        options["config"] = config_of()
+        options["config"].experimental_config.remove_noop_ops = False
+    elif what == "sizes":
+        options["dynamic"] = True
+    else:
+        own = cache_compile.__globals__["place_of"].__globals__["facts_of"]
+        monkeypatch.setitem(own.__globals__, "facts_of", lambda *args: {**own(*args), what: "another"})
+    second = processes.new(net.both, **options)
+    second(X)
+    assert processes.traces == 2
+    place = second.place()
+    assert place is not None
+    place.store.remove(place.key)
+    assert set(place.store.why_miss(place.facts).differs) == {what}
+
+
+def test_outputs_that_are_inputs_or_views_of_them(processes: Processes, net: Net) -> None:
+    for _ in range(2):
+        y = torch.zeros(3, 8)
+        x = X.clone()
+        rows, same, new = processes.new(net.view)(x, y)
+        assert same is y or same.data_ptr() == y.data_ptr()
+        assert torch.equal(y, torch.ones(3, 8))
+        assert rows.data_ptr() == x[1:].data_ptr()
+        assert rows.stride() == x[1:].stride()
+        x.zero_()
+        assert rows.count_nonzero() == 0
+        torch.testing.assert_close(new, wanted(net.first, X))
+    assert processes.traces == 1
+
+
+def test_a_model_holds_what_is_made_of_its_methods(processes: Processes) -> None:
+    """As in the documented use, in `__init__`."""
+    for _ in range(2):
+        net = Net().eval()
+        net.fast = processes.new(net.step)  # type: ignore[assignment]
+        net.fast_both = processes.new(net.both)  # type: ignore[assignment]
+        torch.testing.assert_close(net.fast(X), wanted(net.step, X))
+        torch.testing.assert_close(net.fast_both(X), wanted(net.both, X))
+    assert processes.traces == 2
+    twin = copy.deepcopy(net)
+    with torch.no_grad():
+        twin.first.weight.zero_()
+    torch.testing.assert_close(twin.fast(X), wanted(twin.step, X))
+    torch.testing.assert_close(net.fast(X), wanted(net.step, X))
+
+
+def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
+    processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "NEVER", {"CONSTANT_MATCH"})
+    cached = processes.new(net.step)
+    with pytest.warns(DegradedWarning, match="not kept: a guard cannot be kept: CONSTANT_MATCH"):
+        torch.testing.assert_close(cached(X), wanted(net.step, X))
+    assert not path_of(cached).exists()
+    torch.testing.assert_close(cached(X * 2), wanted(net.step, X * 2))
+    monkeypatch.setenv("TORCHAIR_STRICT", "1")
+    with pytest.raises(Degraded, match="not kept"):
+        processes.new(net.step)(X)
+
+
+def test_too_many_variants_are_compiled_as_usual(
+    processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "MOST", 2)
+    cached = processes.new(net.both)
+    cached(torch.randn(2, 8))
+    cached(torch.randn(3, 8))
+    with pytest.warns(DegradedWarning, match="compiled 2 times"):
+        cached(torch.randn(4, 8))
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(cached(x), wanted(net.both, x))
+    assert processes.traces == 2
+    assert len(processes.new(net.both).variants) == 0
+
+
+def test_damaged_entries_are_compiled_again(processes: Processes, net: Net) -> None:
+    path = (first := processes.new(net.both)) and (first(X), path_of(first))[1]
+    data = path.read_bytes()
+    for place in range(0, len(data), len(data) // 7):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        traces = processes.traces
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DegradedWarning)  # told once for each cause
+            torch.testing.assert_close(processes.new(net.both)(X), wanted(net.both, X))
+        assert processes.traces == traces + 1
+        processes.new(net.both)(X)
+        assert processes.traces == traces + 1, "it was mended"
+
+
+def test_what_others_can_write_is_not_run(processes: Processes, net: Net) -> None:
+    first = processes.new(net.both)
+    first(X)
+    processes.folder.chmod(0o777)
+    with pytest.raises(ValueError, match="others can write"):
+        processes.new(net.both)
+    processes.folder.chmod(0o700)
+    second = processes.new(net.both)
+    processes.folder.chmod(0o777)
+    with pytest.warns(DegradedWarning, match="others can write"):
+        torch.testing.assert_close(second(X), wanted(net.both, X))
+    assert processes.traces == 2
+    processes.folder.chmod(0o700)
+    path_of(first).chmod(0o644)
+    with pytest.warns(DegradedWarning, match="by you alone"):
+        processes.new(net.both)(X)
+    assert processes.traces == 3
+    assert path_of(first).stat().st_mode & 0o777 == 0o600
+
+
+def test_bad_calls() -> None:
+    net = Net()
+    for given in (Net.step, net, lambda x: x, 3):
+        with pytest.raises(ValueError, match="bound method"):
+            cache_compile(given)
+    with pytest.raises(ValueError, match=r"torch.nn.Module"):
+        cache_compile([].append)
+    backend = torchair.get_npu_backend(compiler_config=config_of())
+    with pytest.raises(ValueError, match="differ"):
+        cache_compile(net.step, config=torchair.CompilerConfig(), backend=backend)
+    cache_compile(net.step, config=config_of(), backend=backend)
+    with pytest.warns(DegradedWarning, match="no keyword 'colour'"):
+        cache_compile(net.step, colour="red")
+    with pytest.raises(TypeError, match="CompilerConfig"):
+        cache_compile(net.step, config="fast")  # type: ignore[arg-type]
+
+
+def test_paths(tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    get = CompiledModel.get_cache_bin
+    path = Path(get(net.step, dynamic=False))
+    assert path.parts[:-3] == (tmp_path / ".torchair_cache").parts
+    assert path.match("Net_static_????????????????????????????????/step/compiled_module")
+    assert Path(get(net.step)).match("Net_dynamic_*/step/compiled_module")
+    assert Path(get(net.step, ge_cache=True)).match("Net_dynamic_gecache_*/step/compiled_module")
+    assert Path(get(net.step, config=config_of("npugraph_ex"))).match("Net_dynamic_aclgraphcache_*/step/*")
+    assert Path(get(net.step, tp_rank=1, pp_rank=0)).match("Net_dynamic_*/tp_rank1_pp_rank0/step/*")
+    assert str(get(net.step, cache_dir="below")).startswith(str(tmp_path / "below"))
+    monkeypatch.setenv("TORCHAIR_CACHE_HOME", str(tmp_path / "home"))
+    assert str(get(net.step)).startswith(str(tmp_path / "home"))
+    assert get(net.step) != get(Net(4).step)
+    monkeypatch.setattr("torchair.backend.cache_key.rank_and_size", lambda: (3, 4))
+    assert Path(get(net.step)).match("Net_dynamic_*/world4global_rank3/step/*")
+    assert Path(get(net.step, global_rank=1, tp_rank=2)).match("*/world4global_rank1_tp_rank2/step/*")
+
+
+def test_readable(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cached = processes.new(net.step)
+    cached(X)
+    path, out = path_of(cached), tmp_path / "text" / "step.py"
+    text = readable_cache(str(path), file=str(out))
+    assert capsys.readouterr().out.strip() == text.strip()
+    lines = text.splitlines()
+    assert lines[0] == "=" * 100
+    for title in ("graph module", "inputs", "compile options", "caller frame"):
+        assert f" {title} ".center(100, "-") in lines
+    assert "Net.step(self, x" in text
+    assert "1.0.5" in text
+    assert "LOAD_GLOBAL" in text
+    assert any("Parameter" in line and "weight" in line for line in lines)
+    assert any("UserInput" in line and "[3, 8]" in line for line in lines)
+    written = out.read_text()
+    assert written.startswith("# ====")
+    compile(written, "step.py", "exec")
+    assert "def " in "".join(line for line in written.splitlines(True) if not line.startswith("#"))
+    assert out.stat().st_mode & 0o777 == 0o600
+    out.chmod(0o644)
+    with pytest.raises(PermissionError):
+        readable_cache(str(path), print_output=False, file=str(out))
+    (tmp_path / "link").symlink_to(path)
+    for bad in (tmp_path / "link", tmp_path / "none"):
+        with pytest.raises(ValueError, match="is no file"):
+            readable_cache(str(bad))
+    path.chmod(0o640)
+    with pytest.raises(PermissionError):
+        readable_cache(str(path))
+
+
+def test_compiled_model(processes: Processes, net: Net, tmp_path: Path) -> None:
+    cached = processes.new(net.both)
+    cached(X)
+    kept = CompiledModel.load(str(path_of(cached)))
+    kept.save(str(tmp_path / "copy"))
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o600
+    other = Net().eval()
+    call = CompiledModel.load(str(tmp_path / "copy")).rebase(other)
+    torch.testing.assert_close(call(X), wanted(other.both, X))
+    assert processes.traces == 1
+    scope = {**vars(models)}
+    torch.testing.assert_close(
+        kept.rebase(other, global_vars=scope, func=other.both)(X), wanted(other.both, X)
+    )
+    assert processes.traces == 1
+    with pytest.raises(RuntimeError, match="rebase"):
+        kept(X)
+    with pytest.raises(RuntimeError, match="anew"):
+        kept.recompile(torchair.CompilerConfig())
+    (tmp_path / "copy").write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="no entry"):
+        CompiledModel.load(str(tmp_path / "copy"))
+
+
+def test_a_method_in_a_file_of_its_own(net: Net, tmp_path: Path, processes: Processes) -> None:
+    file = str(tmp_path / "method")
+    made = _NoGuardCompiledMethod(net.both, config=config_of(), dynamic=False)
+    with pytest.raises(RuntimeError, match="no inputs"):
+        made.save_to(file)
+    made.for_inputs(X).save_to(file)
+    with pytest.raises(RuntimeError):
+        made.for_inputs(X)
+    other = Net().eval()
+    call = _NoGuardCompiledMethod.load(file, self=other)
+    torch.testing.assert_close(call(X), wanted(other.both, X))
+    with pytest.raises(BadCall, match="not compiled for such a call"):
+        call(torch.randn(5, 8))
+    with pytest.raises(ValueError, match="there already"):
+        _NoGuardCompiledMethod(net.both, config=config_of()).for_inputs(X).save_to(file)
+    assert processes.traces == 1
+
+
+def test_a_function_in_a_file_of_its_own(tmp_path: Path, processes: Processes) -> None:
+    file = str(tmp_path / "function")
+    _NoGuardCompiledFunction(models.shape_up, config=config_of(), dynamic=True).for_inputs(X).save_to(file)
+    call = _NoGuardCompiledFunction.load(file)
+    more = torch.randn(6, 8)
+    torch.testing.assert_close(call(more), more * 3)
+    assert processes.traces == 1
+
+
+def test_an_entry_is_written_again_when_a_program_is_better(processes: Processes, net: Net) -> None:
+    cached = processes.new(net.both)
+    cached(X)
+    path = path_of(cached)
+    path.unlink()
+    kept = cached.variants[0].kept
+    assert kept is not None
+    assert cache.write_again(kept.runner)
+    assert path.exists()
+    del cached
+    second = processes.new(net.both)
+    second(X)
+    assert processes.traces == 1
+    runner = second.variants[0].kept
+    assert runner is not None
+    assert cache.write_again(runner.runner)
+
+
+def test_programs_for_single_sizes_are_not_lost_in_silence(processes: Processes, net: Net) -> None:
+    x = torch.randn(2, 8)
+    torchair.inference.set_dim_gears(x, {0: [2, 4]})
+    cached = processes.new(net.both, dynamic=True)
+    with pytest.warns(DegradedWarning, match="Net.both .* not kept"):
+        torch.testing.assert_close(cached(x), wanted(net.both, x))
+    assert not path_of(cached).exists()
+
+
+def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(*words: str, folder: Path = processes.folder) -> tuple[int, str]:
+        status = main(["cache", *words, "--dir", str(folder)])
+        return status, capsys.readouterr().out
+
+    cached = processes.new(net.both)
+    cached(X)
+    key = path_of(cached).parent.relative_to(processes.folder).as_posix()
+    assert key in command("ls")[1]
+    assert command("verify") == (0, "1 of 1 entries are whole\n")
+    assert command("why-miss") == (
+        0,
+        f"{key}: this machine is the same: a model, a call or options differ\n",
+    )
+    archive, other = str(tmp_path / "kept.tar"), tmp_path / "other"
+    assert command("export", "--file", archive)[0] == 0
+    assert command("import", "--file", archive, folder=other)[0] == 0
+    assert (other / key / "compiled_module").read_bytes()[:16] == path_of(cached).read_bytes()[:16]
+    traces = processes.traces
+    torch.testing.assert_close(processes.new(net.both, cache_dir=str(other))(X), wanted(net.both, X))
+    assert processes.traces == traces
+    path_of(cached).write_bytes(b"x")
+    status, out = command("verify")
+    assert status == 1
+    assert "no entry of this version" in out
+    assert command("rm")[0] == 2
+    assert command("rm", "Net_")[1] == f"removed {key}\n"
+    assert not path_of(cached).exists()
+
+
+def test_arguments_are_bound_as_python_does() -> None:
+    def function(a, b=2, /, c=3, *rest, d, e=5, **more):  # type: ignore[no-untyped-def]
+        pass
+
+    bound = cache.binder(function)(1, 7, 8, 9, d=4, f=6)
+    assert bound == {"a": 1, "b": 7, "c": 8, "rest": (9,), "d": 4, "e": 5, "more": {"f": 6}}
+    with pytest.raises(TypeError):
+        cache.binder(function)(1)
+
+    def plain(self, x, *, y=1):  # type: ignore[no-untyped-def]
+        pass
+
+    assert cache.binder(plain)(1, 2) == {"self": 1, "x": 2, "y": 1}
+
+
+def test_code_is_the_same_wherever_it_stands() -> None:
+    text = "def f(x):\n    return x in {1, 'a', 2.5}\n"
+    first, second = dict[str, Any](), dict[str, Any]()
+    exec(text, first)
+    exec("\n\n" + text, second)
+    digest = identity.code_digest
+    assert digest(first["f"].__code__) == digest(second["f"].__code__)
+    exec(text.replace("2.5", "3.5"), second)
+    assert digest(first["f"].__code__) != digest(second["f"].__code__)
+
+
+def test_names_in_guards_are_not_called() -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.system, ("false",)
+
+    with pytest.raises(ValueError, match="does not call"):
+        frames._loads(pickle.dumps(Evil()))

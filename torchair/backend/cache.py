@@ -1,0 +1,244 @@
+"""A bound method that is compiled once for all processes.
+
+The first call looks for an entry. Its variants are loaded: nothing is traced, converted or built. A call that
+the guards of none of them let in is compiled and joins the entry. Calls run without gradients. What cannot be
+kept is compiled as usual, and told.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import update_wrapper
+from typing import Any
+
+import torch
+
+from torchair.backend.cache_entry import Variant, files_of, variants_of
+from torchair.backend.cache_key import How, Place
+from torchair.capture import Runner
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
+from torchair.core.late import attribute
+from torchair.core.log import logger
+from torchair.core.torch_private.frames import NotKept, Ready, Unguarded, capture_frame, usual_compile
+from torchair.core.torch_private.memory import is_profiling
+
+MOST = 8
+"""Variants of one method; calls beyond are compiled as usual, and not kept."""
+_BACKEND = {"backend_of": "torchair.backend.doors"}
+Find = Callable[[Any], Place]
+
+
+class Cached(Unguarded):
+    """Called like the method. `find` says where it is kept; nowhere if that is None."""
+
+    def __init__(self, method: Any, how: How, find: Find | None) -> None:
+        self.method = method
+        self.how = how
+        self._find = find
+        self._function: Any = getattr(method, "__func__", method)
+        self._head: tuple[Any, ...] = (method.__self__,) if hasattr(method, "__self__") else ()
+        update_wrapper(self, self._function)
+        self._bind = binder(self._function)
+        self._variants = list[tuple[Ready, Variant]]()
+        self._lock = threading.RLock()
+        self._is_loaded = False
+        self._usual: Callable[..., Any] | None = None
+        self.compiles = True
+        """Are calls compiled that nothing was kept for? Else they are refused."""
+        self.misses = list[str]()
+        """Why calls were compiled."""
+
+    def __reduce__(self) -> Any:
+        """A copy, for a copied module: it finds what this one has kept."""
+        return Cached, (self.method, self.how, self._find)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return self.method(*args, **kwargs)
+        with torch.no_grad(), _profiled():
+            ready = self._ready(self._scope(args, kwargs))
+            if ready is not None:
+                return ready.function(*self._head, *args, **kwargs)
+            return self._unknown(args, kwargs)
+
+    @property
+    def variants(self) -> list[Variant]:
+        """What serves calls, so far."""
+        return [variant for _, variant in self._variants]
+
+    def _ready(self, scope: dict[str, Any]) -> Ready | None:
+        return next((ready for ready, _ in self._variants if ready.matches(scope)), None)
+
+    def _scope(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """The local variables that a call begins with."""
+        scope = self._bind(*self._head, *args, **kwargs)
+        function = self._function
+        if function.__closure__:
+            names = function.__code__.co_freevars
+            scope |= {
+                name: cell.cell_contents for name, cell in zip(names, function.__closure__, strict=True)
+            }
+        return scope
+
+    def _unknown(self, args: Any, kwargs: Any) -> Any:
+        """The result of a call that no variant was for when it came."""
+        scope = self._scope(args, kwargs)
+        is_new = False
+        with self._lock:
+            self.load(scope)
+            ready = self._ready(scope)
+            if ready is None and self._usual is None:
+                ready, is_new = self._made(args, kwargs, scope), True
+        if ready is None:
+            assert self._usual is not None, "what is not kept is compiled as usual"
+            return self._usual(*args, **kwargs)
+        result = ready.function(*self._head, *args, **kwargs)
+        if is_new:
+            self.write()
+        return result
+
+    def _made(self, args: Any, kwargs: Any, scope: dict[str, Any]) -> Ready | None:
+        """A new variant; None where the call must be compiled as usual."""
+        whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
+        why = "; ".join(whys) or "nothing was kept"
+        if not self.compiles:
+            raise BadCall("this was not compiled for such a call", got=why)
+        self.misses.append(why)
+        logger.info("%s is compiled: %s", self._function.__qualname__, why)
+        if len(self._variants) >= MOST:
+            self._give_up(f"it was compiled {MOST} times for other calls")
+            return None
+        try:
+            frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
+            variant = Variant.made(frame, compiled)
+            ready = self._checked(variant, scope)
+        except NotKept as error:
+            self._give_up(error.what)
+            return None
+        self._add(ready, variant)
+        return ready
+
+    def _checked(self, variant: Variant, scope: dict[str, Any]) -> Ready:
+        """`NotKept` where guards are lost on the way through a file."""
+        try:
+            ready = Ready(variant.frame, self._function, scope, variant.compiled)
+        except Exception as error:
+            raise NotKept(f"its guards cannot be made again: {first_line(error)}") from error
+        if not ready.matches(scope):
+            raise NotKept(f"its guards do not hold once they are written: {ready.why_not(scope)}")
+        return ready
+
+    def _backend(self) -> Callable[..., Any]:
+        make = attribute("torchair.backend", _BACKEND, "backend_of")
+        return make(self.how.config, self.how.decompositions)
+
+    def _add(self, ready: Ready, variant: Variant) -> None:
+        self._variants.append((ready, variant))
+        if variant.kept is not None:
+            _owners[variant.kept.runner] = weakref.ref(self)
+
+    def _give_up(self, why: str) -> None:
+        self._usual = usual_compile(self.method, self._backend(), self.how.dynamic)
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        name = self._function.__qualname__
+        Degradations().add(f"{name} is compiled in each process, and not kept: {why}")
+
+    def place(self) -> Place | None:
+        """Where it is kept."""
+        return None if self._find is None else self._find(self.method)
+
+    def load(self, scope: dict[str, Any]) -> None:
+        """The variants that an earlier process kept. What somebody else may have written is not looked at."""
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        try:
+            place = self.place()
+            files = None if place is None else place.store.get(place.key)
+            rows = [] if files is None else variants_of(files)
+            if place is not None and files is None:
+                near = place.key.partition("_")[0]
+                logger.info("%s: %s", place.key, place.store.why_miss(place.facts, near=f"{near}_"))
+        except (NotTrusted, NotPossible, BadEntry) as error:
+            self.misses.append(error.what)
+            Degradations().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
+            return
+        self.take(rows, scope)
+
+    def take(self, rows: Sequence[Mapping[str, bytes]], scope: dict[str, Any]) -> None:
+        """Variants as files become ready; those are left out that are of other sources, or cannot be read."""
+        for files in rows:
+            try:
+                variant = Variant.of(files)
+                self._add(Ready(variant.frame, self._function, scope, variant.compiled), variant)
+            except BadEntry as error:  # the sources are others, say
+                self.misses.append(error.what)
+                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, error.what)
+            except Exception as error:
+                if is_of_user(error):
+                    raise
+                self.misses.append(first_line(error))
+                name = self._function.__qualname__
+                degradations = Degradations()
+                degradations.add(f"{name}: what was kept cannot be loaded: {first_line(error)}")
+
+    def write(self) -> bool:
+        """Keep the variants as they are now; called again when programs have become better. Are they kept?"""
+        with self._lock:
+            try:
+                place = self.place()
+                if place is None:
+                    return False
+                rows = [variant.files() for variant in self.variants]
+                place.store.put(place.key, files_of(self._function, rows), place.facts)
+            except (NotPossible, OSError) as error:
+                self._tell(first_line(error))
+                return False
+            return True
+
+
+_owners: weakref.WeakKeyDictionary[Runner, weakref.ref[Cached]] = weakref.WeakKeyDictionary()
+"""Whose entry has the program of a runner."""
+
+
+def write_again(runner: Runner) -> bool:
+    """The program of this runner has become better: the entry that has it is written again. False where there
+    is none.
+    """
+    owner = _owners[runner]() if runner in _owners else None
+    return owner is not None and owner.write()
+
+
+def _profiled() -> Any:
+    return torch.profiler.record_function("cache_compiler inference") if is_profiling() else nullcontext()
+
+
+def binder(function: Any) -> Callable[..., dict[str, Any]]:
+    """`function`'s arguments -> its local variables by name, as Python binds them; without the cost of
+    `Signature.bind`.
+    """
+    rows = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    scope = {f"_default_{place}": row.default for place, row in enumerate(rows)}
+    parts = [_parameter(place, row) for place, row in enumerate(rows)]
+    positional = [place for place, row in enumerate(rows) if row.kind is row.POSITIONAL_ONLY]
+    by_name = [place for place, row in enumerate(rows) if row.kind is row.KEYWORD_ONLY]
+    if by_name and not any(row.kind is row.VAR_POSITIONAL for row in rows):
+        parts.insert(by_name[0], "*")
+    if positional:
+        parts.insert(positional[-1] + 1, "/")
+    items = ", ".join(f"{row.name!r}: {row.name}" for row in rows)
+    exec(f"def bind({', '.join(parts)}): return {{{items}}}", scope)
+    return scope["bind"]
+
+
+def _parameter(place: int, row: inspect.Parameter) -> str:
+    star = {row.VAR_POSITIONAL: "*", row.VAR_KEYWORD: "**"}.get(row.kind, "")
+    default = "" if row.default is row.empty else f"=_default_{place}"
+    return f"{star}{row.name}{default}"

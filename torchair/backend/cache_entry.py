@@ -1,0 +1,117 @@
+"""A kept compilation: variants of one method, each the frame that Dynamo made and the program it calls."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from torchair.backend.artefact import Artefact
+from torchair.backend.plain import Kept
+from torchair.core.errors import BadEntry, NotPossible
+from torchair.core.pack import pack, unpack
+from torchair.core.torch_private.frames import Frame
+
+VERSION = "1.0.5"
+META, FRAME, PROGRAM, TEXT = "meta", "frame", "program", "text"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What serves calls of one kind."""
+
+    frame: Frame
+    compiled: Callable[..., Any]
+    """What the frame calls."""
+
+    kept: Kept | None
+    """The same as data; None where AOTAutograd has more to do around it."""
+
+    @staticmethod
+    def made(frame: Frame, compiled: Callable[..., Any]) -> Variant:
+        """Of a fresh compile; calls go the way they will go when it is loaded."""
+        kept: Kept | None = getattr(compiled, "kept", None)
+        return Variant(frame, compiled if kept is None else kept.call(), kept)
+
+    def files(self) -> dict[str, bytes]:
+        """As data; `NotPossible` says what is none."""
+        if self.kept is None:
+            raise NotPossible("AOTAutograd has work to do around the compiled graph that is not kept")
+        strategy = self.kept.runner.strategy
+        if any(getattr(strategy, name, None) is not None for name in ("_specialist", "_programs")):
+            raise NotPossible("it has programs for single sizes (gears, static kernels), which are not kept")
+        program = (Artefact.of(self.kept.runner), replace(self.kept, runner=None))  # type: ignore[arg-type]
+        text = self.frame.text.encode()
+        return {FRAME: self.frame.pack(), PROGRAM: pack(program), TEXT: text}
+
+    @staticmethod
+    def of(files: Mapping[str, bytes]) -> Variant:
+        """What was written; `BadEntry` where that is not for this process."""
+        frame = Frame.unpack(files[FRAME])
+        why = frame.why_other()
+        if why is not None:
+            raise BadEntry(why)
+        match unpack(files[PROGRAM]):
+            case (Artefact() as artefact, Kept() as layers):
+                kept = replace(layers, runner=artefact.runner())
+                return Variant(frame, kept.call(), kept)
+            case _:
+                raise BadEntry("this is no program")
+
+
+def files_of(function: Any, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
+    """The files of an entry."""
+    rows = list(variants)
+    meta = {
+        "module": function.__module__,
+        "function": function.__qualname__,
+        "name": f"{function.__qualname__}{inspect.signature(function)}",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "version": VERSION,
+        "variants": len(rows),
+    }
+    found = {META: json.dumps(meta).encode()}
+    for number, files in enumerate(rows):
+        found |= {f"{number}/{name}": data for name, data in files.items()}
+    return found
+
+
+def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """What an entry says of itself; `BadEntry` where it is of another version."""
+    meta = json.loads(files[META])
+    if meta["version"] != VERSION:
+        raise BadEntry(f"a compilation of version {meta['version']}", near=f"this is {VERSION}")
+    return meta
+
+
+def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
+    """The files of each variant."""
+    names = (FRAME, PROGRAM, TEXT)
+    return [
+        {name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])
+    ]
+
+
+def readable(files: Mapping[str, bytes], facts: Mapping[str, str]) -> tuple[str, str]:
+    """What an entry contains, as text, and the generated source of its programs."""
+    options = facts.get("options", "").replace(",", "\n")
+    lines = ["=" * WIDTH, *(f"{name}: {value}" for name, value in meta_of(files).items())]
+    sources = list[str]()
+    for row in variants_of(files):
+        artefact = unpack(row[PROGRAM])[0]
+        frame = Frame.unpack(row[FRAME])
+        lines += [row[TEXT].decode(), _title("compile options"), options, _title("caller frame")]
+        lines += [dis.Bytecode(frame.code_object()).dis()]
+        sources.append(str(artefact.code.source))
+    return "\n".join(lines), "\n\n".join(sources)
+
+
+WIDTH = 100
+
+
+def _title(text: str) -> str:
+    return f" {text} ".center(WIDTH, "-")

@@ -1,0 +1,166 @@
+"""Where a compilation is kept, and what it depends on before anything is traced.
+
+What only a trace finds out (the code that is inlined, values that are read) is inside the entry, as guards
+and sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchair.configs.freeze import Config, cache_key_paths, freeze
+from torchair.core.environment import text_of
+from torchair.core.errors import BadOption, NotPossible
+from torchair.core.extensions import EXTENSIONS
+from torchair.core.identity import identity
+from torchair.core.store import Store
+from torchair.core.torch_private.options import torch_options
+from torchair.debug.files import rank_and_size
+
+FILE = "compiled_module"
+FOLDER = ".torchair_cache"
+HOME = "TORCHAIR_CACHE_HOME"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SOURCES = (".py", ".json", ".cpp", ".h")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of several processes this is, for those who know better than torch.distributed."""
+
+    global_rank: int | None = None
+    tp_rank: int | None = None
+    pp_rank: int | None = None
+
+    def folder(self) -> str:
+        """The part of the path that is this process's own; empty with one process."""
+        rank, size = rank_and_size()
+        own = rank if self.global_rank is None else self.global_rank
+        parts = [f"world{size}global_rank{own}"] if size > 1 else []
+        parts += [f"{name}{value}" for name, value in self._given() if value is not None]
+        return "_".join(parts)
+
+    def _given(self) -> tuple[tuple[str, int | None], ...]:
+        return ("tp_rank", self.tp_rank), ("pp_rank", self.pp_rank)
+
+
+@dataclass(frozen=True)
+class How:
+    """How a method is compiled."""
+
+    config: Config
+    dynamic: bool = True
+    decompositions: Mapping[Any, Callable[..., Any]] = field(default_factory=dict[Any, Callable[..., Any]])
+    marks: tuple[str, ...] = ()
+    """Further parts of the name of the directory."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One entry: its store, its key, and what the key was made of."""
+
+    store: Store
+    key: str
+    facts: Mapping[str, str]
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.store.path(self.key)
+
+
+def place_of(method: Any, how: How, cache_dir: str | None, ranks: Ranks) -> Place:
+    """Where the compilation of a bound method is kept."""
+    model = method.__self__
+    facts = facts_of(model, method.__name__, how)
+    digest = hashlib.md5(repr(sorted(facts.items())).encode(), usedforsecurity=False).hexdigest()
+    title = "_".join(
+        [_plain(type(model).__name__), "dynamic" if how.dynamic else "static", *how.marks, digest]
+    )
+    parts = [title, ranks.folder(), _plain(method.__name__)]
+    return Place(Store(root_of(cache_dir), FILE), "/".join(filter(None, parts)), facts)
+
+
+def root_of(cache_dir: str | None) -> Path:
+    """The directory of all entries."""
+    if cache_dir is not None and not cache_dir:
+        raise BadOption("cache_dir is empty", next="leave it out, or name a directory")
+    return Path(cache_dir or text_of(HOME) or FOLDER).expanduser().resolve()
+
+
+def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
+    """All that can change the result, as text."""
+    options = freeze(how.config)
+    paths = sorted(cache_key_paths() & set(options))
+    return {
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "method": name,
+        "model": hashlib.md5(str(model).encode(), usedforsecurity=False).hexdigest(),
+        "sizes": "dynamic" if how.dynamic else "static",
+        "options": ",".join(f"{path}={_told(options[path], path)}" for path in paths),
+        "decompositions": ",".join(
+            sorted(f"{op}={_told(fn, str(op))}" for op, fn in how.decompositions.items())
+        ),
+        "extensions": ",".join(sorted(f"{name}={_told(fn, name)}" for name, fn in EXTENSIONS.items())),
+        "device": ", ".join(sorted(set(map(_device, _devices(model))))),
+        **environment_facts(),
+    }
+
+
+def environment_facts() -> dict[str, str]:
+    """Those that no model has a part in."""
+    return {
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "torch options": torch_options(),
+        "python": platform.python_version(),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "torchair": sources(),
+    }
+
+
+def _told(value: Any, name: str) -> str:
+    """A value of an option; of a function, what it does."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_told(each, name) for each in value)}]"
+    if not callable(value):
+        return repr(value)
+    try:
+        return " ".join(identity(getattr(value, "__wrapped__", value)))
+    except NotPossible as error:
+        raise NotPossible(f"what {name} is cannot be told in another process: {error.what}") from error
+
+
+def _devices(model: torch.nn.Module) -> Iterable[torch.device]:
+    tensors = (*model.parameters(), *model.buffers())
+    return {tensor.device for tensor in tensors}
+
+
+def _device(device: torch.device) -> str:
+    if device.type != "cuda":
+        return device.type
+    row = torch.cuda.get_device_properties(device)
+    return f"cuda {row.name} {row.major}.{row.minor} {torch.version.cuda}"
+
+
+@cache
+def sources() -> str:
+    """The digest of this package's own files: converters, kernels, passes and all that compiles."""
+    digest = hashlib.sha256()
+    files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES)
+    for path in files:
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w.+-]", "_", name)

@@ -1,0 +1,142 @@
+"""`python -m torchair cache ls`: what `cache_compile` has kept, and why something is not found again."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tarfile
+import time
+from pathlib import Path
+
+from torchair.backend.cache_key import FILE, environment_facts, root_of
+from torchair.core.errors import BadCall, BadEntry, BadPath
+from torchair.core.files import whole_file
+from torchair.core.store import Entry, Store, is_key, packed, unpacked
+from torchair.core.tables import text_lines
+from torchair.core.trust import OWN_FILE
+
+ACTS = {
+    "ls": "list the entries",
+    "verify": "check every byte of the entries; the exit status is 1 where one is damaged",
+    "why-miss": "say what differs between an entry and this machine as it is",
+    "rm": "remove entries: those named, or with --older-than or --most-bytes those unused longest",
+    "export": "write entries into one file, for another machine of the same kind",
+    "import": "take over the entries of such a file; it holds code, so know who wrote it",
+}
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.description = "Looks after what cache_compile has kept. " + "; ".join(
+        f"{name}: {text}" for name, text in ACTS.items()
+    )
+    parser.add_argument("act", choices=ACTS, metavar="|".join(ACTS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries, by the beginnings of their keys")
+    parser.add_argument("--dir", help="the directory, as cache_dir of cache_compile")
+    parser.add_argument("--file", help="the file to export to, or to import from")
+    parser.add_argument("--older-than", type=float, metavar="DAYS", help="rm: what nobody used for so long")
+    parser.add_argument("--most-bytes", type=int, metavar="BYTES", help="rm: what is too much")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Do it; the exit status."""
+    store = Store(root_of(given.dir), FILE)
+    if given.act != "import" and not store.root.is_dir():
+        raise BadPath(f"there is no directory {store.root}", next="--dir names another")
+    acts = {"ls": _list, "verify": _verify, "why-miss": _why_miss, "rm": _remove}
+    if given.act in acts:
+        return acts[given.act](store, given)
+    if given.file is None:
+        raise BadCall(f"{given.act} needs a file", next=f"cache {given.act} --file FILE")
+    return (_export if given.act == "export" else _import)(store, given)
+
+
+def _chosen(store: Store, given: argparse.Namespace) -> list[str]:
+    keys = sorted(store.keys())
+    chosen = [key for key in keys if not given.names or key.startswith(tuple(given.names))]
+    if given.names and not chosen:
+        raise BadCall(f"there is no entry {', '.join(given.names)}", near=", ".join(keys[:5]))
+    return chosen
+
+
+def _list(store: Store, given: argparse.Namespace) -> int:
+    chosen = set(_chosen(store, given))
+    rows = [
+        (row.key, str(row.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(row.used)), row.problem)
+        for row in store.rows()
+        if row.key in chosen
+    ]
+    print("\n".join(text_lines(("entry", "bytes", "last used", "problem"), rows)))
+    return 0
+
+
+def _verify(store: Store, given: argparse.Namespace) -> int:
+    chosen = set(_chosen(store, given))
+    rows = [row for row in store.rows() if row.key in chosen]
+    bad = [row for row in rows if row.problem]
+    for row in bad:
+        print(f"{row.key}: {row.problem}")
+    print(f"{len(rows) - len(bad)} of {len(rows)} entries are whole")
+    return int(bool(bad))
+
+
+def _why_miss(store: Store, given: argparse.Namespace) -> int:
+    chosen, now = set(_chosen(store, given)), environment_facts()
+    is_same = True
+    for row in store.rows():
+        if row.key not in chosen:
+            continue
+        differs = [f"{name} was {row.facts.get(name)} and is {text}" for name, text in now.items()]
+        differs = [line for name, line in zip(now, differs, strict=True) if row.facts.get(name) != now[name]]
+        is_same &= not differs and not row.problem
+        told = (
+            row.problem or "; ".join(differs) or "this machine is the same: a model, a call or options differ"
+        )
+        print(f"{row.key}: {told}")
+    return int(not is_same)
+
+
+def _remove(store: Store, given: argparse.Namespace) -> int:
+    if given.older_than is not None or given.most_bytes is not None:
+        seconds = None if given.older_than is None else given.older_than * 24 * 3600
+        removed = store.prune(given.most_bytes, seconds)
+    elif given.names:
+        removed = [key for key in _chosen(store, given) if store.remove(key)]
+    else:
+        raise BadCall("nothing says what to remove", next="names, --older-than or --most-bytes")
+    print("\n".join(f"removed {key}" for key in removed) or "nothing was removed")
+    return 0
+
+
+def _export(store: Store, given: argparse.Namespace) -> int:
+    entries = [entry for key in _chosen(store, given) if (entry := store.read(key)) is not None]
+    with whole_file(Path(given.file), OWN_FILE) as out, tarfile.open(fileobj=out, mode="w") as tar:
+        for entry in entries:
+            data = packed(entry.files, entry.facts)
+            info = tarfile.TarInfo(entry.key)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    print(f"{len(entries)} entries are in {given.file}")
+    return 0
+
+
+def _import(store: Store, given: argparse.Namespace) -> int:
+    if not Path(given.file).is_file():
+        raise BadPath(f"there is no file {given.file}")
+    try:
+        with tarfile.open(given.file, mode="r:") as tar:
+            entries = [_entry(tar, info) for info in tar]
+    except tarfile.TarError as error:
+        raise BadEntry(f"{given.file} is no file of entries: {error}") from error
+    # All of them are checked before the first is taken over.
+    for entry in entries:
+        store.put(entry.key, entry.files, entry.facts)
+    print(f"{len(entries)} entries were taken over into {store.root}")
+    return 0
+
+
+def _entry(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Entry:
+    file = tar.extractfile(info)
+    if file is None or not is_key(info.name):
+        raise BadEntry(f"{info.name!r} is no entry")
+    return unpacked(file.read(), info.name, info.name)

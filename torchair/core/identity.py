@@ -1,0 +1,220 @@
+"""Python objects that Dynamo knows by their addresses, told apart in another process: modules, classes,
+functions, and the code that was traced.
+
+A function is its qualified name and the digest of its code as it is in memory: what a file says now may not
+be what was imported. Of nested functions the code is looked for among the constants of those around them.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import gc
+import hashlib
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchair.core.errors import NotPossible
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
+BY_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+OWN = ("torch", "torchair")
+"""Packages whose sources are known by version or digest as a whole."""
+_DEEPEST = 8
+
+
+def identity(value: Any) -> tuple[str, ...]:
+    """What makes it the same in another process; `NotPossible` where nothing does."""
+    if isinstance(value, (*PLAIN, *BY_TEXT)):
+        return (type(value).__name__, repr(value))
+    if isinstance(value, enum.Enum):
+        return ("enum", *_name(type(value)), value.name)
+    if isinstance(value, types.ModuleType):
+        return ("module", value.__name__)
+    if isinstance(value, type):
+        return ("class", *_name(value))
+    if isinstance(value, types.FunctionType):
+        return ("function", *_name(value), code_digest(value.__code__))
+    if isinstance(value, types.CodeType):
+        return ("code", qualified(value), code_digest(value))
+    if isinstance(value, types.MethodType):
+        return ("method", *identity(value.__func__))
+    if isinstance(value, BUILT_IN):
+        return ("built-in", str(getattr(value, "__module__", "")), value.__qualname__)
+    if hasattr(value, "_schema") or hasattr(value, "_qualified_op_name"):
+        return ("operator", str(value))
+    raise NotPossible(f"an object of {type(value).__module__}.{type(value).__qualname__} is no data")
+
+
+def _name(value: Any) -> tuple[str, str]:
+    return str(value.__module__), value.__qualname__
+
+
+def code_digest(code: types.CodeType) -> str:
+    """Of what the code does, wherever it stands."""
+    digest = hashlib.sha256()
+    for text in _texts(code):
+        digest.update(text)
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _texts(code: types.CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield getattr(code, "co_exceptiontable", b"")
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    yield repr((code.co_name, counts, names)).encode()
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield from _texts(value)
+        else:
+            yield _constant(value).encode()
+
+
+def _constant(value: Any) -> str:
+    """Sets have another order in each process."""
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    return f"{type(value).__name__} {value!r}"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Code that was traced: where it is, and what it was."""
+
+    module: str
+    name: str
+    digest: str
+    file: str = ""
+    """The file, where the code is found in no function of its module; the digest is that of its content."""
+
+    def why_other(self) -> str | None:
+        """None where this process has the same code there."""
+        title = f"{self.module}.{self.name}"
+        if self.file:
+            return None if _file_digest(self.file) == self.digest else f"{self.file} ({title}) has changed"
+        found = [code_digest(code) for code in _codes(self.module, self.name)]
+        if self.digest in found:
+            return None
+        return f"{title} has changed" if found else f"there is no {title}"
+
+
+def traced(codes: Sequence[types.CodeType]) -> tuple[Traced, ...]:
+    """Where these are; `NotPossible` where one of them could not be told from another."""
+    modules = {str(module.__file__): name for name, module in _modules() if getattr(module, "__file__", None)}
+    places = {(modules.get(code.co_filename, ""), code): None for code in codes}
+    rows = [
+        (module, code)
+        for module, code in places
+        if module.partition(".")[0] not in OWN and not _is_of_python(module, code)
+    ]
+    generated = [code for _, code in rows if code.co_filename.startswith("<")]
+    owners = _owners(generated) if generated else {}
+    return tuple(_traced(*owners.get(code, (module, qualified(code))), code) for module, code in rows)
+
+
+def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, str]]:
+    """Module and name of the functions with this code, which no file has: a dataclass makes such."""
+    functions = [each for each in gc.get_referrers(*codes) if isinstance(each, types.FunctionType)]
+    return {each.__code__: (each.__module__, each.__qualname__) for each in functions}
+
+
+def _modules() -> list[tuple[str, types.ModuleType]]:
+    # The script that is run has its own name last.
+    return sorted(sys.modules.items(), key=lambda item: item[0] == "__main__")
+
+
+def _is_of_python(module: str, code: types.CodeType) -> bool:
+    """Python's own modules are known by its version."""
+    return module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or code.co_filename.startswith(
+        "<frozen"
+    )
+
+
+def _traced(module: str, name: str, code: types.CodeType) -> Traced:
+    digest = code_digest(code)
+    if module and any(code_digest(found) == digest for found in _codes(module, name)):
+        return Traced(module, name, digest)
+    content = _file_digest(code.co_filename)
+    if content is None or digest not in _digests_in(code.co_filename, content):
+        raise NotPossible(
+            f"the source of {name} is not known: {code.co_filename} does not have it (any more)",
+            next="define it in a module, and start again after changes",
+        )
+    return Traced(module, name, content, code.co_filename)
+
+
+def qualified(code: types.CodeType) -> str:
+    """`Model.forward`; Python 3.10 knows the last part only."""
+    return str(getattr(code, "co_qualname", code.co_name))
+
+
+def _codes(module: str, name: str) -> Iterator[types.CodeType]:
+    """The code of what the module has by that name, and of all functions inside it."""
+    value: Any = sys.modules.get(module)
+    outer = name.partition(".<locals>")[0]
+    for part in outer.split("."):
+        # A class's own functions, not those that it would bind.
+        value = vars(value).get(part) if hasattr(value, "__dict__") else None
+    for code in _inside(value, 0):
+        yield from _nested(code)
+
+
+def _inside(value: Any, depth: int) -> Iterator[types.CodeType]:
+    """The code of a function, of what it wraps, and of a property's."""
+    if value is None or depth > _DEEPEST:
+        return
+    if isinstance(value, types.FunctionType):
+        yield value.__code__
+        cells = value.__closure__ or ()
+        contents = [cell.cell_contents for cell in cells if _is_full(cell)]
+        inner = [each for each in contents if isinstance(each, types.FunctionType)]
+    else:
+        inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "func", "__code__")]
+        if isinstance(value, types.CodeType):
+            yield value
+            return
+    for each in (*inner, getattr(value, "__wrapped__", None)):
+        yield from _inside(each, depth + 1)
+
+
+def _is_full(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - empty ones raise
+    except ValueError:
+        return False
+    return True
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield from _nested(value)
+
+
+def _file_digest(path: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _digests_in(path: str, content: str) -> frozenset[str]:
+    """Of all code in a file with this content."""
+    try:
+        whole = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    return frozenset(map(code_digest, _nested(whole)))

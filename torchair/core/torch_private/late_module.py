@@ -1,0 +1,16 @@
+"""Modules of torch that take long to import."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class LateModule:
+    """A module that is imported when something of it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)

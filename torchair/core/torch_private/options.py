@@ -1,0 +1,55 @@
+"""Options of torch's own that change what is compiled."""
+
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from torch._dynamo import config as dynamo_config
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+
+from torchair.core.errors import NotPossible
+from torchair.core.identity import identity
+
+WITHOUT_EFFECT = (
+    "trace.",
+    "log_",
+    "verbose",
+    "debug_dir",
+    "worker_",
+    "compile_threads",
+    "_save_config_ignore",
+)
+"""Beginnings of names of options that change what is said, or how fast a compile is."""
+
+
+def torch_options() -> str:
+    """A digest of each group of them."""
+    groups = {"dynamo": dynamo_config, "functorch": functorch_config, "inductor": inductor_config}
+    return ", ".join(f"{name} {_digest(group.get_config_copy())}" for name, group in groups.items())
+
+
+def _digest(options: dict[str, Any]) -> str:
+    rows = [
+        f"{name}={_told(value)}"
+        for name, value in sorted(options.items())
+        if not name.startswith(WITHOUT_EFFECT)
+    ]
+    return hashlib.md5("\n".join(rows).encode(), usedforsecurity=False).hexdigest()
+
+
+def _told(value: Any) -> str:
+    """Sets have another order in each process, and objects another address."""
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_told, value)))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_told, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{_told(key)}: {_told(item)}' for key, item in value.items()))}}}"
+    try:
+        return " ".join(identity(value))
+    except NotPossible:
+        return f"{type(value).__module__}.{type(value).__qualname__}"
