@@ -62,6 +62,7 @@ class Quick:
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
+        self.made: list[Made] = []
         self.gate = threading.Event()
         self.gate.set()
         self.failed = ""
@@ -72,7 +73,8 @@ class Quick:
         assert self.gate.wait(60)
         if self.failed:
             return None, self.failed
-        return replace(replace(order, kinds=("eager",)).fill(), conditions=self.conditions), ""
+        self.made.append(replace(replace(order, kinds=("eager",)).fill(), conditions=self.conditions))
+        return self.made[-1], ""
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import torchair
+from tests.backend.test_better import Quick
 from tests.inference import models
 from tests.inference.models import Net
 from torchair.__main__ import main
-from torchair.backend import cache
+from torchair.backend import background, cache
 from torchair.backend.cache import Cached
 from torchair.core import identity
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
@@ -458,22 +459,36 @@ def test_a_function_in_a_file_of_its_own(tmp_path: Path, processes: Processes) -
     assert processes.traces == 1
 
 
-def test_an_entry_is_written_again_when_a_program_is_better(processes: Processes, net: Net) -> None:
-    cached = processes.new(net.both)
-    cached(X)
-    path = path_of(cached)
-    path.unlink()
-    kept = cached.variants[0].kept
-    assert kept is not None
-    assert cache.write_again(kept.runner)
+@pytest.mark.usefixtures("builds")
+@MODES
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_entry_has_the_better_program(
+    fails: bool, mode: str, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With codegen `auto` an entry is written when the better program is there, or will never be."""
+    builds = Quick()
+    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    builds.gate.clear()
+    builds.failed = "no compiler here" if fails else ""
+    config = config_of(mode)
+    config.engine_config.codegen = "auto"
+    first = processes.new(net.both, config=config)
+    for _ in range(2):
+        torch.testing.assert_close(first(X), wanted(net.both, X))
+    path = path_of(first)
+    assert not path.exists()
+    builds.gate.set()
+    assert torchair.wait_until_optimised(60)
     assert path.exists()
-    del cached
-    second = processes.new(net.both)
-    second(X)
+    second = processes.new(net.both, config=config)
+    torch.testing.assert_close(second(X), wanted(net.both, X))
     assert processes.traces == 1
-    runner = second.variants[0].kept
-    assert runner is not None
-    assert cache.write_again(runner.runner)
+    (variant,) = second.variants
+    assert variant.kept is not None
+    assert variant.awaited is None, "nothing more to build"
+    assert len(builds.orders) == 1
+    texts = [made.code.source for made in builds.made]
+    assert (variant.kept.runner.program.source in texts) is not fails
 
 
 def test_programs_for_single_sizes_are_not_lost_in_silence(processes: Processes, net: Net) -> None:

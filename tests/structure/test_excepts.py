@@ -19,6 +19,7 @@ KEPT = {
     "torchair.compare.stages.searched": "it is the culprit's `why`",
     "torchair.compare.script._shows": "a part that does not compile shows nothing; a larger one is tried",
     "torchair.backend.background.Background._tell": "the log has it: it is the user's function that failed",
+    "torchair.capture.pending.Pending.tell": "the log has it: builds go on",
     "torchair.backend.background.Job.run": "`take` tells it",
     "torchair.backend.order.Order.fill": "it is the reason, if nobody else can compile it",
     "torchair.backend.tuning._built": "it is in the result, and told if there is no other way",

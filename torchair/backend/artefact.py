@@ -51,7 +51,7 @@ class Artefact:
         compiled = runner.strategy.compiled
         if any(observer.takes_outputs for observer in compiled.observers):
             raise NotPossible(f"{compiled.name} dumps its tensors as it runs")
-        promised = _grown(runner.program)
+        promised = _best(runner)
         program, contract = _bare(promised), compiled.contract
         if isinstance(promised, Promised):
             contract = promised.contract
@@ -146,9 +146,11 @@ def _piece(run: Any) -> Artefact | HostCode:
     return HostCode(code_of(run.program), run.contract, run.key)
 
 
-def _grown(program: Program) -> Program:
-    """What serves now."""
-    return program.program if isinstance(program, Growing) else program
+def _best(runner: Runner) -> Program:
+    """What serves from now on."""
+    program, awaited = runner.program, runner.awaited
+    better = awaited.peek() if awaited is not None and awaited.is_done.is_set() else None
+    return better or (program.program if isinstance(program, Growing) else program)
 
 
 def _bare(program: Program) -> Program:

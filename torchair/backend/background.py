@@ -45,11 +45,15 @@ class Together:
     def ended(self) -> None:
         """One of them is built, or will not be."""
         with self._lock:
-            if all(job.has_ended for job in self._jobs):
-                failed = next((job.failed for job in self._jobs if job.failed), "")
-                for job in self._jobs:
-                    job.failed = failed
-                    job.is_done.set()
+            if not all(job.has_ended for job in self._jobs):
+                return
+            jobs = list(self._jobs)
+            failed = next((job.failed for job in jobs if job.failed), "")
+            for job in jobs:
+                job.failed = failed
+                job.is_done.set()
+        for job in jobs:
+            job.tell()
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,9 @@ class Job(Pending):
         if self.failed or self._program is None:
             return None
         return Optimised(self.task.title, self._program.kind, time.perf_counter() - self._began)
+
+    def peek(self) -> Program | None:
+        return None if self.failed else self._program
 
     def take(self) -> Program | None:
         """The program; None when it could not be made."""

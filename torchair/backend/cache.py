@@ -19,7 +19,6 @@ import torch
 
 from torchair.backend.cache_entry import Variant, files_of, variants_of
 from torchair.backend.cache_key import How, Place
-from torchair.capture import Runner
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
 from torchair.core.late import attribute
@@ -139,8 +138,9 @@ class Cached(Unguarded):
 
     def _add(self, ready: Ready, variant: Variant) -> None:
         self._variants.append((ready, variant))
-        if variant.kept is not None:
-            _owners[variant.kept.runner] = weakref.ref(self)
+        if variant.awaited is not None:
+            owner = weakref.ref(self)
+            variant.awaited.then(lambda: _write(owner))
 
     def _give_up(self, why: str) -> None:
         self._usual = usual_compile(self.method, self._backend(), self.how.dynamic)
@@ -190,8 +190,11 @@ class Cached(Unguarded):
                 degradations.add(f"{name}: what was kept cannot be loaded: {first_line(error)}")
 
     def write(self) -> bool:
-        """Keep the variants as they are now; called again when programs have become better. Are they kept?"""
+        """Keep the variants; once their better programs are there, if such are being built. Are they kept?"""
         with self._lock:
+            awaited = [variant.awaited for variant in self.variants]
+            if any(pending is not None and not pending.is_done.is_set() for pending in awaited):
+                return False
             try:
                 place = self.place()
                 if place is None:
@@ -204,16 +207,10 @@ class Cached(Unguarded):
             return True
 
 
-_owners: weakref.WeakKeyDictionary[Runner, weakref.ref[Cached]] = weakref.WeakKeyDictionary()
-"""Whose entry has the program of a runner."""
-
-
-def write_again(runner: Runner) -> bool:
-    """The program of this runner has become better: the entry that has it is written again. False where there
-    is none.
-    """
-    owner = _owners[runner]() if runner in _owners else None
-    return owner is not None and owner.write()
+def _write(owner: weakref.ref[Any]) -> None:
+    """The better program of a variant is there."""
+    if (cached := owner()) is not None:
+        cached.write()
 
 
 def _profiled() -> Any:

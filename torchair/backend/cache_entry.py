@@ -12,6 +12,7 @@ from typing import Any
 
 from torchair.backend.artefact import Artefact
 from torchair.backend.plain import Kept
+from torchair.capture import Pending
 from torchair.core.errors import BadEntry, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.torch_private.frames import Frame
@@ -36,6 +37,11 @@ class Variant:
         """Of a fresh compile; calls go the way they will go when it is loaded."""
         kept: Kept | None = getattr(compiled, "kept", None)
         return Variant(frame, compiled if kept is None else kept.call(), kept)
+
+    @property
+    def awaited(self) -> Pending | None:
+        """A better program that is on its way."""
+        return None if self.kept is None else self.kept.runner.awaited
 
     def files(self) -> dict[str, bytes]:
         """As data; `NotPossible` says what is none."""

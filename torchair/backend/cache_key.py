@@ -11,7 +11,6 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torchair.configs.freeze import Config, cache_key_paths, freeze
 from torchair.core.environment import text_of
 from torchair.core.errors import BadOption, NotPossible
 from torchair.core.extensions import EXTENSIONS
+from torchair.core.facts import device_facts, processor, sources, torch_facts
 from torchair.core.identity import identity
 from torchair.core.store import Store
 from torchair.core.torch_private.options import torch_options
@@ -29,8 +29,6 @@ from torchair.debug.files import rank_and_size
 FILE = "compiled_module"
 FOLDER = ".torchair_cache"
 HOME = "TORCHAIR_CACHE_HOME"
-_PACKAGE = Path(__file__).resolve().parents[1]
-_SOURCES = (".py", ".json", ".cpp", ".h")
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
             sorted(f"{op}={_told(fn, str(op))}" for op, fn in how.decompositions.items())
         ),
         "extensions": ",".join(sorted(f"{name}={_told(fn, name)}" for name, fn in EXTENSIONS.items())),
-        "device": ", ".join(sorted(set(map(_device, _devices(model))))),
+        "device": ", ".join(sorted(set(map(device_facts, _devices(model))))),
         **environment_facts(),
     }
 
@@ -119,10 +117,10 @@ def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
 def environment_facts() -> dict[str, str]:
     """Those that no model has a part in."""
     return {
-        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "torch": torch_facts(),
         "torch options": torch_options(),
         "python": platform.python_version(),
-        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "processor": processor(),
         "torchair": sources(),
     }
 
@@ -142,24 +140,6 @@ def _told(value: Any, name: str) -> str:
 def _devices(model: torch.nn.Module) -> Iterable[torch.device]:
     tensors = (*model.parameters(), *model.buffers())
     return {tensor.device for tensor in tensors}
-
-
-def _device(device: torch.device) -> str:
-    if device.type != "cuda":
-        return device.type
-    row = torch.cuda.get_device_properties(device)
-    return f"cuda {row.name} {row.major}.{row.minor} {torch.version.cuda}"
-
-
-@cache
-def sources() -> str:
-    """The digest of this package's own files: converters, kernels, passes and all that compiles."""
-    digest = hashlib.sha256()
-    files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES)
-    for path in files:
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def _plain(name: str) -> str:

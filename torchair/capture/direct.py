@@ -12,7 +12,7 @@ import torch
 from torchair.capture.compiled import KEY, PARAMETERS, Compiled
 from torchair.capture.key import key_function
 from torchair.capture.ledger import Cause, moved_text
-from torchair.capture.pending import Programs, Specialist
+from torchair.capture.pending import Growing, Pending, Programs, Specialist
 from torchair.capture.report import InputRow, Report
 from torchair.capture.roles import Role
 from torchair.core.program import Program
@@ -48,6 +48,11 @@ class Direct:
     def fast_path(self, written: bytes) -> FastPath | None:
         """See `Runner.fast_path`."""
         return None
+
+    @property
+    def awaited(self) -> Pending | None:
+        """See `Runner.awaited`."""
+        return self.program.awaited if isinstance(self.program, Growing) else None
 
     def __call__(self, args: list[Any]) -> list[Any]:
         self._pack(args)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from torchair.core.log import capture_logger as logger
 from torchair.core.program import Code, Program, Wrapper, code_of
 
 AGAIN = 2
@@ -19,9 +20,32 @@ class Pending:
         self.is_done = threading.Event()
         self.calls: Callable[[], int] = lambda: 0
         """How often was the graph called that waits for it? Set by who waits."""
+        self._then: list[Callable[[], None]] = []
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Have this called once it is done, by whoever finds that out; at once if it is."""
+        self._then.append(call)
+        if self.is_done.is_set():
+            self.tell()
+
+    def tell(self) -> None:
+        """It is done: call those who asked for it, each once. What they raise is no business of who builds."""
+        while self._then:
+            try:
+                call = self._then.pop()
+            except IndexError:
+                return  # another thread was quicker
+            try:
+                call()
+            except Exception:
+                logger.exception("what follows on a better program failed")
 
     def wanted(self) -> None:
         """The graph is called once more: it is worth a better program."""
+
+    def peek(self) -> Program | None:
+        """What `take` gives, for who will not run it: nobody is told where it could not be made."""
+        return None
 
     def take(self) -> Program | None:
         """The program. Called once, by the thread that wants to run it."""
@@ -45,6 +69,11 @@ class Growing(Wrapper):
     def code(self) -> Code | None:
         """Of the program that serves now."""
         return code_of(self.program)
+
+    @property
+    def awaited(self) -> Pending | None:
+        """The better program, if it is not here yet."""
+        return self._pending
 
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._pending is not None:

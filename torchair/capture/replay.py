@@ -102,6 +102,10 @@ class Replay(Direct):
         self._awaited: Pending | None = None  # a better program for it, on its way
 
     @property
+    def awaited(self) -> Pending | None:
+        return self._successor
+
+    @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         return self
 

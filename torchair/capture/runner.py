@@ -8,6 +8,7 @@ from typing import Any
 
 from torchair.capture.compiled import Observer
 from torchair.capture.direct import Direct, FastPath
+from torchair.capture.pending import Pending
 from torchair.capture.report import Report
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program
@@ -67,6 +68,11 @@ class Runner:
     def program(self) -> Program:
         """What runs, or is recorded."""
         return self.strategy.program
+
+    @property
+    def awaited(self) -> Pending | None:
+        """A better program for all calls that is on its way; None where there is none, or it serves."""
+        return self.strategy.awaited
 
     @property
     def why_not(self) -> str | None:

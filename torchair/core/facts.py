@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_SOURCES = (".py", ".cpp", ".json")
+_SOURCES = (".py", ".json", ".cpp", ".h")
 
 
 @cache
