@@ -29,7 +29,7 @@ class Pending:
             self.tell()
 
     def tell(self) -> None:
-        """It is done: call those who asked for it, each once. What they raise is no business of who builds."""
+        """It is done: call those who asked for it, each once. What they raise is not for who builds."""
         while self._then:
             try:
                 call = self._then.pop()
