@@ -70,7 +70,7 @@ class Quick:
 
     def __call__(self, order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
         self.orders.append(order)
-        assert self.gate.wait(60)
+        assert self.gate.wait(600)
         if self.failed:
             return None, self.failed
         self.made.append(replace(replace(order, kinds=("eager",)).fill(), conditions=self.conditions))
