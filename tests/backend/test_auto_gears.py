@@ -298,7 +298,7 @@ def test_a_gear_that_fails_is_told_and_the_call_served(monkeypatch: pytest.Monke
     def fail(*args: Any) -> Any:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(sys.modules["torchair.inference.auto_gears"], "set_dim_gears", fail)
+    monkeypatch.setattr(sys.modules["torchair.inference._auto_gears"], "set_dim_gears", fail)
     run = auto(scaled, dims={"x": 1}, pad={"x": 0.0})
     with pytest.warns(torchair.DegradedWarning, match="on purpose"):
         follow(run, scaled, [4, 8] * 5)

@@ -28,7 +28,6 @@ from torchair.debug.files import rank_and_size
 
 FILE = "compiled_module"
 FOLDER = ".torchair_cache"
-HOME = "TORCHAIR_CACHE_HOME"
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def root_of(cache_dir: str | None) -> Path:
     """The directory of all entries."""
     if cache_dir is not None and not cache_dir:
         raise BadOption("cache_dir is empty", next="leave it out, or name a directory")
-    return Path(cache_dir or text_of(HOME) or FOLDER).expanduser().resolve()
+    return Path(cache_dir or text_of("TORCHAIR_CACHE_HOME") or FOLDER).expanduser().resolve()
 
 
 def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
@@ -110,11 +109,11 @@ def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
         ),
         "extensions": ",".join(sorted(f"{name}={_told(fn, name)}" for name, fn in EXTENSIONS.items())),
         "device": ", ".join(sorted(set(map(device_facts, _devices(model))))),
-        **environment_facts(),
+        **facts_of_process(),
     }
 
 
-def environment_facts() -> dict[str, str]:
+def facts_of_process() -> dict[str, str]:
     """Those that no model has a part in."""
     return {
         "torch": torch_facts(),

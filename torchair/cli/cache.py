@@ -8,7 +8,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from torchair.backend.cache_key import FILE, environment_facts, root_of
+from torchair.backend.cache_key import FILE, facts_of_process, root_of
 from torchair.core.errors import BadCall, BadEntry, BadPath
 from torchair.core.files import whole_file
 from torchair.core.store import Entry, Store, is_key, packed, unpacked
@@ -81,7 +81,7 @@ def _verify(store: Store, given: argparse.Namespace) -> int:
 
 
 def _why_miss(store: Store, given: argparse.Namespace) -> int:
-    chosen, now = set(_chosen(store, given)), environment_facts()
+    chosen, now = set(_chosen(store, given)), facts_of_process()
     is_same = True
     for row in store.rows():
         if row.key not in chosen:

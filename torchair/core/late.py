@@ -20,10 +20,15 @@ BACKENDS = ("npu", "npugraph_ex")
 
 
 def declare_operators(module: str) -> None:
-    """`torch.ops` finds the operators of this module, though it is not imported yet."""
+    """`torch.ops` finds the operators of this module, though it is not imported yet, beside those that others
+    have defined in the same namespaces.
+    """
     for name in NAMESPACES:
-        if name not in vars(torch.ops) and module not in sys.modules:
-            setattr(torch.ops, name, LateNamespace(name, module))
+        known = vars(torch.ops).get(name)
+        if module not in sys.modules and not isinstance(known, LateNamespace):
+            made = LateNamespace(name, module)
+            vars(made).update({} if known is None else vars(known) | {"_module": module})
+            setattr(torch.ops, name, made)
 
 
 def attribute(package: str, homes: Mapping[str, str], name: str) -> Any:
