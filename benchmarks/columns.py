@@ -85,18 +85,20 @@ def stock(**options: Any) -> Callable[[nn.Module, bool], Call]:
     return lambda model, dynamic: torch.compile(own_copy(model), dynamic=dynamic, **options)
 
 
-def air_backend(mode: str, codegen: str = "auto") -> Call:
-    """Our backend as an object, for one mode and one code generator."""
+def air_backend(mode: str, codegen: str = "auto", **engine: Any) -> Call:
+    """Our backend as an object, for one mode and one code generator; with other options of the engine."""
     config = torchair.CompilerConfig()
     config.mode = mode
     config.engine_config.codegen = codegen
+    for name, value in engine.items():
+        setattr(config.engine_config, name, value)
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def air(mode: str, codegen: str = "auto") -> Callable[[nn.Module, bool], Call]:
+def air(mode: str, codegen: str = "auto", **engine: Any) -> Callable[[nn.Module, bool], Call]:
     """`torch.compile` with our backend."""
     return lambda model, dynamic: torch.compile(
-        own_copy(model), backend=air_backend(mode, codegen), dynamic=dynamic
+        own_copy(model), backend=air_backend(mode, codegen, **engine), dynamic=dynamic
     )
 
 
