@@ -46,6 +46,7 @@ __all__ = [
     "BoxedDeviceIndex",
     "PatternMatcherPass",
     "V",
+    "all_options",
     "aot_compilation",
     "build_facts",
     "changed_options",
@@ -88,6 +89,11 @@ def changed_options() -> dict[str, Any]:
         for name, value in portable.items()
         if not inductor_config._is_default(name) and value != rows[name].default
     }
+
+
+def all_options() -> str:
+    """Inductor's options in this process: those that it read from the environment too."""
+    return str(sorted(inductor_config.save_config_portable().items()))
 
 
 def set_options(options: dict[str, Any]) -> None:
@@ -248,10 +254,9 @@ REBASES_WINDOWS = "graph_input_storage_offsets" in inspect.getsource(lowering.as
 
 def build_facts() -> list[str]:
     """What shapes Inductor's code besides the graph: its sources and options, the processor, the GPU."""
-    options = inductor_config.save_config_portable()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
     machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
-    return [torch_key().hex(), str(sorted(options.items())), machine]
+    return [torch_key().hex(), all_options(), machine]
 
 
 def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
