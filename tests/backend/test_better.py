@@ -14,12 +14,15 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
@@ -30,7 +33,8 @@ from torchair.backend.doors import compile_fx
 from torchair.backend.order import Made, Order
 from torchair.capture import Pending
 from torchair.capture.pending import Growing, Programs
-from torchair.core.torch_private.fake import make_fx
+from torchair.codegen import fitting
+from torchair.core.torch_private.fake import lower_bound, make_fx
 
 MODES = ["max-autotune", "npugraph_ex"]
 pytestmark = pytest.mark.usefixtures("builds")
@@ -347,6 +351,31 @@ def test_sizes_that_do_not_fit(quick: Quick) -> None:
         for rows in (4, 5, 4, 9, 2):
             x = torch.randn(rows, 3)
             torch.testing.assert_close(run(x), x.relu() + rows)
+
+
+class Numbers:
+    """Reads the arguments themselves."""
+
+    def reader(self, args: list[Any]) -> Any:
+        return SimpleNamespace(values=dict(enumerate(args)))
+
+
+def test_numbers_of_the_users_are_new_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of them does not grow for ever."""
+    monkeypatch.setattr(fitting, "REMEMBERED", 3)
+    made = fitting.Fitting(lambda args: args, None, (), Numbers())  # type: ignore[arg-type]
+    for n in range(10):
+        assert made([n]) == [n]
+        assert len(made._known) <= 3
+
+
+def test_numbers_without_bounds_have_none() -> None:
+    gm = make_fx(lambda x, n: [x * n], tracing_mode="symbolic")(torch.randn(3), 5)
+    values = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    number = values[1]
+    assert isinstance(number, torch.SymInt)
+    number.node.shape_env.var_to_range[number.node.expr] = ValueRanges(-int_oo, int_oo)
+    assert lower_bound(number) == -1
 
 
 def test_conditions_are_those_of_the_build_alone() -> None:
