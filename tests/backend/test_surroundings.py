@@ -25,7 +25,7 @@ CHANGES = {
     "precision": lambda: torch.set_float32_matmul_precision("medium"),
     "general": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
     "mixed": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
-    "convolutions": lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),
+    "convolutions": lambda: setattr(torch.backends.mkldnn.conv, "fp32_precision", "bf16"),  # type: ignore[attr-defined]
     "mkldnn": lambda: setattr(torch.backends.mkldnn, "enabled", False),
     "options": lambda: setattr(inductor_config, "epilogue_fusion", False),
 }
