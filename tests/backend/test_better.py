@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
@@ -25,7 +31,10 @@ from torchair.backend import background, better
 from torchair.backend.background import BACKGROUND, Job
 from torchair.backend.doors import compile_fx
 from torchair.backend.order import Made, Order
-from torchair.core.torch_private.fake import make_fx
+from torchair.capture import Pending
+from torchair.capture.pending import Growing, Programs
+from torchair.codegen import fitting
+from torchair.core.torch_private.fake import lower_bound, make_fx
 
 MODES = ["max-autotune", "npugraph_ex"]
 pytestmark = pytest.mark.usefixtures("builds")
@@ -346,6 +355,31 @@ def test_sizes_that_do_not_fit(quick: Quick) -> None:
             torch.testing.assert_close(run(x), x.relu() + rows)
 
 
+class Numbers:
+    """Reads the arguments themselves."""
+
+    def reader(self, args: list[Any]) -> Any:
+        return SimpleNamespace(values=dict(enumerate(args)))
+
+
+def test_numbers_of_the_users_are_new_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of them does not grow for ever."""
+    monkeypatch.setattr(fitting, "REMEMBERED", 3)
+    made = fitting.Fitting(lambda args: args, None, (), Numbers())  # type: ignore[arg-type]
+    for n in range(10):
+        assert made([n]) == [n]
+        assert len(made._known) <= 3
+
+
+def test_numbers_without_bounds_have_none() -> None:
+    gm = make_fx(lambda x, n: [x * n], tracing_mode="symbolic")(torch.randn(3), 5)
+    values = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    number = values[1]
+    assert isinstance(number, torch.SymInt)
+    number.node.shape_env.var_to_range[number.node.expr] = ValueRanges(-int_oo, int_oo)
+    assert lower_bound(number) == -1
+
+
 def test_conditions_are_those_of_the_build_alone() -> None:
     """What the graph was traced for is known there, and asked by nobody."""
 
@@ -421,6 +455,162 @@ def test_many_threads_while_programs_are_swapped(row: SimulatedDevice, quick: Qu
     assert not wrong
 
 
+class Offset:
+    """Where an input begins in its storage, and what the process is set to, decide what is computed."""
+
+    memory = torch.arange(40.0)
+
+    @staticmethod
+    def window(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (3, 2), (2, 1), 7) * 2 + torch.ones(2)
+
+
+@pytest.mark.filterwarnings("ignore:aten.as_strided.default has no converter")
+@pytest.mark.parametrize("mode", MODES)
+def test_windows_of_inputs_that_begin_later(mode: str, quick: Quick) -> None:
+    run = compiled(Offset.window, mode)
+    x = Offset.memory[5:25]
+    with torch.no_grad():
+        run(x), run(x)
+        assert BACKGROUND.wait(60)
+    like = quick.orders[0].likes[0]
+    assert like.offset == 5
+    assert like.make().storage_offset() == 5
+
+
+@pytest.mark.full
+def test_windows_and_types_by_the_real_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, x = kinds_of(monkeypatch), Offset.memory[5:25].double()
+    torch.set_default_dtype(torch.float64)
+    try:
+        run = compiled(Offset.window, "npugraph_ex")
+        with torch.no_grad():
+            run(x)
+            assert torchair.wait_until_optimised(600)
+            torch.testing.assert_close([run(x), run(x)], [Offset.window(x)] * 2)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert taken == ["native"]
+
+
+def test_words_for_precision_that_torch_does_not_mix(quick: Quick) -> None:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        run = compiled(lambda x: x @ x, "npugraph_ex")
+        with torch.no_grad():
+            x = torch.randn(4, 4)
+            run(x), run(x)
+            assert BACKGROUND.wait(60)
+            torch.testing.assert_close(run(x), x @ x)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    assert quick.orders[0].surroundings.switches["cuda.matmul.fp32_precision"] == "tf32"
+
+
+def test_what_cannot_be_ordered_is_served(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise LookupError("no such thing")
+
+    monkeypatch.setattr(better.Surroundings, "now", fail)
+    model, x = net(), torch.randn(4, 16)
+    run = compiled(model, "npugraph_ex")
+    with torch.no_grad(), pytest.warns(torchair.DegradedWarning, match="not ordered: LookupError: no such"):
+        torch.testing.assert_close(run(x), model(x))
+    assert not jobs
+
+
+def test_nothing_holds_what_was_built(quick: Quick, jobs: list[Job]) -> None:
+    run = compiled(net(), "npugraph_ex")
+    with torch.no_grad():
+        run(torch.randn(4, 16)), run(torch.randn(4, 16))
+        assert BACKGROUND.wait(60)
+    job = weakref.ref(jobs[0])
+    del run
+    jobs.clear()
+    torch.compiler.reset()
+    end = time.monotonic() + 30
+    while job() is not None and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.05)
+    assert job() is None
+
+
+def test_callbacks_that_end_or_wait(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, told = background.Background(), list[bool]()
+    monkeypatch.setattr(background, "BACKGROUND", fresh)
+
+    def end(news: Any) -> None:
+        raise SystemExit(3)
+
+    fresh.listen(end)
+    fresh.listen(lambda news: told.append(torchair.wait_until_optimised()))
+    for n in range(2):
+        run = compiled(lambda x, n=n: x.sin() + n, "npugraph_ex")
+        with torch.no_grad():
+            run(torch.ones(3)), run(torch.ones(3))
+        assert fresh.wait(60)
+    assert told == [True, True]
+
+
+def test_no_more_threads(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Python is about to end."""
+    fresh = background.Background()
+    monkeypatch.setattr(background, "BACKGROUND", fresh)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread")
+
+    run = compiled(lambda x: x.sin() + 5, "npugraph_ex", program_cache_mb=0)
+    with torch.no_grad(), monkeypatch.context() as patch:
+        run(torch.ones(3))
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            torch.testing.assert_close(run(torch.ones(3)), torch.ones(3).sin() + 5)
+        assert fresh.wait(60)
+    assert not quick.orders
+
+
+def test_threads_that_call_at_the_same_time_ask(quick: Quick) -> None:
+    """A call that is counted beside another is not the second one, but the third."""
+    pending = background.Job(
+        background.Task("t", lambda: None, lambda program, made: program, lambda why: None)  # type: ignore[arg-type,return-value]
+    )
+    growing = Growing(lambda args: args, pending)  # type: ignore[arg-type]
+    growing._calls = 2
+    growing([])
+    assert pending.is_asked
+    assert BACKGROUND.wait(60)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_child_of_this_process_builds_anew(calls: int, quick: Quick) -> None:
+    """Of the threads that build it has none."""
+    run = compiled(lambda x: x.sin() + 7, "npugraph_ex", program_cache_mb=0)
+    quick.gate.clear()
+    with torch.no_grad():
+        for _ in range(calls):
+            run(torch.ones(3))
+    child = os.fork()
+    if child == 0:
+        quick.gate.set()
+        quick.orders.clear()
+        with torch.no_grad():
+            run(torch.ones(3))
+        os._exit(0 if torchair.wait_until_optimised(60) and quick.orders else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_sizes_with_programs_of_their_own_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is recorded too: when they come again."""
+    pending = Pending()
+    programs = Programs(lambda args: args, lambda key, args: pending)  # type: ignore[arg-type]
+    programs.ask("key", [])
+    programs.of("key")([])
+    assert not pending.is_asked
+    programs.of("key")([])
+    assert pending.is_asked
+
+
 SCRIPT = """
 import torch, torchair, time
 run = torch.compile(torch.nn.Linear(4, 4), backend="npugraph_ex")
@@ -431,7 +621,8 @@ time.sleep(1)
 """
 
 
-def test_the_process_ends_without_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_process_ends_without_waiting(is_killed: bool, tmp_path: Path) -> None:
     def builders() -> list[str]:
         done = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True)
         lines = [line for line in done.stdout.splitlines() if "torchair.backend.build_worker" in line]
@@ -445,8 +636,41 @@ def test_the_process_ends_without_waiting(tmp_path: Path) -> None:
         while not builders() and time.monotonic() < end:
             time.sleep(0.1)
         assert builders(), "a program is being built"
-        assert script.wait(30) == 0
+        if is_killed:
+            script.kill()
+        assert script.wait(30) == (-signal.SIGKILL if is_killed else 0)
     while builders() and time.monotonic() < end:
         time.sleep(0.1)
     assert not builders()
     assert not list(tmp_path.glob("torchair-order-*"))
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_modules_with_names_of_pythons(is_beside: bool, tmp_path: Path) -> None:
+    """In the working directory, or beside the script: what this process does not find, the other does not."""
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    for name in ("types", "enum") if is_beside else ("types", "json", "random", "queue"):
+        place = scripts if is_beside else tmp_path
+        (place / f"{name}.py").write_text("raise SystemExit('not this one')\n")
+    script = scripts / "work.py"
+    head = "import sys; sys.path.append(sys.path.pop(0))\n" if is_beside else ""
+    script.write_text(head + ORDERED)
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "eager", done.stderr
+
+
+ORDERED = """
+from pathlib import Path
+import tempfile, torch, torchair
+from torchair.backend.order import Order, compile_elsewhere, likes_of
+from torchair.codegen import How
+from torchair.core.torch_private.fake import dump_graph, make_fx
+x = torch.randn(3)
+gm = make_fx(lambda x: [x.sin()])(x)
+for node in gm.graph.nodes:
+    node.meta = {}
+with tempfile.TemporaryDirectory() as folder:
+    made, why = compile_elsewhere(Order(dump_graph(gm), likes_of([x]), How(), ("eager",)), Path(folder))
+print(why or made.code.kind)
+"""

@@ -86,6 +86,9 @@ CHANGES: dict[str, Any] = {
     "torch": lambda monkeypatch: monkeypatch.setattr(kept, "torch_facts", lambda: "2.99") or {},
     "the processor": lambda monkeypatch: monkeypatch.setattr(kept, "processor", lambda: "x86 AVX9") or {},
     "the compiler": lambda monkeypatch: monkeypatch.setenv("CXX", "another") or {},
+    "an offset": lambda monkeypatch: {"x": torch.randn(10)[2:].view(4, 2)},
+    "a switch": lambda monkeypatch: monkeypatch.setattr(torch.backends.mkldnn, "enabled", False) or {},
+    "an option of Inductor's": lambda monkeypatch: monkeypatch.setattr(kept, "all_options", str) or {},
     "threads": lambda monkeypatch: monkeypatch.setattr(torch, "get_num_threads", lambda: 99) or {},
 }
 
@@ -167,7 +170,6 @@ def test_what_is_unused_longest_is_dropped(counting: Counting, place: Path, monk
 
 SCRIPT = """
 import sys, torch, torchair
-from torchair.backend.background import Job
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
 config = torchair.CompilerConfig()
@@ -189,6 +191,44 @@ print(len(jobs))
 def test_another_process_begins_with_it(mode: str, place: Path) -> None:
     """The first call of the second process is served by the library."""
     assert [python(["-c", SCRIPT, mode]).stdout.strip() for _ in range(2)] == ["1", "0"]
+
+
+def test_what_cannot_be_loaded_is_built_again(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = net(), torch.randn(4, 16)
+    built(model, x)
+    load, tries = Order.load, list[Made]()
+
+    def fail_once(order: Order, made: Made) -> Any:
+        tries.append(made)
+        if len(tries) == 1:
+            raise OSError("no such file")
+        return load(order, made)
+
+    monkeypatch.setattr(Order, "load", fail_once)
+    built(model, x)
+    assert (len(tries), len(counting.orders)) == (2, 2)
+
+
+def test_no_home(counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a user that the system does not know: nothing is written into the working directory."""
+    for name in ("TORCHAIR_PROGRAMS", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    built(net(), torch.randn(4, 16))
+    assert len(counting.orders) == 1
+    assert not list(tmp_path.glob("~*"))
+
+
+def test_processors_differ_by_all_they_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set[str]()
+    for flags in ("avx2 fma", "avx2 fma avx512_fp16"):
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nmodel name : a\nflags : {flags}\ncpu MHz : 2\n")
+        monkeypatch.setattr(facts, "_PROCESSORS", tmp_path / "cpuinfo")
+        facts.processor.cache_clear()
+        seen.add(facts.processor())
+    facts.processor.cache_clear()
+    assert len(seen) == 2
 
 
 def test_sources_are_those_of_the_package() -> None:

@@ -4,6 +4,7 @@ the next call takes it. The graphs that are called most come first.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -36,6 +37,10 @@ class Together:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: list[Job] = []
+
+    def forked(self) -> None:
+        """In a child of this process: whoever held the lock is not there."""
+        self._lock = threading.Lock()
 
     def add(self, job: Job) -> None:
         """One more, whose end the others wait for."""
@@ -104,26 +109,37 @@ class Job(Pending):
 
     def wanted(self) -> None:
         """The graph is called again and again: build it."""
+        self.is_asked = True
         BACKGROUND.give(self)
 
     def run(self, seconds: float | None = None) -> None:
         """Compile in a process of its own, in so much time, and load what it made."""
         phase = "compiled"
         try:
-            order, made = self.task.prepare(), self.task.find()
-            is_new = made is None
-            if made is None:
+            order = self.task.prepare()
+            self._program = self._found(order)
+            if self._program is None:
                 with workplace(order.root) as folder:
                     made, self.failed = compile_elsewhere(order, folder, seconds)
-            if made is not None:
-                phase = "loaded"
-                self._program = self.task.finish(order.load(made), made)
-                if is_new:
+                if made is not None:
+                    phase = "loaded"
+                    self._program = self.task.finish(order.load(made), made)
                     self.task.keep(made)
         except Exception as error:
             self.failed = f"{type(error).__name__}: {first_line(error)}"
         self.failed = self.failed and f"{phase}: {self.failed}"
         self.end()
+
+    def _found(self, order: Order) -> Program | None:
+        """What another process has made, where it can be loaded in this one."""
+        made = self.task.find()
+        if made is None:
+            return None
+        try:
+            return self.task.finish(order.load(made), made)
+        except Exception as error:
+            logger.info("%s is built again, what is kept cannot be loaded: %s", self.task.title, error)
+            return None
 
     def end(self, why: str = "", *, is_wished: bool = False) -> None:
         """Nothing more is done for it: it is there, or it failed; whether that is what the user wished."""
@@ -159,10 +175,22 @@ class Background:
         self._expected: weakref.WeakSet[Job] = weakref.WeakSet()
         self._waiting: list[Job] = []
         self._running: list[Job] = []
-        self._threads = 0
+        self._threads: set[threading.Thread] = set()
         self._done = 0
         self._spent = 0.0
         self._listeners: list[Callable[[Optimised], None]] = []
+
+    def forked(self) -> None:
+        """In a child of this process, which has none of our threads: what they had not done is expected once
+        more, and the next call of its graph asks for it.
+        """
+        self._changed = threading.Condition()
+        self._threads = set()
+        for job in (*self._waiting, *self._running):
+            job.task.together.forked()
+            job.is_asked = False
+            self._expected.add(job)
+        self._waiting, self._running = [], []
 
     def expect(self, job: Job) -> None:
         """This may be given soon."""
@@ -176,18 +204,31 @@ class Background:
                 return job
             self._expected.remove(job)
             self._waiting.append(job)
-            if self._threads < job.task.limits.workers:
-                self._threads += 1
-                name = f"torchair builds {self._threads}"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
+            if len(self._threads) < job.task.limits.workers:
+                self._start_thread()
             self._changed.notify_all()
         return job
 
+    def _start_thread(self) -> None:
+        name = f"torchair builds {len(self._threads) + 1}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+            self._threads.add(thread)
+        except RuntimeError as error:  # no more threads: too many, or Python is about to end
+            for job in () if self._threads else self._waiting:
+                job.end(f"built: {error}", is_wished=True)
+            self._waiting = self._waiting if self._threads else []
+
     def wait(self, seconds: float | None = None) -> bool:
-        """Until nothing is left to build, be it wanted already or not; False when that takes longer."""
-        for job in list(self._expected):
-            self.give(job)
+        """Until nothing is left to build, be it wanted already or not; False when that takes longer. Who is
+        told about a program does not wait for what comes after it.
+        """
         with self._changed:
+            for job in list(self._expected):
+                self.give(job)
+            if threading.current_thread() in self._threads:
+                return not self._waiting and len(self._running) == 1
             return self._changed.wait_for(lambda: not self._waiting and not self._running, seconds)
 
     def listen(self, call: Callable[[Optimised], None]) -> None:
@@ -197,19 +238,29 @@ class Background:
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting))
-                job = max(self._waiting, key=lambda job: job.calls())
-                self._waiting.remove(job)
-                self._running.append(job)
-                title = f"builds {self._done + 1}/{self._done + len(self._waiting) + len(self._running)}"
-            began = time.perf_counter()
+            self._next()
+
+    def _next(self) -> None:
+        """One job. Nothing holds it afterwards: its graph may be gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting))
+            job = max(self._waiting, key=lambda job: job.calls())
+            self._waiting.remove(job)
+            self._running.append(job)
+            title = f"builds {self._done + 1}/{self._done + len(self._waiting) + len(self._running)}"
+        began = time.perf_counter()
+        try:
             with progress(title):
                 self._build(job)
             with self._changed:
                 self._spent += time.perf_counter() - began
                 self._done += 1
             self._tell(job)
+        except Exception as error:  # whoever waits for it must not wait for ever
+            logger.exception("%s: building failed", job.task.title)
+            if not job.has_ended:
+                job.end(f"built: {type(error).__name__}: {first_line(error)}")
+        finally:
             with self._changed:
                 self._running.remove(job)
                 self._changed.notify_all()
@@ -231,11 +282,12 @@ class Background:
         for call in list(self._listeners):
             try:
                 call(news)
-            except Exception:
+            except BaseException:  # `sys.exit`, say, would end the thread that builds
                 logger.exception("a callback of on_optimised failed")
 
 
 BACKGROUND = Background()
+os.register_at_fork(after_in_child=lambda: BACKGROUND.forked())
 
 
 def wait_until_optimised(timeout: float | None = None) -> bool:

@@ -15,9 +15,10 @@ from torch import fx
 
 from torchair.backend.background import Job, Limits, Task
 from torchair.backend.kept import Kept, Wanted
-from torchair.backend.order import Made, Order, Surroundings, likes_of
+from torchair.backend.order import Made, Order, likes_of
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels
+from torchair.backend.surroundings import Surroundings
 from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
 from torchair.codegen import How, load
@@ -98,7 +99,15 @@ class Better:
     def of(gm: fx.GraphModule, stage: Stage) -> Better | None:
         """None where there shall be none."""
         limits = _limits(stage)
-        return None if limits.seconds == 0 else Better(_bare(gm), stage, limits, Binding(stage.inputs))
+        if limits.seconds == 0:
+            return None
+        better = Better(_bare(gm), stage, limits, Binding(stage.inputs))
+        try:
+            return better if better.wanted else None
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
+            stage.degradations.add(f"a better program is not ordered: {why}", next=BY_NAME, here=True)
+            return None
 
     @cached_property
     def wanted(self) -> Wanted:
@@ -216,7 +225,11 @@ def _symbols(inputs: list[Any]) -> list[torch.SymInt]:
     numbers = [
         number
         for value in inputs
-        for number in ((*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,))
+        for number in (
+            (*value.shape, *value.stride(), value.storage_offset())
+            if isinstance(value, torch.Tensor)
+            else (value,)
+        )
     ]
     return [number for number in numbers if isinstance(number, torch.SymInt)]
 

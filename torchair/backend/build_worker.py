@@ -1,5 +1,5 @@
-"""Compiles one order: `python -m torchair.backend.build_worker FOLDER`. It gives way to whoever serves, and
-ends with who ordered.
+"""Compiles one order: `python -m torchair.backend.build_worker FOLDER PARENT`. It gives way to whoever
+serves, and ends with who ordered.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
-from torchair.backend.order import ORDER, Order, leave
+from torchair.backend.order import ORDER, TEMPORARY, Order, leave
 from torchair.codegen import load
 from torchair.core.program import Code
 
@@ -27,7 +28,7 @@ LOWEST = 19
 def main() -> None:
     """Leave the code of the program beside the order."""
     folder = Path(sys.argv[1])
-    _end_with(os.getppid())
+    _end_with(int(sys.argv[2]), folder)
     with contextlib.suppress(OSError):
         os.nice(LOWEST)
     order: Order = pickle.loads((folder / ORDER).read_bytes())
@@ -38,11 +39,15 @@ def main() -> None:
         try_out(made.code, order)
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, folder: Path) -> None:
+    """Also where it was killed: then nobody else removes what it has left for this process."""
+
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
-        os._exit(1)
+        if folder.name.startswith(TEMPORARY):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)  # with the compilers that run here
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -19,16 +19,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.order import Like, Made, Surroundings
+from torchair.backend.order import Like, Made
+from torchair.backend.surroundings import Surroundings
 from torchair.codegen import How
 from torchair.codegen.graph import attribute
 from torchair.codegen.library import graph_text
 from torchair.core.environment import text_of
-from torchair.core.errors import AirError
+from torchair.core.errors import AirError, NotPossible
 from torchair.core.facts import device_facts, processor, sources, torch_facts
 from torchair.core.log import logger
 from torchair.core.pack import pack, unpack
 from torchair.core.store import Store
+from torchair.core.torch_private.inductor import all_options
 from torchair.core.torch_private.symbols import Symbols
 
 FILE = "program"
@@ -38,8 +40,12 @@ FULL = 0.8
 
 def folder() -> Path:
     """Where programs are kept."""
-    home = text_of("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(text_of("TORCHAIR_PROGRAMS") or os.path.join(home, "torchair", "programs"))
+    if named := text_of("TORCHAIR_PROGRAMS"):
+        return Path(named)
+    home = text_of("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):  # a user that the system does not know
+        raise NotPossible("there is no home directory", next="set HOME, or TORCHAIR_PROGRAMS")
+    return Path(home, "torchair", "programs")
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Wanted:
             "how": ", ".join(f"{each.name}={getattr(self.how, each.name)}" for each in fields(self.how)),
             "codegen": " ".join(self.kinds),
             "surroundings": str(self.surroundings),
+            "options": all_options(),
             "devices": ", ".join(sorted(map(device_facts, devices))),
             "processor": processor(),
             "compiler": text_of("CXX"),
@@ -87,11 +94,16 @@ class Kept:
     most_bytes: int
 
     @staticmethod
-    def of(wanted: Wanted, most_bytes: int) -> Kept:
-        """Where a program is, or would be."""
+    def of(wanted: Wanted, most_bytes: int) -> Kept | None:
+        """Where a program is, or would be; None where there is no place, which is told."""
         facts = wanted.facts()
+        try:
+            place = folder()
+        except AirError as error:
+            Kept._leave(error)
+            return None
         return Kept(
-            Store(folder(), FILE),
+            Store(place, FILE),
             _digest(f"{name} {text}" for name, text in facts.items())[:32],
             facts,
             most_bytes,
@@ -110,7 +122,7 @@ class Kept:
     @property
     def is_there(self) -> bool:
         """Was something made before?"""
-        return self.store.path(self.key).exists()
+        return os.path.exists(self.store.path(self.key))  # not where it must not be looked at
 
     def put(self, made: Made) -> None:
         """Keep it; where that cannot be, the next process builds it again."""

@@ -9,23 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchair.backend.surroundings import Surroundings
 from torchair.codegen import BUILDING, How, build, load
 from torchair.core.errors import NotPossible, first_line
 from torchair.core.number import Number
 from torchair.core.pack import pack, unpack
 from torchair.core.program import Code, Program, code_of
 from torchair.core.torch_private.fake import FakeTensorMode, fake_tensor_prop, faking, load_graph
-from torchair.core.torch_private.inductor import changed_options, code_folder, code_kept_in, set_options
+from torchair.core.torch_private.inductor import code_folder, code_kept_in
 from torchair.core.torch_private.symbols import Symbols
 from torchair.debug.files import make_folder, now
 from torchair.devices import device_row
@@ -34,6 +37,15 @@ from torchair.fxgraph.symbols import is_symbol
 KERNELS = "static_kernel_cache"
 ORDER, MADE = "order.pickle", "program.pack"
 """What the process is given, and what it leaves."""
+TEMPORARY = "torchair-order-"
+"""How folders begin that do not stay."""
+WORKER_MODULE = "torchair.backend.build_worker"
+# Modules are looked for where this process looks for them, but only once Python has started: a `types.py`
+# beside the user's script is nothing that Python itself may find.
+WORKER = (
+    "import os, sys; del sys.argv[0]; sys.path[:] = sys.argv.pop().split(os.pathsep); import runpy; "
+    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
 
 
 @dataclass(frozen=True)
@@ -44,17 +56,31 @@ class Like:
     stride: tuple[int | Number, ...]
     dtype: torch.dtype
     device: torch.device
+    offset: int | Number = 0
+    """Where it begins in its storage: windows count from there, and it says how memory is aligned."""
 
     def make(self, number: Any = int) -> torch.Tensor:
         """A tensor like this one; `number` says what its sizes are."""
         sizes, strides = [number(n) for n in self.size], [number(n) for n in self.stride]
-        return torch.empty_strided(sizes, strides, dtype=self.dtype, device=self.device)
+        made = torch.empty_strided(sizes, strides, dtype=self.dtype, device=self.device)
+        if self.offset == 0:
+            return made
+        first = number(self.offset)
+        last = sum((size - 1) * step for size, step in zip(sizes, strides, strict=True))
+        memory = torch.empty(first + last + 1, dtype=self.dtype, device=self.device)
+        return memory.as_strided(sizes, strides, first)
 
 
 def likes_of(args: Sequence[Any]) -> list[Any]:
     """Descriptions in place of tensors; numbers stay."""
     return [
-        Like(_plain(arg.size()), _plain(arg.stride()), arg.dtype, arg.device)
+        Like(
+            _plain(arg.size()),
+            _plain(arg.stride()),
+            arg.dtype,
+            arg.device,
+            *_plain([arg.storage_offset()]),
+        )
         if isinstance(arg, torch.Tensor)
         else _plain([arg])[0]
         for arg in args
@@ -63,30 +89,6 @@ def likes_of(args: Sequence[Any]) -> list[Any]:
 
 def _plain(numbers: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(Number(number.node.expr) if is_symbol(number) else number for number in numbers)
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What code depends on beside the graph: the process it was asked for in."""
-
-    threads: int
-    precision: str
-    options: dict[str, Any]
-
-    @staticmethod
-    def now() -> Surroundings:
-        """Of this process."""
-        return Surroundings(
-            torch.get_num_threads(),
-            torch.get_float32_matmul_precision(),
-            changed_options(),
-        )
-
-    def enter(self) -> None:
-        """Make this process like that."""
-        torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision(self.precision)
-        set_options(self.options)
 
 
 @dataclass(frozen=True)
@@ -169,32 +171,34 @@ def workplace(root: str) -> Iterator[Path]:
     if root:
         yield make_folder(Path(root), f"ts{now()}_pid{os.getpid()}_outputs")
         return
-    with tempfile.TemporaryDirectory(prefix="torchair-order-") as folder:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         yield Path(folder)
 
 
 def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
     """What another process made of the order; None, and what it said last, where it did not end well."""
+    if getattr(sys, "frozen", False):
+        return None, "this program has no interpreter of its own that another process could run"
     (folder / ORDER).write_bytes(pickle.dumps(order))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment |= code_folder(order.folder) if order.folder else {}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "torchair.backend.build_worker", str(folder)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"it took more than {seconds:.0f} s"
-    (folder / "compiler.log").write_text(done.stderr)
-    if done.returncode:
-        return None, last_line(done.stderr) or f"exit status {done.returncode}"
+    path = os.pathsep.join(entry for entry in sys.path if isinstance(entry, str))
+    with subprocess.Popen(
+        [get_executable(), "-c", WORKER, WORKER_MODULE, str(folder), str(os.getpid()), path],
+        env=os.environ | (code_folder(order.folder) if order.folder else {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # what interrupts the user's work does not end it
+    ) as worker:
+        try:
+            said = worker.communicate(timeout=seconds)[1]
+        except subprocess.TimeoutExpired:
+            os.killpg(worker.pid, signal.SIGKILL)  # with the compilers that it runs
+            return None, f"it took more than {seconds:.0f} s"
+    (folder / "compiler.log").write_text(said)
+    if worker.returncode:
+        return None, last_line(said) or f"exit status {worker.returncode}"
     made = unpack((folder / MADE).read_bytes())
     assert isinstance(made, Made), "that is what the process leaves"
     return made, ""

@@ -15,7 +15,8 @@ import torch
 from torch import fx
 
 from torchair.backend.background import BACKGROUND, NO_LIMITS, Job, Limits, Task
-from torchair.backend.order import Like, Order, Surroundings, last_line, likes_of
+from torchair.backend.order import Like, Order, last_line, likes_of
+from torchair.backend.surroundings import Surroundings
 from torchair.capture import Pending
 from torchair.capture.key import key_text
 from torchair.capture.promised import Promised

@@ -27,7 +27,6 @@ class Entry:
         self.program = program
         self.pending: Pending | None = None  # a better one on its way
         self.better: Program | None = None  # and here
-        self.is_wanted = False  # it was asked for
         self.recordings: list[Recording] = []
         self.moves = 0
         self.unprofitable_recaptures = 0  # in a row

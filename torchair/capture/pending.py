@@ -18,6 +18,8 @@ class Pending:
 
     def __init__(self) -> None:
         self.is_done = threading.Event()
+        self.is_asked = False
+        """Was it wanted already?"""
         self.calls: Callable[[], int] = lambda: 0
         """How often was the graph called that waits for it? Set by who waits."""
         self._then: list[Callable[[], None]] = []
@@ -42,6 +44,7 @@ class Pending:
 
     def wanted(self) -> None:
         """The graph is called once more: it is worth a better program."""
+        self.is_asked = True
 
     def peek(self) -> Program | None:
         """What `take` gives, for who will not run it: nobody is told where it could not be made."""
@@ -82,7 +85,7 @@ class Growing(Wrapper):
 
     def _ask(self, pending: Pending) -> None:
         self._calls += 1
-        if self._calls == AGAIN:
+        if self._calls >= AGAIN and not pending.is_asked:
             pending.wanted()
         if pending.is_done.is_set():
             self.program = pending.take() or self.program
@@ -103,22 +106,17 @@ class Programs:
     def __init__(self, common: Program, specialist: Specialist) -> None:
         self._common = common
         self._specialist = specialist
-        self._made: dict[Hashable, Program | Pending] = {}
+        self._made: dict[Hashable, Program] = {}
 
     def ask(self, key: Hashable, args: Sequence[Any]) -> None:
-        """Start to make the program of a key."""
+        """Start to make the program of a key, or do so when it comes again."""
         pending = self._specialist(key, args)
         if pending is not None:
-            self._made[key] = pending
+            self._made[key] = Growing(self._common, pending)
 
     def of(self, key: Hashable) -> Program:
         """The best program that is there."""
-        found = self._made.get(key, self._common)
-        if isinstance(found, Pending):
-            if not found.is_done.is_set():
-                return self._common
-            found = self._made[key] = found.take() or self._common
-        return found
+        return self._made.get(key, self._common)
 
     def drop(self, key: Hashable) -> None:
         """The key is not used any more."""

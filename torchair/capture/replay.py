@@ -155,8 +155,7 @@ class Replay(Direct):
         if entry.better is not None:
             program, entry.better = entry.better, None
             return self._take_over(entry, program, args)
-        if entry.pending is not None and not entry.is_wanted:
-            entry.is_wanted = True
+        if entry.pending is not None and not entry.pending.is_asked:
             entry.pending.wanted()
         if entry.pending is not None and entry.pending.is_done.is_set():
             self._later = partial(self._fetch, entry, entry.pending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,8 @@ from torchair.fxgraph.held import has_held
 __all__ = ["BUILDING", "RESERVED", "How", "build", "load"]
 
 BUILDING = threading.RLock()
+# In a child of this process whoever builds here is not there.
+os.register_at_fork(after_in_child=BUILDING._at_fork_reinit)  # type: ignore[attr-defined]
 DEFAULT = How()
 RESERVED = frozenset(
     name

@@ -8,6 +8,9 @@ from torchair.codegen.program import Wrapped
 from torchair.core.program import Code, Program, Wrapper, code_of
 from torchair.fxgraph.symbols import Binding
 
+REMEMBERED = 4096
+"""Sizes of which it is known whether they fit."""
+
 
 class Fitting(Wrapper):
     """A program that is right where conditions on sizes hold; another, which is loaded when it is needed,
@@ -34,6 +37,8 @@ class Fitting(Wrapper):
         key = tuple(values.values())
         fits = self._known.get(key)
         if fits is None:
+            if len(self._known) >= REMEMBERED:  # numbers of the user's may be new in every call
+                self._known.clear()
             fits = self._known[key] = all(c.xreplace(values) == True for c in self._conditions)  # noqa: E712 - sympy's
         if fits:
             return self.program(args)

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_PROCESSORS = Path("/proc/cpuinfo")
+_PROCESSOR_LINES = ("model name", "flags", "Features", "CPU part", "isa")
 _SOURCES = (".py", ".json", ".cpp", ".h")
 
 
@@ -29,9 +31,16 @@ def torch_facts() -> str:
     return f"{torch.__version__} {torch.version.git_version}"
 
 
+@cache
 def processor() -> str:
-    """What native code may use."""
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    """What native code may use: compilers are asked for all that this processor can do."""
+    known = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    try:
+        lines = _PROCESSORS.read_text().splitlines()
+    except OSError:
+        return known
+    models = dict.fromkeys(line for line in lines if line.startswith(_PROCESSOR_LINES))
+    return f"{known} {hashlib.sha256(' '.join(models).encode()).hexdigest()}"
 
 
 def device_facts(device: torch.device) -> str:

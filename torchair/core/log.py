@@ -113,7 +113,7 @@ def make_logger(name: str) -> AirLogger:
 @contextlib.contextmanager
 def progress(text: str, began: float | None = None) -> Iterator[None]:
     """A line with a running clock while something takes its time; only where a person looks at a terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():  # a service may have none
         yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -85,7 +85,7 @@ __all__ = [
 def lower_bound(value: torch.SymInt) -> int:
     """The least value the shape environment allows for `value`."""
     bound = value.node.shape_env.bound_sympy(value.node.expr).lower
-    return int(bound) if bound.is_integer and bound.is_finite else -1
+    return int(bound) if isinstance(bound, sympy.Integer) else -1  # torch's own infinity says it is finite
 
 
 def new_size(env: ShapeEnv, name: str, example: int) -> torch.SymInt:

@@ -41,6 +41,7 @@ __all__ = [
     "BoxedDeviceIndex",
     "PatternMatcherPass",
     "V",
+    "all_options",
     "aot_compilation",
     "build_facts",
     "changed_options",
@@ -113,6 +114,11 @@ def changed_options() -> dict[str, Any]:
         for name, value in portable.items()
         if not inductor_config._is_default(name) and value != rows[name].default
     }
+
+
+def all_options() -> str:
+    """Inductor's options in this process: those that it read from the environment too."""
+    return str(sorted(inductor_config.save_config_portable().items()))
 
 
 def set_options(options: dict[str, Any]) -> None:
@@ -274,10 +280,9 @@ def rebases_windows() -> bool:
 
 def build_facts() -> list[str]:
     """What shapes Inductor's code besides the graph: its sources and options, the processor, the GPU."""
-    options = inductor_config.save_config_portable()
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
     machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
-    return [_codecache.torch_key().hex(), str(sorted(options.items())), machine]
+    return [_codecache.torch_key().hex(), all_options(), machine]
 
 
 def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
