@@ -674,3 +674,15 @@ with tempfile.TemporaryDirectory() as folder:
     made, why = compile_elsewhere(Order(dump_graph(gm), likes_of([x]), How(), ("eager",)), Path(folder))
 print(why or made.code.kind)
 """
+
+
+def test_a_process_that_builds_has_loaded_what_decompositions_count_on() -> None:
+    """In torch, that of max_pool2d asks a module that nobody else may have imported."""
+    code = (
+        "import sys\n"
+        "from torchair.core.torch_private.inductor import inductor_decompositions\n"
+        "assert 'torch._inductor.lowering' not in sys.modules\n"
+        "inductor_decompositions()\n"
+        "assert 'torch._inductor.lowering' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,7 +23,6 @@ KEPT = {
     "torchair.backend.background.Background._next": "`take` tells it",
     "torchair.backend.background.Job._found": "the log has it, and it is built again",
     "torchair.backend.background.Job.run": "`take` tells it",
-    "torchair.backend.better.Better.found": "the log has it, and it is built again",
     "torchair.backend.order.Order.fill": "it is the reason, if nobody else can compile it",
     "torchair.backend.tuning._built": "it is in the result, and told if there is no other way",
     "torchair.backend.tuning.Tuned._try": "it is in the result, and told if there is no other way",

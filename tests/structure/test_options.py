@@ -19,7 +19,7 @@ from torchair.passes import CAPTURE_PASSES, DYNAMO_PASSES, FX_PASSES, GE_PASSES,
 GROUPS = "torchair.configs.groups"
 # Fields that are no options: they follow from several, or from the graph.
 DERIVED = {
-    Settings: {"options", "config", "assigned"},
+    Settings: {"options", "config", "assigned", "waits"},
     Policy: {"capture", "why_direct", "patience", "warm_up", "counts", "eager"},
     DebugOptions: set(),
 }

@@ -97,7 +97,8 @@ def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
 
 
 def select_decomp_table() -> dict[Any, Callable[..., Any]]:
-    """Inductor's own decompositions."""
+    """Inductor's own decompositions. Some of them count on a module that they do not import."""
+    importlib.import_module("torch._inductor.lowering")
     return _decomposition.select_decomp_table()
 
 
