@@ -93,8 +93,8 @@ VARIABLES = {
         Variable(
             "TORCHAIR_PROGRAMS",
             "",
-            "Where programs that were built in the background are kept for later processes, instead of "
-            "`torchair/programs` below XDG_CACHE_HOME.",
+            "Where programs that were built in the background are kept for later processes, instead of a "
+            "folder below XDG_CACHE_HOME.",
             _COMPILE,
         ),
         Variable("XDG_CACHE_HOME", "", "Where caches of the user lie, instead of `~/.cache`.", _COMPILE),
