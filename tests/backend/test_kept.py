@@ -75,6 +75,12 @@ class Scaled(nn.Module):
         return (x * self.by + torch.tensor([1.0, self.by])).sin()
 
 
+def without_mkldnn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(torch.backends, "flags_frozen", lambda: False)  # other tests freeze them
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    return {}
+
+
 CHANGES: dict[str, Any] = {
     "a number": lambda monkeypatch: {"model": Scaled(3.0)},
     "a constant": lambda monkeypatch: {"model": Shifted(torch.tensor([1.0, 4.0]))},
@@ -87,7 +93,7 @@ CHANGES: dict[str, Any] = {
     "the processor": lambda monkeypatch: monkeypatch.setattr(kept, "processor", lambda: "x86 AVX9") or {},
     "the compiler": lambda monkeypatch: monkeypatch.setenv("CXX", "another") or {},
     "an offset": lambda monkeypatch: {"x": torch.randn(10)[2:].view(4, 2)},
-    "a switch": lambda monkeypatch: monkeypatch.setattr(torch.backends.mkldnn, "enabled", False) or {},
+    "a switch": without_mkldnn,
     "an option of Inductor's": lambda monkeypatch: monkeypatch.setattr(kept, "all_options", str) or {},
     "threads": lambda monkeypatch: monkeypatch.setattr(torch, "get_num_threads", lambda: 99) or {},
 }
@@ -170,6 +176,7 @@ def test_what_is_unused_longest_is_dropped(counting: Counting, place: Path, monk
 
 SCRIPT = """
 import sys, torch, torchair
+from torchair.backend.background import Job
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
 config = torchair.CompilerConfig()

@@ -218,7 +218,7 @@ class AutoGears:
         self._dynamic = self._compiled(dynamic=True)
         self._forms: dict[Hashable, Form] = {}
         self._degradations = Degradations()
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.RLock()
         self._building = threading.RLock()
         self._why_not_padded = None if set(wishes.dims) <= set(wishes.pad) else "no values to pad with"
         self._sizes: Counter[int] = Counter()
@@ -227,6 +227,10 @@ class AutoGears:
         self._seconds, self._measured, self._slowest = 0.0, 0, 0.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._turn:  # torch traces in one thread at a time, and any call may be one that is traced
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = self._read(args, kwargs)
         if isinstance(call, str):
             return self._dynamically(args, kwargs, call)
