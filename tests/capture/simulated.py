@@ -32,10 +32,13 @@ WAITS = (torch.ops.aten.nonzero.default, torch.ops.aten.masked_select.default)
 
 
 class Allocations(TorchDispatchMode):
-    """Collects the storages that ops allocate, and what others held before they were written."""
+    """Collects the storages that ops allocate, and what arguments held before they were written. Memory that
+    is neither is not written at all: another thread may be reading it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, args: Sequence[Any]) -> None:
         super().__init__()
+        self.given = {storage(arg) for arg in args if isinstance(arg, torch.Tensor)}
         self.storages: set[int] = set()
         self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
@@ -44,6 +47,9 @@ class Allocations(TorchDispatchMode):
             raise RuntimeError("operation not permitted when stream is capturing")
         if func._schema.is_mutable and isinstance(args[0], torch.Tensor) and args[0].numel():
             memory = args[0].untyped_storage()
+            is_foreign = memory._cdata not in self.storages and memory._cdata not in self.given
+            if is_foreign and func is torch.ops.aten.copy_.default:
+                return args[0]
             if memory._cdata not in self.storages and memory._cdata not in self.before:
                 self.before[memory._cdata] = memory, memory.clone()
         result = func(*args, **(kwargs or {}))
@@ -88,7 +94,7 @@ class SimulatedGraph:
         saved = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
         random = torch.get_rng_state()
         device.capturing = True
-        allocations = Allocations()
+        allocations = Allocations(args)
         try:
             with allocations:
                 outputs = program(list(args))
