@@ -446,7 +446,9 @@ def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract:
     where none was.
     """
     binding = Binding(stage.inputs)
-    if stage.serves_first and not why_not_elsewhere(lowered):
+    # In training, programs of a forward and its backward would have to be taken together.
+    is_alone = stage.is_inference and not stage.backward
+    if stage.serves_first and is_alone and not why_not_elsewhere(lowered):
         return better_gears(lowered, stage, contract, lambda args: gears.of(args, binding) in gears)
 
     def make(gm: fx.GraphModule, inputs: list[Any], fake_mode: FakeTensorMode) -> Program:
