@@ -96,9 +96,10 @@ def _emitted_ops_are_checked() -> None:
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
     """The same random numbers for every test in any order, and nothing compiled or said left from the one
-    before.
+    before. Flags of torch can be set, though importing OpInfo freezes them.
     """
     _seed()
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     for log in (logger, capture_logger):
         log.forget()
     own = device_row(torch.device("cpu"))

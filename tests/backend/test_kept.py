@@ -76,7 +76,6 @@ class Scaled(nn.Module):
 
 
 def without_mkldnn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(torch.backends, "flags_frozen", lambda: False)  # other tests freeze them
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     return {}
 

@@ -12,8 +12,7 @@ from torchair.core.torch_private.inductor import inductor_config
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch.backends, "flags_frozen", lambda: False)  # other tests freeze them
+def as_before() -> Iterator[None]:
     before = Surroundings.now()
     with inductor_config.patch({}):
         yield
