@@ -140,9 +140,14 @@ class Replay(Direct):
             later, self._later = self._later, None
         if later is not None:
             later()
+        if outputs is not None:
+            return outputs
+        outputs = self._directly(self.program, args)
+        self._recorder.warmed_up()
         return outputs
 
-    def _in_turn(self, args: list[Any]) -> list[Any]:
+    def _in_turn(self, args: list[Any]) -> list[Any] | None:
+        """Of this call; None for sizes that are not recorded yet: those need nobody's turn."""
         self._turns.take()
         self._repeat = None
         key = self._key(args)
@@ -151,7 +156,8 @@ class Replay(Direct):
             key = ("inference", key)
         entry = self._entries.find(key)
         if entry is None:
-            return self._first_call(key, args)
+            self._succeed()
+            return self._first_call(key, args) if self._entries.is_due(key) else None
         if entry.better is not None:
             program, entry.better = entry.better, None
             return self._take_over(entry, program, args)
@@ -302,14 +308,11 @@ class Replay(Direct):
 
     def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
         """Run directly, which warms up, then record for the calls to come."""
-        self._succeed()
         kept = list(args)
         offset = self._row.random_offset(self.device) if self.inputs.random else None
         with torch.profiler.record_function("acl_graph_warm_up"):
             outputs = self.program(args)
         self._recorder.warmed_up()
-        if not self._entries.is_due(key):
-            return outputs
         entry = Entry(self.program)
         self._entries.add(key, entry)
         entry.needs = needs_of(outputs, kept, self.inputs)
