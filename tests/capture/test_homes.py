@@ -95,7 +95,8 @@ def test_an_output_of_another_size_is_not_overwritten(holder: str) -> None:
     other = held if holder == "storage" else torch.as_tensor(held).untyped_storage()
     assert other.tolist() == before
     del held, other
-    assert call(runner, 13, 1.0).data_ptr() == where, "now it is free again"
+    both = [call(runner, 13, 1.0), call(runner, 13, 2.0)]
+    assert where in [each.data_ptr() for each in both], "now it is free again"
 
 
 def test_many_held_outputs_are_copied_out_and_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -14,10 +15,12 @@ from torchair.capture.record import Recording
 from torchair.capture.report import Book
 from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
+from torchair.core.quick import Repeat
 
 MAX_NEW = 32  # calls in a row whose sizes are not recorded, and nobody is told
 MAX_UNUSED = 8  # recordings that are dropped before they are replayed, and nobody is told
 REMEMBERED = 4096  # dropped keys that are remembered
+MOST_DOUBLED = 10  # times that a dropped key must come twice as often as before
 
 
 class Entry:
@@ -28,6 +31,8 @@ class Entry:
         self.pending: Pending | None = None  # a better one on its way
         self.better: Program | None = None  # and here
         self.recordings: list[Recording] = []
+        self.repeat: Repeat | None = None  # of the recording that was replayed last
+        self.used = 0  # a higher number than those used before
         self.moves = 0
         self.unprofitable_recaptures = 0  # in a row
         # Where inputs were in calls that ran directly because one had moved: what comes again is recorded.
@@ -48,8 +53,8 @@ class Entry:
 
 
 class Entries:
-    """Least recently used first. A key is recorded once it has come often enough: as often as policy says,
-    and once more for every time it was dropped.
+    """A key is recorded once it has come often enough: as often as policy says, and once more when it was
+    dropped, twice as often with every further time. Those that serve calls need nobody's turn to be found.
     """
 
     def __init__(self, compiled: Compiled, book: Book) -> None:
@@ -57,35 +62,33 @@ class Entries:
         self._book = book
         policy = compiled.policy
         self._patience = policy.warm_up + (policy.patience if compiled.inputs.key else 0)
-        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._entries: dict[Hashable, Entry] = {}
+        self.find = self._entries.get
+        """The entry of a key, if it has one."""
+        self.tick = itertools.count(1).__next__
+        """The number of a use."""
         self._drops: Counter[Hashable] = Counter()
         self._asked: Counter[Hashable] = Counter()
         self._unused = 0
         self._fresh = 0  # calls in a row with sizes that are not recorded yet
-        self._last: Hashable = None
+        self._freshest = 0  # the number of the last of them
         self.dropped = 0
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+        """Least recently used first."""
+        return iter([entry for _, entry in self._by_use()])
+
+    def _by_use(self) -> list[tuple[Hashable, Entry]]:
+        return sorted(self._entries.items(), key=lambda item: item[1].used)
 
     def recordings(self) -> list[tuple[Hashable, Recording]]:
         """All of them, with their keys."""
-        return [(key, recording) for key, entry in self._entries.items() for recording in entry.recordings]
-
-    def find(self, key: Hashable) -> Entry | None:
-        """The entry of this key, which is the most recently used from now on."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._fresh = 0
-        if key != self._last:
-            self._entries.move_to_end(key)
-            self._last = key
-        return entry
+        return [(key, recording) for key, entry in self._by_use() for recording in entry.recordings]
 
     def is_due(self, key: Hashable) -> bool:
         """Has this key come often enough to be recorded? If not, it is counted, and told if it goes on."""
-        if self._asked[key] >= self._drops[key] + self._patience:
+        again = (1 << min(self._drops[key], MOST_DOUBLED)) - 1
+        if self._asked[key] >= again + self._patience:
             self._asked.pop(key, None)
             return True
         if len(self._asked) > REMEMBERED:
@@ -95,7 +98,8 @@ class Entries:
         is_warm_up = self._asked[key] <= policy.warm_up
         dropped = "its recording was dropped for others" if self._drops[key] else "new sizes"
         self._book.direct["warm-up" if is_warm_up and not self._drops[key] else dropped] += 1
-        self._fresh += 1
+        was_used = any(entry.used > self._freshest for entry in self._entries.values())
+        self._fresh, self._freshest = (1 if was_used else self._fresh + 1), self.tick()
         if self._fresh >= MAX_NEW and policy.counts and not self.dropped:
             self._compiled.degradations.add(
                 f"{MAX_NEW} calls in a row had new sizes, so the ops of its graph run one by one",
@@ -108,8 +112,8 @@ class Entries:
         """A new key; older ones make room."""
         while len(self._entries) >= self._compiled.policy.capture_limit:
             self._drop_oldest()
+        entry.used = self.tick()
         self._entries[key] = entry
-        self._last = key
 
     def count(self) -> None:
         """Tell the book how many there are."""
@@ -132,7 +136,8 @@ class Entries:
         return sum(home.nbytes for home in {home for entry in self for home in entry.homes})
 
     def _drop_oldest(self) -> None:
-        key, entry = self._entries.popitem(last=False)
+        key, entry = self._by_use()[0]
+        del self._entries[key]
         self.dropped += 1
         logger.info("%s: %s is dropped, %d keys stay", self._compiled.name, key_text(key), len(self._entries))
         if len(self._drops) > REMEMBERED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -27,12 +26,9 @@ from torchair.devices import CaptureTarget, Refused
 class Recorder:
     """Of one graph."""
 
-    def __init__(
-        self, compiled: Compiled, book: Book, turns: Turns | None, key_of: Callable[[list[Any]], Hashable]
-    ) -> None:
+    def __init__(self, compiled: Compiled, book: Book, turns: Turns | None) -> None:
         self._compiled = compiled
         self._book = book
-        self._key_of = key_of
         self._row, self._device, policy = compiled.row, compiled.device, compiled.policy
         self.pool = pool_for(self._row, self._device, policy.pool, turns)
         self.arena = Arena(self._device, compiled.room.inputs)
@@ -151,8 +147,6 @@ class Recorder:
                 give=None if outputs.plain is not None else outputs.give,
                 refusals=(self._row.is_capturing, is_profiling),
                 turns=self.pool.turns,
-                key_of=self._key_of if self._compiled.inputs.key else None,
-                key=self._key_of(args),
                 launch=self._row.launcher(made.graph),
                 head=made.statics.head,
                 count=made.count,

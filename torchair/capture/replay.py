@@ -14,9 +14,9 @@ The life of a key:
 * an input that is used in place has moved: recorded again under the same key. A second move keeps the older
   bindings beside the new one (double buffers, modules that share a graph); an input that is somewhere new
   on every call makes the call run directly.
-* more keys than the limit: the key unused for the longest time is dropped. One that comes back must be
-  asked for once more for every time it was dropped before it is recorded again, so a cycle of many shapes
-  does not capture all day.
+* more keys than the limit: the key unused for the longest time is dropped. One that comes back runs directly
+  once before it is recorded again, then three times, seven and so on, so a cycle of many shapes does not
+  capture all day.
 
 Invariants: one launch at a time per pool (its turns); no memory that anybody outside holds
 is written, except inputs that the graph mutates; a failed capture leaves no trace but its reason.
@@ -49,7 +49,6 @@ from torchair.core import quick
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
-from torchair.core.quick import Repeat
 from torchair.core.torch_private.memory import is_profiling
 from torchair.devices import Refused
 
@@ -88,7 +87,7 @@ class Replay(Direct):
             self._successor.calls = self._count_calls
         self._split = around.split
         self._row = row
-        self._recorder = Recorder(compiled, self.book, around.turns, self._key)
+        self._recorder = Recorder(compiled, self.book, around.turns)
         self._turns = self._recorder.pool.turns
         self._entries = Entries(compiled, self.book)
         self._is_capturing = row.is_capturing
@@ -98,8 +97,6 @@ class Replay(Direct):
         self._gave_up = False
         # What a call leaves to do once it is another's turn: whatever compiles or loads code.
         self._later: Callable[[], None] | None = None
-        self._repeat: Repeat | None = None  # of the recording that was replayed last
-        self._awaited: Pending | None = None  # a better program for it, on its way
 
     @property
     def awaited(self) -> Pending | None:
@@ -110,14 +107,24 @@ class Replay(Direct):
         return self
 
     def fast_path(self, written: bytes) -> FastPath | None:
-        """Most calls are: same key, same stream, all addresses as before, outputs let go."""
+        """Most calls are: a known key, same stream, all addresses as before, outputs let go."""
         if self.inputs.packs or self._forced:
             return None
+        key_of, find, tick, is_inference = (
+            self._key,
+            self._entries.find,
+            self._entries.tick,
+            torch.is_inference_mode_enabled,
+        )
 
         def call(args: tuple[Any, ...]) -> list[Any] | None:
-            repeat, awaited = self._repeat, self._awaited
-            if repeat is None or (awaited is not None and awaited.is_done.is_set()):
+            entry = find(("inference", key_of(args)) if is_inference() else key_of(args))
+            if entry is None:
                 return None
+            repeat, pending = entry.repeat, entry.pending
+            if repeat is None or (pending is not None and pending.is_done.is_set()):
+                return None
+            entry.used = tick()
             return repeat(args, written)
 
         return call
@@ -149,7 +156,6 @@ class Replay(Direct):
     def _in_turn(self, args: list[Any]) -> list[Any] | None:
         """Of this call; None for sizes that are not recorded yet: those need nobody's turn."""
         self._turns.take()
-        self._repeat = None
         key = self._key(args)
         if torch.is_inference_mode_enabled():
             # Tensors made in inference mode must not reach code outside it.
@@ -158,6 +164,7 @@ class Replay(Direct):
         if entry is None:
             self._succeed()
             return self._first_call(key, args) if self._entries.is_due(key) else None
+        entry.used, entry.repeat = self._entries.tick(), None
         if entry.better is not None:
             program, entry.better = entry.better, None
             return self._take_over(entry, program, args)
@@ -174,8 +181,7 @@ class Replay(Direct):
         except Refused:
             return self._copy_before(entry, args)
         if self._later is None and self.why_not is None:
-            self._awaited = entry.pending
-            self._repeat = recording.repeat
+            entry.repeat = recording.repeat
         args.clear()
         return outputs
 

@@ -210,7 +210,7 @@ struct Spec {
     View sources;
   };
 
-  THPObjectPtr pairs, key_of, key, acquire, release, handle_of, device, turns, launch, give, kept;
+  THPObjectPtr pairs, acquire, release, handle_of, device, turns, launch, give, kept;
   std::vector<THPObjectPtr> refusals;
   std::vector<Input> inputs;
   std::vector<Rest> at_rest;
@@ -302,13 +302,6 @@ struct Spec {
     if (is_turn <= 0) {
       return is_turn < 0 ? nullptr : Py_NewRef(Py_None);
     }
-    if (key_of.get() != Py_None) {
-      THPObjectPtr now(PyObject_CallOneArg(key_of, args));
-      const int is_same = now ? PyObject_RichCompareBool(now, key, Py_EQ) : -1;
-      if (is_same <= 0) {
-        return is_same < 0 ? nullptr : Py_NewRef(Py_None);
-      }
-    }
     if (!is_free() || !has_shapes(args)) {
       Py_RETURN_NONE;
     }
@@ -365,9 +358,9 @@ PyObject* call(PyObject* self, PyObject* given, PyObject*) {
       return answer ? Py_NewRef(Py_None) : nullptr;
     }
   }
-  THPObjectPtr got(PyObject_CallOneArg(spec.acquire, Py_False));
-  if (!got || got.get() != Py_True) {
-    return got ? Py_NewRef(Py_None) : nullptr;
+  THPObjectPtr got(PyObject_CallNoArgs(spec.acquire));
+  if (!got) {
+    return nullptr;
   }
   PyObject* result = nullptr;
   try {
@@ -475,8 +468,6 @@ PyObject* repeat(PyObject*, PyObject* given) {
   THPObjectPtr turns = field(given, "turns");
   THPObjectPtr lock = field(turns, "lock");
   spec->pairs = field(field(given, "addresses"), "pairs", &PyBytes_Type);
-  spec->key_of = field(given, "key_of");
-  spec->key = field(given, "key");
   spec->acquire = field(lock, "acquire");
   spec->release = field(lock, "release");
   spec->handle_of = field(turns, "handle_of");

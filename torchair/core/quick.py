@@ -140,8 +140,8 @@ def view_on(like: torch.Tensor, storage: torch.UntypedStorage, offset: int) -> t
 
 
 class Repeat(Protocol):
-    """Serves a call that is like the one before, arguments and packed indices of those it writes; None, and
-    nothing done, where it is not.
+    """Serves a call that is like the one before with the same key, arguments and packed indices of those it
+    writes; None, and nothing done, where it is not.
     """
 
     def __call__(self, args: tuple[Any, ...], written: bytes) -> list[Any] | None: ...
@@ -179,8 +179,8 @@ class Turns(Protocol):
 
 @dataclass(frozen=True)
 class FastReplaySpec:
-    """A recording that may serve the call after the one it served: what must not have changed since, and all
-    it takes to serve.
+    """A recording that may serve the next call with its key: what must not have changed since the last, and
+    all it takes to serve.
     """
 
     addresses: Addresses
@@ -190,8 +190,6 @@ class FastReplaySpec:
     give: Callable[[tuple[Any, ...]], list[Any]] | None
     refusals: tuple[Callable[[], bool], ...]  # all must say no
     turns: Turns
-    key_of: Callable[[Any], Any] | None
-    key: Any
     launch: Callable[[], Any]
     head: Head | None  # copies the first of `inputs`, one for each of its nodes
     count: array[int]  # one number: of the launches
@@ -218,18 +216,14 @@ class PythonRepeat:
         turns = self._spec.turns
         if _extension is not None or torch.is_inference_mode_enabled() != self._inference:
             return None  # where the extension has come, who has the recording makes a better one
-        if any(refuses() for refuses in self._spec.refusals) or not turns.lock.acquire(False):
+        if any(refuses() for refuses in self._spec.refusals):
             return None
-        try:
+        with turns.lock:
             return self._serve(args, written) if self._is_like_the_last(args) else None
-        finally:
-            turns.lock.release()
 
     def _is_like_the_last(self, args: tuple[Any, ...]) -> bool:
         spec, turns = self._spec, self._spec.turns
         if self._is_over or turns.handle_of(turns.index) != turns.last_handle:
-            return False
-        if spec.key_of is not None and spec.key_of(args) != spec.key:
             return False
         if not spec.rest.is_free() or not all(
             _has_shape(args, index, target) for index, target in spec.inputs
