@@ -25,7 +25,9 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice
-from tests.slow import leave_one_form
+from tests.slow import leave_most_cases, leave_one_form
+from torchair.backend import doors
+from torchair.backend.aot import compile_dynamo
 from torchair.backend.background import BACKGROUND
 from torchair.capture import promised
 from torchair.core.log import capture_logger, logger
@@ -50,6 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why.
     """
     leave_one_form(items)
+    leave_most_cases(items)
     named_by_address = [item.nodeid for item in items if re.search(r"0x[0-9a-f]{6,}", item.nodeid)]
     if named_by_address:
         raise pytest.UsageError(
@@ -112,10 +115,12 @@ def _same_start() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `codegen='auto'` the eager program stays, except in tests that ask for `builds`: processes in the
-    background would take the cores from the tests, and end with no test of their own.
+    background would take the cores from the tests, and end with no test of their own. Nor is anything taken
+    from earlier processes: tests are to see it compiled.
     """
     if "builds" not in request.fixturenames:
         monkeypatch.setattr(BACKGROUND, "give", lambda job: job)
+        monkeypatch.setattr(doors, "compile_or_take", compile_dynamo)
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
-"""Cases that only `make test-full` runs: those that say so, and one of two forms of what comes in both."""
+"""Cases that only `make test-full` runs: those that say so, one of two forms of what comes in both, and of
+the tests with many cases most.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,28 @@ def slow(*values: Any) -> Any:
 
 STATIC_FIRST = pytest.mark.parametrize("dynamic", [False, slow(True)], ids=["static", "dynamic"])
 """With symbols, each of these cases is slow; others try symbols in the quick run."""
+SHARES = {
+    "tests/convert/": 3,
+    "tests/ops/": 3,
+    "tests/codegen/": 2,
+    "tests/fxgraph/": 2,
+    "tests/models/": 2,
+    "tests/passes/": 2,
+}
+"""Of the cases of one test in these folders, the quick run takes one in so many, and at least one."""
+
+
+def leave_most_cases(items: Sequence[pytest.Item]) -> None:
+    """Which cases those are depends on their names alone: the same everywhere, and no pattern in them."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if getattr(item, "callspec", None) is not None and item.get_closest_marker("full") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, group in cases.items():
+        share = next((share for folder, share in SHARES.items() if name.startswith(folder)), 1)
+        group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        for item in group[-(-len(group) // share) :]:
+            item.add_marker(pytest.mark.full)
 
 
 def leave_one_form(items: Sequence[pytest.Item]) -> None:

@@ -94,7 +94,7 @@ def made(fn: Callable[..., Any], codegen: str, *args: torch.Tensor, mode: str = 
     return torchair.get_compiler(config)(gm, inputs)
 
 
-@pytest.mark.parametrize("codegen", ["eager", "inductor", "reference", slow("native")])
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor"), "reference", slow("native")])
 def test_a_graph_in_another_process(codegen: str, tmp_path: Path) -> None:
     runner = made(work, codegen, torch.randn(5, 3), torch.randn(3, 3)).runner
     calls = [called(runner, torch.randn(rows, 3), torch.randn(3, 3)) for rows in (5, 7, 5)]
@@ -132,7 +132,7 @@ class Kept(Wrapper):
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
-@pytest.mark.parametrize("codegen", ["inductor", slow("native")])
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor"), slow("native")])
 @pytest.mark.parametrize("row", [r if r.name == "llama" else slow(r) for r in ROWS], ids=lambda row: row.name)
 def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path) -> None:
     """Each graph of a model, with its weights as inputs."""

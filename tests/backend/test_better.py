@@ -621,7 +621,7 @@ time.sleep(1)
 """
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [slow(False), True])
 def test_the_process_ends_without_waiting(is_killed: bool, tmp_path: Path) -> None:
     def builders() -> list[str]:
         done = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True)
@@ -645,7 +645,7 @@ def test_the_process_ends_without_waiting(is_killed: bool, tmp_path: Path) -> No
     assert not list(tmp_path.glob("torchair-order-*"))
 
 
-@pytest.mark.parametrize("is_beside", [False, True])
+@pytest.mark.parametrize("is_beside", [slow(False), True])
 def test_modules_with_names_of_pythons(is_beside: bool, tmp_path: Path) -> None:
     """In the working directory, or beside the script: what this process does not find, the other does not."""
     scripts = tmp_path / "scripts"

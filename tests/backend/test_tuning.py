@@ -110,6 +110,7 @@ print(*tried)
 """
 
 
+@pytest.mark.full
 def test_another_process_finds_what_was_tuned(tmp_path: Path) -> None:
     """Results and code are in the working directory, and nowhere else."""
     work, here = tmp_path / "work", tmp_path / "here"

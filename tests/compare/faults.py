@@ -247,7 +247,6 @@ def is_relu(node: fx.Node) -> bool:
 
 QUICK = {
     "kernel of Relu": Fault(cnn, kernel("Relu", lambda y: y + 0.1), "kernel", "Relu", "relu", "stem.2"),
-    "FX pass": Fault(llama, added_pass("FX_PASSES", negate_nothing), "FX pass", "negate_nothing", "neg"),
     "decomposition of log_softmax": Fault(
         cnn,
         decomposition(aten._log_softmax.default, more),
@@ -255,11 +254,12 @@ QUICK = {
         "aten._log_softmax.default",
         "_log_softmax",
     ),
+}
+REST = {
+    "FX pass": Fault(llama, added_pass("FX_PASSES", negate_nothing), "FX pass", "negate_nothing", "neg"),
     "generated relu": Fault(
         cnn, generated(is_relu, wrong_activation), "generated code", "", "relu", "stem.2"
     ),
-}
-REST = {
     "converter of silu": Fault(
         llama,
         converter(aten.silu.default, lambda right, x: more_op(right(x))),

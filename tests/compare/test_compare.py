@@ -46,7 +46,7 @@ def kinds(found: Comparison) -> list[str]:
 
 
 @pytest.mark.parametrize("make", [cnn, slow(llama)])
-@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize("mode", [slow("max-autotune"), "npugraph_ex"])
 def test_a_model_that_is_right(make: Callable[[], Any], mode: str) -> None:
     model, inputs = make()
     found = compare(model, config=config_of(mode), **inputs)
@@ -108,6 +108,7 @@ def test_nothing_of_the_users_changes() -> None:
     assert counter.frame_count == frames, "what the user had compiled is still there"
 
 
+@pytest.mark.full
 def test_nothing_is_left_in_dynamos_caches() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
@@ -147,6 +148,7 @@ def test_the_second_of_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "y.exp().cos()" in found.first.source
 
 
+@pytest.mark.full
 def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = cnn()
     found = compare(model, config=config_of(codegen="eager"), backward=True, **inputs)
@@ -165,6 +167,7 @@ def test_nothing_to_differentiate() -> None:
         compare(torch.sin, torch.randn(3), backward=True)
 
 
+@pytest.mark.full
 def test_training_with_dropout_and_batch_norm() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU()).train()
     found = compare(model, torch.randn(8, 6), backward=True)
@@ -289,6 +292,7 @@ def test_a_pass_of_the_users(tmp_path: Path) -> None:
 class TestDouble:
     """Who is wrong, eager or the compiled model?"""
 
+    @pytest.mark.full
     def test_eager(self) -> None:
         """In half precision eager rounds after every op, the compiled code does not."""
 

@@ -124,6 +124,7 @@ def quantised_rows(c, rope, tile):
     return torch.cat([x.contiguous().view(torch.int8) for x in parts], -1), (stored * scale).flatten(-2)
 
 
+@pytest.mark.full
 def test_quantised_cache():
     rows, numbers = quantised_rows(K, K_ROPE, 8)
     q = torch.cat((Q, Q_ROPE), -1)

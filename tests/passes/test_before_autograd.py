@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from tests.backend.watch import Seen, compiled, watching
 from tests.models.zoo import GROUPED, VOCAB
+from tests.slow import slow
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core import dtypes
 from torchair.core.errors import DegradedWarning
@@ -56,7 +57,7 @@ def fused(seen: Seen) -> dict[str, int]:
     return {name: counts[name] for name in (*FORWARD, *BACKWARD) if counts[name]}
 
 
-@pytest.mark.parametrize("how", ["inference", "training", "joint"])
+@pytest.mark.parametrize("how", ["inference", slow("training"), slow("joint")])
 def test_a_llama_has_fused_ops(how: str) -> None:
     """And it has not where the next one is compiled without the option."""
     model, args = Llama(), tokens()

@@ -15,7 +15,7 @@ from torch import fx
 
 from torchair.backend.background import Job, Limits, Task
 from torchair.backend.kept import Kept, Wanted
-from torchair.backend.order import Made, Order, likes_of
+from torchair.backend.order import Made, Order, likes_of, symbols_of
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels
 from torchair.backend.surroundings import Surroundings
@@ -113,7 +113,7 @@ class Better:
     def wanted(self) -> Wanted:
         """What it is made of."""
         stage, around = self.stage, Surroundings.now()
-        symbols = Symbols.of(_symbols(stage.inputs))
+        symbols = Symbols.of(symbols_of(stage.inputs))
         return Wanted(
             self.gm, likes_of(stage.inputs), _how(self.gm, stage), better_kinds(stage), symbols, around
         )
@@ -122,14 +122,14 @@ class Better:
     def kept(self) -> Kept | None:
         """Where it is kept; None where nothing is."""
         size = self.stage.settings.program_cache_mb
-        return Kept.of(self.wanted, size << 20) if size else None
+        return Kept.of(self.wanted.facts(), size << 20) if size else None
 
     def found(self, eager: Callable[[], Program]) -> Program | None:
         """The program, if there is one on disk that is soon loaded: a library. What it does not fit is served
         by the eager one.
         """
         made = self.kept.get() if self.kept is not None else None
-        if made is None or made.code.kind != "native":
+        if not isinstance(made, Made) or made.code.kind != "native":
             return None
         try:
             program = load(made.code)
@@ -219,19 +219,6 @@ def _how(gm: fx.GraphModule, stage: Stage) -> How:
         tuned=not stage.settings.captures,
         options=SAME_NUMBERS if any(map(draws, gm.graph.nodes)) else {},
     )
-
-
-def _symbols(inputs: list[Any]) -> list[torch.SymInt]:
-    numbers = [
-        number
-        for value in inputs
-        for number in (
-            (*value.shape, *value.stride(), value.storage_offset())
-            if isinstance(value, torch.Tensor)
-            else (value,)
-        )
-    ]
-    return [number for number in numbers if isinstance(number, torch.SymInt)]
 
 
 def _bare(gm: fx.GraphModule) -> fx.GraphModule:

@@ -12,13 +12,13 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import fx
 
-from torchair.backend.aot import compile_dynamo
 from torchair.backend.arguments import Arguments
 from torchair.backend.compile import compile_fx as compile_graph
 from torchair.backend.compiled import CompiledGraph
 from torchair.backend.graph_breaks import break_graphs
 from torchair.backend.settings import checked, idle_options, no_effect, settle, shown
 from torchair.backend.told import tell_graph
+from torchair.backend.warm import compile_or_take
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
@@ -117,7 +117,7 @@ def _backend(
 ) -> Callable[..., Any]:
     """What Dynamo calls. `options=` and `mode=` of one `torch.compile` stay in that compilation."""
     settings = settle(with_mode(with_options(compiler_config, options), mode))
-    return compile_dynamo(gm, example_inputs, settings, decompositions)
+    return compile_or_take(gm, example_inputs, settings, decompositions)
 
 
 def npu(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:

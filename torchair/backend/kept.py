@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.order import Like, Made
+from torchair.backend.order import Like
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen import How
 from torchair.codegen.graph import attribute
@@ -63,30 +63,32 @@ class Wanted:
         """All that it depends on, as text."""
         devices = {like.device for like in self.likes if isinstance(like, Like)}
         return {
-            "graph": _digest(_graph_lines(self.gm)),
-            "inputs": _digest(map(repr, self.likes)),
-            "sizes": _digest(
-                [
-                    *(f"{s.symbol} {s.least} {s.most}" for s in self.symbols.seen),
-                    *map(str, self.symbols.facts),
-                ]
-            ),
+            "graph": digest_of(_graph_lines(self.gm)),
+            "inputs": digest_of(map(repr, self.likes)),
+            "sizes": digest_of(self.symbols.lines()),
             "how": ", ".join(f"{each.name}={getattr(self.how, each.name)}" for each in fields(self.how)),
             "codegen": " ".join(self.kinds),
             "surroundings": str(self.surroundings),
-            "options": all_options(),
             "devices": ", ".join(sorted(map(device_facts, devices))),
-            "processor": processor(),
-            "compiler": text_of("CXX"),
-            "torch": torch_facts(),
-            "python": sys.version.partition(" ")[0],
-            "torchair": sources(),
+            **process_facts(),
         }
+
+
+def process_facts() -> dict[str, str]:
+    """What all code depends on."""
+    return {
+        "options": all_options(),
+        "processor": processor(),
+        "compiler": text_of("CXX"),
+        "torch": torch_facts(),
+        "python": sys.version.partition(" ")[0],
+        "torchair": sources(),
+    }
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The place of one program."""
+    """The place of one result of a compile."""
 
     store: Store
     key: str
@@ -94,9 +96,10 @@ class Kept:
     most_bytes: int
 
     @staticmethod
-    def of(wanted: Wanted, most_bytes: int) -> Kept | None:
-        """Where a program is, or would be; None where there is no place, which is told."""
-        facts = wanted.facts()
+    def of(facts: dict[str, str], most_bytes: int) -> Kept | None:
+        """Where that is, or would be, which depends on these facts; None where there is no place, which is
+        told.
+        """
         try:
             place = folder()
         except AirError as error:
@@ -104,30 +107,34 @@ class Kept:
             return None
         return Kept(
             Store(place, FILE),
-            _digest(f"{name} {text}" for name, text in facts.items())[:32],
+            digest_of(f"{name} {text}" for name, text in facts.items())[:32],
             facts,
             most_bytes,
         )
 
-    def get(self) -> Made | None:
+    def get(self) -> Any:
         """What was made before; None where nothing was, or it cannot be trusted, which is told."""
         try:
             files = self.store.get(self.key)
-            made = None if files is None else unpack(files[FILE])
+            return None if files is None else unpack(files[FILE])
         except (AirError, OSError, KeyError) as error:
             self._leave(error)
             return None
-        return made if isinstance(made, Made) else None
 
     @property
     def is_there(self) -> bool:
         """Was something made before?"""
         return os.path.exists(self.store.path(self.key))  # not where it must not be looked at
 
-    def put(self, made: Made) -> None:
-        """Keep it; where that cannot be, the next process builds it again."""
+    def put(self, made: Any) -> None:
+        """Keep it; where that cannot be, the next process makes it again."""
         try:
-            self.store.put(self.key, {FILE: pack(made)}, self.facts)
+            data = pack(made)
+        except NotPossible as error:
+            logger.debug("%s is not kept: %s", type(made).__name__, error)
+            return
+        try:
+            self.store.put(self.key, {FILE: data}, self.facts)
             if _size(self.store.root) > self.most_bytes:
                 self.store.prune(int(self.most_bytes * FULL))
         except (AirError, OSError) as error:
@@ -148,7 +155,8 @@ def _graph_lines(gm: fx.GraphModule) -> Iterator[str]:
             yield f"{node.target} {hashlib.sha256(pack(value)).hexdigest()}"
 
 
-def _digest(lines: Any) -> str:
+def digest_of(lines: Iterable[str]) -> str:
+    """Of these lines of text."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

@@ -87,6 +87,20 @@ def likes_of(args: Sequence[Any]) -> list[Any]:
     ]
 
 
+def symbols_of(args: Sequence[Any]) -> list[torch.SymInt]:
+    """The numbers among these, and in the sizes of tensors, that are none yet."""
+    numbers = [
+        number
+        for value in args
+        for number in (
+            (*value.shape, *value.stride(), value.storage_offset())
+            if isinstance(value, torch.Tensor)
+            else (value,)
+        )
+    ]
+    return [number for number in numbers if isinstance(number, torch.SymInt)]
+
+
 def _plain(numbers: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(Number(number.node.expr) if is_symbol(number) else number for number in numbers)
 

@@ -11,7 +11,7 @@ import inspect
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,9 @@ from torch._dynamo import reset as reset_dynamo
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends import registry as backends
 from torch._dynamo.backends.registry import register_backend
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.exc import BackendCompilerFailed, TensorifyScalarRestartAnalysis
 from torch._dynamo.guards import DeletedGuardManagerWrapper
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
 from torch._dynamo.variables.tensor import SymNodeVariable
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendCompilerFailed",
     "ExplainWithBackend",
+    "FixedNumbers",
     "ReInplaceTrigger",
     "ReinplaceCounters",
     "TracingContext",
@@ -92,6 +94,26 @@ def __getattr__(name: str) -> Any:
     if name in _LATE:
         return getattr(LateModule(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class FixedNumbers:
+    """Floats for which AOTAutograd asks Dynamo to trace again, with their values in the graph."""
+
+    Asked = TensorifyScalarRestartAnalysis
+
+    @staticmethod
+    def now() -> tuple[str, ...]:
+        """Those that were asked for, in this compile of Dynamo's."""
+        return tuple(sorted(TensorifyState.force_specializations))
+
+    @staticmethod
+    def ask(names: Iterable[str]) -> None:
+        """Ask for these, unless that was done."""
+        new = set(names) - TensorifyState.force_specializations
+        for name in new:
+            TensorifyState.specialize(name)
+        if new:
+            raise TensorifyScalarRestartAnalysis
 
 
 def is_autocasting() -> bool:

@@ -20,6 +20,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
 from torch.fx._graph_pickler import GraphPickler
@@ -45,6 +46,7 @@ from torchair.core.number import Number
 
 __all__ = [
     "DATA_ERRORS",
+    "FakeTensor",
     "FakeTensorMode",
     "PythonReferenceAnalysis",
     "ShapeEnv",

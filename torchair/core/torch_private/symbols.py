@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +50,37 @@ class Symbols:
         facts = tuple(guard.expr for guard in env.guards if guard.expr.free_symbols <= set(symbols))
         return Symbols(tuple(seen), facts)
 
+    def lines(self) -> list[str]:
+        """As text, without the numbers that they stood for."""
+        return [*(f"{s.symbol} {s.least} {s.most}" for s in self.seen), *map(str, self.facts)]
+
     def world(self) -> World:
         """An environment in which they are known again."""
         return World(self)
+
+
+def taken_for_granted(numbers: Sequence[torch.SymInt]) -> Callable[[], tuple[Any, ...]]:
+    """A function for what the environment of these numbers has come to take for granted since now."""
+    if not numbers:
+        return tuple
+    env = numbers[0].node.shape_env
+    known = len(env.guards)
+    return lambda: tuple(guard.expr for guard in env.guards[known:])
+
+
+def guarded(numbers: Sequence[torch.SymInt], conditions: Sequence[Any]) -> bool:
+    """Do these hold of the numbers? If so, they are taken for granted from now on."""
+    if not conditions:
+        return True
+    if not numbers:
+        return False
+    env = numbers[0].node.shape_env
+    hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    if not all(condition.xreplace(hints) == sympy.true for condition in conditions):
+        return False
+    for condition in conditions:
+        env.evaluate_expr(condition, hint=sympy.true)
+    return True
 
 
 class World:
