@@ -116,10 +116,11 @@ def _same_start() -> Iterator[None]:
 def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `codegen='auto'` the eager program stays, except in tests that ask for `builds`: processes in the
     background would take the cores from the tests, and end with no test of their own. Nor is anything taken
-    from earlier processes: tests are to see it compiled.
+    from earlier processes, except in tests that ask for `warm_starts`.
     """
     if "builds" not in request.fixturenames:
         monkeypatch.setattr(BACKGROUND, "give", lambda job: job)
+    if "warm_starts" not in request.fixturenames:
         monkeypatch.setattr(doors, "compile_or_take", compile_dynamo)
 
 
@@ -127,6 +128,11 @@ def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pyt
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Better programs are built in the background, as for users, and kept for this test alone."""
     monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
+
+
+@pytest.fixture
+def warm_starts(builds: None) -> None:
+    """Graphs that were compiled before are taken from disk, as for users; those of this test alone."""
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

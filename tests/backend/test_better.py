@@ -27,7 +27,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend import background, better
+from torchair.backend import background, better, order
 from torchair.backend.background import BACKGROUND, Job
 from torchair.backend.doors import compile_fx
 from torchair.backend.order import Made, Order
@@ -388,7 +388,7 @@ def test_conditions_are_those_of_the_build_alone() -> None:
 
     gm = make_fx(function, tracing_mode="symbolic")(torch.randn(8, 3))
     (x,) = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    symbols = better.Symbols.of(better._symbols([x]))
+    symbols = better.Symbols.of(order.symbols_of([x]))
     assert {str(fact).count("Mod") for fact in symbols.facts} == {0, 1}
     world = symbols.world()
     again = [world.number(size) for size in better.likes_of([x])[0].size]

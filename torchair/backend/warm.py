@@ -27,6 +27,7 @@ from torchair.backend.plain import Kept as Layers
 from torchair.backend.settings import NEVER, Settings
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen.graph import is_custom
+from torchair.core.degraded import Degradations
 from torchair.core.errors import AirError, NotPossible, first_line
 from torchair.core.extensions import EXTENSIONS
 from torchair.core.facts import device_facts
@@ -127,7 +128,8 @@ def _taken(kept: Kept, numbers: Sequence[torch.SymInt]) -> Callable[..., Any] | 
     try:
         call = warm.call()
     except Exception as error:
-        logger.warning("a graph of an earlier process is compiled again: %s", first_line(error))
+        degradations = Degradations()
+        degradations.add(f"a graph of an earlier process is compiled again: {first_line(error)}")
         return None
     logger.event("%s: from an earlier process", warm.artefact.name)
     return call
