@@ -27,6 +27,7 @@ from torchair.backend.plain import Kept as Layers
 from torchair.backend.settings import NEVER, Settings
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen.graph import is_custom
+from torchair.configs.freeze import cache_key_paths
 from torchair.core.degraded import Degradations
 from torchair.core.errors import AirError, NotPossible, first_line
 from torchair.core.extensions import EXTENSIONS
@@ -160,6 +161,7 @@ def facts_of(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> d
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     if odd := [type(value).__name__ for value in tensors if type(value) not in TENSORS]:
         raise NotPossible(f"an input is a {odd[0]}")
+    keyed = sorted(cache_key_paths() & set(settings.options))
     return {
         "dynamo graph": digest_of(_lines(gm)),
         "inputs": digest_of(map(repr, likes_of(_symbolic(gm, inputs)))),
@@ -167,8 +169,8 @@ def facts_of(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> d
         "roles": digest_of(map(_role, gm.graph.find_nodes(op="placeholder"), inputs)),
         "memory": str(_shared(tensors)),
         "sizes": digest_of(Symbols.of(symbols_of(_symbolic(gm, inputs))).lines()),
-        "settings": _text(dict(sorted(settings.options.items()))),
-        "assigned": ", ".join(sorted(settings.assigned)),
+        "settings": _text({path: settings.options[path] for path in keyed}),
+        "assigned": ", ".join(sorted(settings.assigned & set(keyed))),
         "state": str((Surroundings.now(), _state())),
         "devices": ", ".join(sorted(map(device_facts, {tensor.device for tensor in tensors}))),
         **process_facts(),
