@@ -243,6 +243,34 @@ def test_the_better_program_is_what_is_kept(
     assert len(builds.made) == 1
 
 
+def test_nothing_better_is_another_wish(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wants no better program gets none of another process, and keeps none from those who do."""
+    builds = Quick()
+    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    with torch.no_grad():
+        for budget in (0, None, 0):
+            run = new_process(
+                torch.sin, engine_config__codegen="auto", engine_config__compile_budget_s=budget
+            )
+            for _ in range(2):
+                run(X)
+            assert torchair.wait_until_optimised(60)
+    assert counted.graphs == 2
+    assert len(builds.made) == 1
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+def test_a_build_that_failed_is_tried_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "compile_elsewhere", lambda *args: (None, "there is no compiler"))
+    with torch.no_grad():
+        for _ in range(2):
+            run = new_process(torch.sin, engine_config__codegen="auto")
+            for _ in range(2):
+                run(X)
+            assert torchair.wait_until_optimised(60)
+    assert counted.graphs == 2
+
+
 def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     model = net()
     with torch.no_grad():

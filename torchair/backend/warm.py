@@ -137,21 +137,21 @@ def _taken(kept: Kept, numbers: Sequence[torch.SymInt]) -> Callable[..., Any] | 
 
 
 def _keep(kept: Kept, layers: Layers, conditions: tuple[Any, ...]) -> None:
-    """For later processes, once the best program is there."""
-    runner = layers.runner
+    """For later processes, once the best program is there; they try again where it could not be built."""
+    runner, awaited = layers.runner, layers.runner.awaited
 
     def keep() -> None:
-        if runner.strategy.compiled.degradations.texts:
-            return  # it is told again
+        if runner.strategy.compiled.degradations.texts or (awaited is not None and awaited.peek() is None):
+            return
         try:
             kept.put(Warm(Artefact.of(runner), replace(layers, runner=None), conditions))  # type: ignore[arg-type]
         except AirError as error:
             logger.debug("%s is not kept: %s", runner.strategy.name, error)
 
-    if runner.awaited is None:
+    if awaited is None:
         keep()
     else:
-        runner.awaited.then(keep)
+        awaited.then(keep)
 
 
 def facts_of(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> dict[str, str]:
@@ -171,6 +171,7 @@ def facts_of(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> d
         "sizes": digest_of(Symbols.of(symbols_of(_symbolic(gm, inputs))).lines()),
         "settings": _text({path: settings.options[path] for path in keyed}),
         "assigned": ", ".join(sorted(settings.assigned & set(keyed))),
+        "better programs": str(settings.compile_budget != 0),
         "state": str((Surroundings.now(), _state())),
         "devices": ", ".join(sorted(map(device_facts, {tensor.device for tensor in tensors}))),
         **process_facts(),
