@@ -33,7 +33,7 @@ from torchair.backend.doors import get_npu_backend
 from torchair.backend.gears import set_dim_gears
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.degraded import Degradations
-from torchair.core.errors import Degraded, first_line
+from torchair.core.errors import Degraded, DegradedWarning, first_line
 from torchair.core.tables import text_lines
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.devices import device_row
@@ -167,8 +167,9 @@ class Apart:
             return model(*args, **kwargs)
 
         def torchair(*args: Any, **kwargs: Any) -> Any:  # torch's errors name it
-            self.graphs += 1
-            return backend(*args, **kwargs)
+            made = backend(*args, **kwargs)
+            self.graphs += 1  # not where torch begins again, which it says by an exception
+            return made
 
         run.__code__ = run.__code__.replace(co_name=f"auto_gears_{next(_names)}")
         self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
@@ -252,7 +253,7 @@ class AutoGears:
             return outputs
         try:
             return self._with_gear(call, form, gear)
-        except Degraded:
+        except (Degraded, DegradedWarning):
             raise
         except Exception as error:
             # Where the call itself is at fault, this raises as well.
@@ -271,7 +272,7 @@ class AutoGears:
                 return call
             form = self._counted(call)
             return call, form, self._serving(form, call.size)
-        except Degraded:
+        except (Degraded, DegradedWarning):
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"
