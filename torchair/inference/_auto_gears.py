@@ -386,8 +386,9 @@ class AutoGears:
     def _is_spent(self) -> bool:
         """Has what gears may take been taken, or would another one be too much?"""
         wishes = self._wishes
-        # Until a gear is built, the first call says how long it takes: that was traced and compiled as well.
-        next_one = self._slowest or self._first
+        # Until a gear is built, the first call says how long it takes: the graph is traced and compiled as
+        # that was, and then compiled for the gear.
+        next_one = self._slowest or 2 * self._first
         is_late = wishes.seconds is not None and self._seconds + next_one > wishes.seconds
         return is_late or (wishes.memory_bytes is not None and self._measured >= wishes.memory_bytes)
 

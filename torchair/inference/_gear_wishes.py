@@ -105,13 +105,17 @@ def _check_numbers(wishes: Wishes) -> None:
         raise BadGears("after is a number of calls, 0 and more", got=repr(wishes.after))
     if not isinstance(wishes.check, bool):
         raise BadGears("check is True or False", got=repr(wishes.check))
-    for what in ("waste", "memory_bytes", "seconds"):
-        number = getattr(wishes, what)
-        if number is None and what != "waste":
-            continue
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not is_number or math.isnan(number) or number < 0 or (what == "waste" and math.isinf(number)):
-            raise BadGears(f"{what} is a number of 0 and more", got=repr(number))
+    _check_number("waste", wishes.waste)
+    if math.isinf(wishes.waste):
+        raise BadGears("waste is a finite number of 0 and more", got=repr(wishes.waste))
+    for what, number in (("memory_bytes", wishes.memory_bytes), ("seconds", wishes.seconds)):
+        if number is not None:
+            _check_number(what, number)
+
+
+def _check_number(what: str, number: Any) -> None:
+    if not (_is_int(number) or isinstance(number, float)) or not number >= 0:
+        raise BadGears(f"{what} is a number of 0 and more", got=repr(number))
 
 
 def _is_int(value: Any) -> bool:
