@@ -12,6 +12,7 @@ import torch
 
 import torchair
 from torchair.backend import compile as backend
+from torchair.backend.gears import GearProgram
 from torchair.capture import Runner
 from torchair.configs.option import assign
 from torchair.ge.graph import Graph, Op
@@ -82,3 +83,11 @@ def seen_with(options: dict[str, Any], fn: Callable[..., Any], *args: Any, **res
     torch.testing.assert_close(got, fn(*theirs))
     torch.testing.assert_close(ours, theirs)
     return seen
+
+
+def taken_programs(patch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that are made for gears from here on."""
+    made: list[Any] = []
+    take = GearProgram.take
+    patch.setattr(GearProgram, "take", lambda self: made.append(take(self)) or made[-1])
+    return made

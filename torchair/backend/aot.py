@@ -12,7 +12,7 @@ from torch import fx
 
 from torchair.backend.background import Together
 from torchair.backend.compile import compile_fx
-from torchair.backend.gears import Gears, gears_of
+from torchair.backend.gears import Gears, gears_of, has_gears
 from torchair.backend.joint import Joint
 from torchair.backend.plain import Kept, plain_call
 from torchair.backend.settings import Settings
@@ -56,15 +56,29 @@ def compile_dynamo(
     forward and backward as one graph where that is asked for.
     """
     files = open_model(gm, captures=settings.captures)
-    gears = None if settings.captures else gears_of(gm, inputs, settings.gears_policy)
+    gears = _gears(gm, inputs, settings)
     gm = before_autograd(gm, settings)
     joint = Joint.of(gm, inputs, settings.loss_index) if settings.joint_graph else None
     if joint is None:
         parts = Parts(settings, compile, files, argument_names(gm), len(inputs), gears=gears)
         return parts.made_of(gm, inputs, decompositions)
+    if gears is not None:
+        what = "forward and backward as one graph have a program for all sizes, and none for each gear"
+        Degradations(settings.strict, first_source(gm)).add(what, here=True)
     parts = Parts(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
     with torch.no_grad(), keeping_checkpoints():
         return joint.step(parts.made_of(joint.gm, inputs, decompositions))
+
+
+def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gears | None:
+    """The gears of a graph; that there are none where they have no effect is told."""
+    degradations = Degradations(settings.strict, first_source(gm))
+    if not settings.captures:
+        return gears_of(gm, inputs, settings.gears_policy, degradations)
+    if has_gears(inputs):
+        what = "set_dim_gears has no effect in this mode, which records each size that comes"
+        degradations.add(what, next="config.mode = 'max-autotune' has gears", here=True)
+    return None
 
 
 def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:

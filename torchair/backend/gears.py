@@ -44,8 +44,8 @@ def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
         raise BadGears("gears are those of a tensor", got=type(t).__name__)
     if not isinstance(dim_gears, dict):
         raise BadGears("gears are a dict of dimensions and their sizes", got=type(dim_gears).__name__)
-    known = getattr(t, NAME, dim_gears)
-    if known != dim_gears:
+    known = getattr(t, NAME, None)
+    if known is not None and known != _listed(dim_gears):
         raise BadGears("the tensor has other gears already", got=f"{dim_gears} and before {known}")
     for dim, sizes in dim_gears.items():
         _check(t, dim, sizes)
@@ -53,7 +53,13 @@ def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
         # Torch makes no symbol of a size of 0 or 1: such a call is compiled for itself.
         if t.size(dim) > 1:
             mark_dynamic(t, dim)
-    setattr(t, NAME, {dim: list(sizes) for dim, sizes in dim_gears.items()})
+    setattr(t, NAME, _listed(dim_gears))
+
+
+def _listed(dim_gears: dict[int, Sequence[int]]) -> dict[int, Any]:
+    """A copy, with tuples and lists alike."""
+    pairs = dim_gears.items()
+    return {dim: list(sizes) if isinstance(sizes, list | tuple) else sizes for dim, sizes in pairs}
 
 
 def _check(t: torch.Tensor, dim: Any, sizes: Any) -> None:
@@ -125,11 +131,18 @@ def _reach(layout: Layout, read: Reader) -> int:
     return (start + last + 1) * layout.dtype.itemsize
 
 
-def gears_of(gm: fx.GraphModule, inputs: Sequence[Any], policy: str) -> Gears | None:
+def has_gears(inputs: Sequence[Any]) -> bool:
+    """Are gears set on one of these?"""
+    return any(getattr(value, NAME, None) for value in inputs)
+
+
+def gears_of(
+    gm: fx.GraphModule, inputs: Sequence[Any], policy: str, degradations: Degradations
+) -> Gears | None:
     """The gears of the inputs of Dynamo's graph, none where none are set; from here on, guards let in just
     these sizes, and for all other dimensions the sizes of this call.
     """
-    if not any(hasattr(value, NAME) for value in inputs):
+    if not has_gears(inputs):
         return None
     tensors = sorted(_tensors(gm, inputs), key=lambda each: each[0])
     dims = [
@@ -140,7 +153,12 @@ def gears_of(gm: fx.GraphModule, inputs: Sequence[Any], policy: str) -> Gears | 
     dynamic = [(name, size, sizes) for name, size, sizes in dims if isinstance(size, torch.SymInt)]
     if not dynamic:
         if all(size in (0, 1) for _, size, _ in dims):
-            return None  # this call is compiled for itself
+            degradations.add(
+                "a call of size 1 is compiled for itself, and its gears are not those of other calls",
+                next="set them also on the inputs of the first call with a larger size",
+                here=True,
+            )
+            return None
         raise BadGears("no dimension with gears is dynamic", next="compile with dynamic=True")
     for name, size, sizes in dynamic:
         _guard(name, size, sorted({number for number in sizes if number > 1}))

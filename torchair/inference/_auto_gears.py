@@ -8,7 +8,8 @@ The life of a form (everything about a call but the size):
   program; one below is padded up to it, if the user said with which values and it is known which outputs to
   crop (`_crops.py`); all others run dynamically;
 * the first padded call of each gear runs both ways, and the dynamic result is returned: where the padded one
-  differs, or the model writes its arguments or its state, padding ends, and that is told;
+  differs, or the model writes its arguments or its state, padding ends, and that is told. So does one now and
+  then, and whenever a call is padded by much more than those before (`_gear_checks.py`);
 * when the sizes drift, gears are chosen again, a few times at most.
 
 A call never fails for any of this: what goes wrong with gears is told, and the call runs dynamically.
@@ -27,43 +28,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from torchair.backend.doors import get_npu_backend
-from torchair.backend.gears import MOST, set_dim_gears
+from torchair.backend.gears import set_dim_gears
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.degraded import Degradations
-from torchair.core.errors import BadGears, Degraded, first_line
+from torchair.core.errors import Degraded, DegradedWarning, first_line
 from torchair.core.tables import text_lines
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.devices import device_row
 from torchair.inference._crops import Crops, Declared, Unknown, declared_crops, symbolic_crops
-from torchair.inference._gear_choice import choose, cost, serving
+from torchair.inference._gear_checks import Checks, Writes, arguments_of, difference, drawing_again, tells
+from torchair.inference._gear_choice import SMALLEST, choose, cost, serving
+from torchair.inference._gear_wishes import Wishes, checked, signature_of
 
 FORMS = 4  # that have gears
+WAITING = 64  # forms whose sizes are counted
 CHOICES = 4  # of the gears of one form: once, and when sizes drift
+REMADE = 4  # times: programs of gears that torch forgot
 DRIFT = 0.1  # of all work: how much worse gears may do than they did, before they are chosen again
 BUILDING = 3  # calls of a gear until its own program is recorded
 HELD = 2  # times: what the caller has, and what a gear has of inputs and outputs
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # as a share of the largest number; of others:
-CLOSE_ENOUGH = 3e-2
+SIZES = 4096  # of which is known what a call takes
+
+COUNTED = "sizes are counted"
+CROWDED = "other arguments differ from call to call"
+SPENT = "gears took what they may"
 
 _names = itertools.count()
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the user said."""
-
-    dims: Mapping[str, int]
-    pad: Mapping[str, Any]
-    crop: bool | Declared
-    most: int
-    waste: float
-    after: int
-    check: bool
-    memory_bytes: int | None
-    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -113,13 +105,14 @@ def auto_gears(
     fills up each of them (0 for a mask); sizes are padded only if each named argument has one. `crop`: True
     crops outputs by their symbolic shapes, a dict says which dimensions (`{"logits": 1}`, or by place), False
     leaves them padded. `most` gears at most; padding adds at most `waste` times the size of a call; gears are
-    chosen `after` so many calls. `check`: the first padded call of each gear is compared with a dynamic one.
+    chosen `after` so many calls. `check`: the first padded call of each gear is compared with a dynamic one,
+    and some later ones.
     `memory_bytes` and `seconds` are what gears may take. `report()` says what came and how it was served.
     """
     wishes = Wishes(
         dict(dims) if isinstance(dims, Mapping) else dims,
-        dict(pad or {}),
-        crop if isinstance(crop, bool) else dict(crop),
+        dict(pad) if isinstance(pad, Mapping) else {} if pad is None else pad,
+        dict(crop) if isinstance(crop, Mapping) else crop,
         most,
         waste,
         after,
@@ -127,33 +120,8 @@ def auto_gears(
         memory_bytes,
         seconds,
     )
-    return AutoGears(model, _checked(wishes, model), CompilerConfig() if config is None else config)
-
-
-def _checked(wishes: Wishes, model: Any) -> Wishes:
-    """Mistakes are told where they are made."""
-    if not callable(model):
-        raise BadGears("a model is a module or a function", got=type(model).__name__)
-    if not isinstance(wishes.dims, Mapping) or not wishes.dims:
-        raise BadGears("dims names arguments and the dimension of each", got=repr(wishes.dims))
-    parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    for name, dim in wishes.dims.items():
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise BadGears(f"the dimension of {name} is an int", got=repr(dim))
-        if name not in parameters and not takes_any:
-            raise BadGears(f"the model has no argument {name!r}", near=", ".join(parameters))
-    if unknown := [name for name in wishes.pad if name not in wishes.dims]:
-        raise BadGears(f"pad names {unknown[0]!r}, which dims does not", near=", ".join(wishes.dims))
-    if isinstance(wishes.most, bool) or not isinstance(wishes.most, int) or not 1 <= wishes.most <= MOST:
-        raise BadGears(f"there are 1 to {MOST} gears at most", got=repr(wishes.most))
-    for what in ("waste", "after", "memory_bytes", "seconds"):
-        number = getattr(wishes, what)
-        if number is None and what in ("memory_bytes", "seconds"):
-            continue
-        if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
-            raise BadGears(f"{what} is a number of 0 and more", got=repr(number))
-    return wishes
+    config = CompilerConfig() if config is None else config
+    return AutoGears(model, checked(wishes, model, config), config)
 
 
 @dataclass
@@ -164,6 +132,11 @@ class Call:
     named: dict[str, tuple[torch.Tensor, int]]  # of each tensor with the size, which dimension
     size: int
     form: Hashable
+
+    @property
+    def device(self) -> torch.device:
+        """Of the first tensor with the size."""
+        return next(iter(self.named.values()))[0].device
 
     def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, some of them others."""
@@ -182,69 +155,105 @@ def _extra(bound: inspect.BoundArguments) -> str:
     return next(p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD)
 
 
-def _arguments(bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
-    for name, value in bound.arguments.items():
-        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            yield from value.items()
-        else:
-            yield name, value
+class Apart:
+    """A model that is compiled apart from all others: with a code object of its own, where Dynamo keeps its
+    results.
+    """
+
+    def __init__(self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool) -> None:
+        self.graphs = 0  # that Dynamo had compiled
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs)
+
+        def torchair(*args: Any, **kwargs: Any) -> Any:  # torch's errors name it
+            made = backend(*args, **kwargs)
+            self.graphs += 1  # not where torch begins again, which it says by an exception
+            return made
+
+        run.__code__ = run.__code__.replace(co_name=f"auto_gears_{next(_names)}")
+        self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(*args, **kwargs)
 
 
 @dataclass
 class Form:
     """Calls that differ in nothing but the size."""
 
-    run: Callable[..., Any] | None = None
-    recent: deque[int] = field(default_factory=deque[int])
-    gears: tuple[int, ...] = ()
+    recent: deque[int]
+    run: Apart | None = None
+    made_for: tuple[int, ...] = ()  # the gears of `run`
+    remade: int = 0
+    gears: tuple[int, ...] = ()  # those that serve
     cost: float = 0.0  # expected of these gears
     choices: int = 0
+    is_crowded: bool = False  # by forms that have gears
     calls: Counter[int] = field(default_factory=Counter[int])  # of each gear
-    checked: set[int] = field(default_factory=set[int])
+    checks: dict[int, Checks] = field(default_factory=dict[int, Checks])
     crops: Crops | None = None
-    unit_bytes: float = 0.0  # of inputs and outputs, by the size
+    why_not_padded: str | None = None
+    bytes: dict[int, int] = field(default_factory=dict[int, int])  # of inputs and outputs, by the size
+
+    def takes(self, size: int) -> int:
+        """Bytes that a gear has of inputs and outputs. Of a size that none was seen of: as the next larger
+        one, and else as the largest if they grow with its square.
+        """
+        if not self.bytes or size in self.bytes:
+            return self.bytes.get(size, 0)
+        larger = min((known for known in self.bytes if known > size), default=None)
+        if larger is not None:
+            return self.bytes[larger]
+        largest = max(self.bytes)
+        return int(self.bytes[largest] * (size / largest) ** 2)
+
+    @property
+    def planned(self) -> int:
+        """Gears share memory: the largest counts."""
+        return self.takes(self.gears[-1]) if self.gears else 0
+
+    def begin(self, run: Apart, gears: tuple[int, ...]) -> None:
+        """Have programs for these gears, which are made when each first comes."""
+        self.run, self.made_for, self.gears = run, gears, gears
+        self.calls, self.checks = Counter(), {}
 
 
 class AutoGears:
     """See `auto_gears`."""
 
     def __init__(self, model: Callable[..., Any], wishes: Wishes, config: CompilerConfig) -> None:
-        if config.mode.value not in (None, "max-autotune"):
-            raise BadGears("gears are of graph mode", got=f"mode {config.mode.value!r}")
         self.model = model
         self._wishes = wishes
         self._backend = get_npu_backend(compiler_config=config)
-        self._signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+        self._signature = signature_of(model)
         self._dynamic = self._compiled(dynamic=True)
-        self._forms: dict[Hashable, Form] = {}
+        self._forms: dict[Hashable, Form] = {}  # the latest last
         self._degradations = Degradations()
         self._lock, self._turn = threading.Lock(), threading.RLock()
         self._building = threading.RLock()
-        self._why_not_padded = None if set(wishes.dims) <= set(wishes.pad) else "no values to pad with"
         self._sizes: Counter[int] = Counter()
         self._without: Counter[str] = Counter()
         self._exact = self._padded = self._work = self._added = 0
-        self._seconds, self._measured, self._slowest = 0.0, 0, 0.0
+        self._seconds, self._measured = 0.0, 0
+        self._first = self._slowest = 0.0  # seconds: the first call, and to build a gear
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._turn:  # torch traces in one thread at a time, and any call may be one that is traced
             return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = self._read(args, kwargs)
-        if isinstance(call, str):
-            return self._dynamically(args, kwargs, call)
-        form = self._counted(call)
-        if form is None:
-            return self._dynamically(args, kwargs, "other arguments differ from call to call")
-        gear = self._serving(form, call.size)
+        plan = self._planned(args, kwargs)
+        if isinstance(plan, str):
+            return self._dynamically(args, kwargs, plan)
+        call, form, gear = plan
         if gear is None:
-            outputs = self._dynamically(args, kwargs, "no gear fits" if form.choices else "sizes are counted")
+            outputs = self._dynamically(args, kwargs, self._why_no_gear(form))
             self._note(call, form, outputs)
             return outputs
         try:
             return self._with_gear(call, form, gear)
-        except Degraded:
+        except (Degraded, DegradedWarning):
             raise
         except Exception as error:
             # Where the call itself is at fault, this raises as well.
@@ -255,16 +264,36 @@ class AutoGears:
             self._degradations.add(f"auto_gears runs calls of one form dynamically: {what}")
             return outputs
 
+    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Form, int | None] | str:
+        """How to serve a call; or why it has no form. Nothing that goes wrong here is the call's fault."""
+        try:
+            call = self._read(args, kwargs)
+            if isinstance(call, str):
+                return call
+            form = self._counted(call)
+            return call, form, self._serving(form, call.size)
+        except (Degraded, DegradedWarning):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {first_line(error)}"
+            self._degradations.add(f"auto_gears runs a call dynamically: {what}")
+            return "arguments that gears cannot be told of"
+
     def _dynamically(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
         with self._lock:
             self._without[why] += 1
-        return self._dynamic(*args, **kwargs)
+        if self._first:
+            return self._dynamic(*args, **kwargs)
+        began = time.perf_counter()
+        outputs = self._dynamic(*args, **kwargs)
+        self._first = time.perf_counter() - began
+        return outputs
 
     def report(self) -> GearReport:
         """What came so far, and how it was served."""
         with self._lock:
             forms = [form for form in self._forms.values() if form.gears]
-            planned = sum(int(form.unit_bytes * form.gears[-1]) for form in forms)
+            reasons = (form.why_not_padded for form in self._forms.values() if form.why_not_padded)
             return GearReport(
                 calls=self._exact + self._padded + sum(self._without.values()),
                 sizes=dict(self._sizes),
@@ -273,10 +302,10 @@ class AutoGears:
                 padded=self._padded,
                 dynamic=dict(self._without),
                 padded_share=self._added / self._work if self._work else 0.0,
-                bytes=max(planned, self._measured),
+                bytes=max(sum(form.planned for form in forms), self._measured),
                 seconds=self._seconds,
                 choices=sum(form.choices for form in self._forms.values()),
-                why_not_padded=self._why_not_padded,
+                why_not_padded=next(reasons, None) if self._wishes.may_pad else "no values to pad with",
             )
 
     # Looking at a call
@@ -288,46 +317,61 @@ class AutoGears:
         except TypeError:
             return "arguments that the model does not take"
         named: dict[str, tuple[torch.Tensor, int]] = {}
-        rest: list[Hashable] = []
-        for name, value in _arguments(bound):
+        rest: dict[str, Hashable] = {}
+        for name, value in arguments_of(bound):
             dim = self._wishes.dims.get(name)
             if isinstance(value, torch.Tensor):
                 if dim is not None and -value.dim() <= dim < value.dim():
                     named[name] = value, dim % value.dim()
-                rest.append((name, _look(value, named[name][1] if name in named else None)))
+                rest[name] = _look(value, named[name][1] if name in named else None)
             elif value is None or isinstance(value, bool | int | float | str):
-                rest.append((name, type(value), value))
+                rest[name] = type(value), value
             else:
                 return "an argument is neither a tensor nor a plain value"
         sizes = {tensor.size(dim) for tensor, dim in named.values()}
         if len(sizes) != 1:
-            return "the named arguments have several sizes" if sizes else "no named argument was given"
+            return "the named arguments have several sizes" if sizes else "no tensor has a named dimension"
         if any(tensor.requires_grad for tensor, _ in named.values()):
             return "a named argument requires gradients"
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return Call(bound, named, sizes.pop(), (modes, getattr(self.model, "training", None), tuple(rest)))
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), _autocast(named)
+        form = (modes, getattr(self.model, "training", None), tuple(sorted(rest.items())))
+        return Call(bound, named, sizes.pop(), form)
 
-    def _counted(self, call: Call) -> Form | None:
-        """The form of a call, whose gears are chosen when it is time; None where there are too many."""
+    def _counted(self, call: Call) -> Form:
+        """The form of a call, whose gears are chosen when it is time: after enough calls, and one of a size
+        that torch has a symbol for, when it is known what calls take.
+        """
+        enough = max(1, self._wishes.after)
         with self._lock:
             self._sizes[call.size] += 1
-            if call.form not in self._forms and len(self._forms) >= FORMS:
-                return None
-            form = self._forms.setdefault(call.form, Form())
+            form = self._forms.pop(call.form, None) or Form(deque(maxlen=enough))
+            self._forms[call.form] = form
+            if len(self._forms) > WAITING:
+                del self._forms[next(key for key, each in self._forms.items() if not each.gears)]
             form.recent.append(call.size)
-            if len(form.recent) < max(1, int(self._wishes.after)):
+            if len(form.recent) < enough or call.size < SMALLEST or not form.bytes:
                 return form
             recent = Counter(form.recent)
             form.recent.clear()
+            others = sum(bool(other.gears) for other in self._forms.values() if other is not form)
+            form.is_crowded = others >= FORMS
             now = cost(recent, form.gears, self._wishes.waste, may_pad=self._may_pad(form))
             is_due = not form.choices or (form.choices < CHOICES and now > form.cost + DRIFT)
+            is_due = is_due and not form.is_crowded
             form.choices += is_due
         if is_due:
             self._choose(call, form, recent)
         return form
 
     def _may_pad(self, form: Form) -> bool:
-        return form.crops is not None and self._why_not_padded is None
+        return self._wishes.may_pad and form.crops is not None and form.why_not_padded is None
+
+    def _why_no_gear(self, form: Form) -> str:
+        if form.is_crowded:
+            return CROWDED
+        if not form.choices:
+            return COUNTED
+        return SPENT if self._is_spent() else "no gear fits"
 
     def _serving(self, form: Form, size: int) -> int | None:
         """The gear of a size; where nothing is left to build others with, of those that are built."""
@@ -342,41 +386,52 @@ class AutoGears:
     def _is_spent(self) -> bool:
         """Has what gears may take been taken, or would another one be too much?"""
         wishes = self._wishes
-        is_late = wishes.seconds is not None and self._seconds + self._slowest > wishes.seconds
+        # Until a gear is built, the first call says how long it takes: the graph is traced and compiled as
+        # that was, and then compiled for the gear.
+        next_one = self._slowest or 2 * self._first
+        is_late = wishes.seconds is not None and self._seconds + next_one > wishes.seconds
         return is_late or (wishes.memory_bytes is not None and self._measured >= wishes.memory_bytes)
 
     def _note(self, call: Call, form: Form, outputs: Any) -> None:
         """What calls take, and how their outputs are cropped if the user says it."""
-        if form.unit_bytes or call.size < 1:
+        if call.size < 1 or call.size in form.bytes or len(form.bytes) >= SIZES:
             return
         leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
         tensors = [*leaves, *(tensor for tensor, _ in call.named.values())]
-        form.unit_bytes = HELD * sum(tensor.nbytes for tensor in tensors) / call.size
+        form.bytes[call.size] = HELD * sum(tensor.nbytes for tensor in tensors)
+        if form.crops is not None or form.why_not_padded is not None or not self._wishes.may_pad:
+            return
         if self._wishes.crop is False:
             form.crops = Crops(None)
         elif self._wishes.crop is not True:
             try:
                 form.crops = declared_crops(outputs, self._wishes.crop)
             except Unknown as why:
-                self._stop_padding(str(why))
+                self._stop_padding(form, str(why))
 
     # Choosing
 
     def _choose(self, call: Call, form: Form, recent: Counter[int]) -> None:
+        """Other gears, where they are worth it and may still be built; else those that there are stay."""
+        if self._is_spent():
+            return
         wishes = self._wishes
         with self._building, self._timed(call):
-            if form.crops is None and wishes.crop is True and self._why_not_padded is None and call.size > 1:
+            if form.crops is None and wishes.crop is True and wishes.may_pad and not form.why_not_padded:
                 self._find_crops(call, form)
             may_pad = self._may_pad(form)
-            left = wishes.most - sum(len(other.gears) for other in self._forms.values() if other is not form)
-            limit = wishes.memory_bytes
-            fitting = {n: seen for n, seen in recent.items() if limit is None or form.unit_bytes * n <= limit}
-            gears = () if self._is_spent() else choose(fitting, left, wishes.waste, may_pad=may_pad)
+            others = [other for other in self._forms.values() if other is not form]
+            left = wishes.most - sum(len(other.gears) for other in others)
+            fitting = dict(recent)
+            if wishes.memory_bytes is not None:
+                room = wishes.memory_bytes - sum(other.planned for other in others)
+                fitting = {size: seen for size, seen in recent.items() if form.takes(size) <= room}
+            gears = choose(fitting, left, wishes.waste, may_pad=may_pad)
+            then = cost(recent, gears, wishes.waste, may_pad=may_pad)
             with self._lock:
-                form.cost = cost(recent, gears, wishes.waste, may_pad=may_pad)
-                if gears != form.gears:
-                    form.gears, form.calls, form.checked = gears, Counter(), set()
-                    form.run = self._compiled(dynamic=len(gears) > 1)
+                if gears != form.gears and then < cost(recent, form.gears, wishes.waste, may_pad=may_pad):
+                    form.begin(self._compiled(dynamic=len(gears) > 1), gears)
+                form.cost = cost(recent, form.gears, wishes.waste, may_pad=may_pad)
 
     def _find_crops(self, call: Call, form: Form) -> None:
         """From symbolic shapes."""
@@ -386,79 +441,98 @@ class AutoGears:
         try:
             form.crops = symbolic_crops(self.model, dict(zip(names, args, strict=True)), kwargs, dims)
         except Unknown as why:
-            self._stop_padding(str(why), next='say which with crop={"logits": 1}, or crop=False')
+            self._stop_padding(form, str(why), next='say which with crop={"logits": 1}, or crop=False')
 
-    def _stop_padding(self, why: str, next: str = "") -> None:
-        self._why_not_padded = why
+    def _stop_padding(self, form: Form, why: str, next: str = "") -> None:
+        form.why_not_padded = why
         self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
 
-    def _compiled(self, *, dynamic: bool) -> Callable[..., Any]:
-        """Compiled apart from all others: with a code object of its own, where Dynamo keeps its results."""
-        model = self.model
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return model(*args, **kwargs)
-
-        run.__code__ = run.__code__.replace(co_name=f"auto_gears_{next(_names)}")
-        return torch.compile(run, backend=self._backend, dynamic=dynamic)
+    def _compiled(self, *, dynamic: bool) -> Apart:
+        return Apart(self.model, self._backend, dynamic=dynamic)
 
     # Running
 
     def _with_gear(self, call: Call, form: Form, gear: int) -> Any:
-        is_padded = gear != call.size
-        if is_padded and self._wishes.check and self._wishes.crop is not False and gear not in form.checked:
+        padding = gear - call.size
+        checks = form.checks.setdefault(gear, Checks())
+        if padding and self._wishes.check and checks.is_due(padding):
             return self._compared(call, form, gear)
         outputs = self._run(call, form, gear)
-        if is_padded:
+        if padding:
             assert form.crops is not None, "else nothing is padded"
             outputs = form.crops.cut(outputs, call.size)
+            checks.calls += 1
         with self._lock:
-            self._exact += not is_padded
-            self._padded += is_padded
+            self._exact += not padding
+            self._padded += bool(padding)
             self._work += gear
-            self._added += gear - call.size
+            self._added += padding
         return outputs
 
     def _compared(self, call: Call, form: Form, gear: int) -> Any:
-        """The dynamic result; the padded one is held against it."""
-        with self._building:
-            before = self._versions(call)
+        """The dynamic result; the padded one is held against it. Where outputs stay padded, there is nothing
+        to compare, but writes are noticed.
+        """
+        crops, checks = form.crops, form.checks[gear]
+        assert crops is not None, "else nothing is padded"
+        with self._building, drawing_again(call.device) as again:
+            writes = Writes(self.model, call.bound)
             outputs = self._dynamically(call.bound.args, call.bound.kwargs, "to compare with")
-            if self._versions(call) != before:
-                self._stop_padding("the model writes its arguments or its state")
+            if writes.happened():
+                self._stop_padding(form, "the model writes its arguments or its state")
                 return outputs
-            assert form.crops is not None, "else nothing is padded"
-            padded = form.crops.cut(self._run(call, form, gear), call.size)
-            if (why := _difference(outputs, padded)) is None:
-                form.checked.add(gear)
-            else:
-                self._stop_padding(f"from {call.size} to {gear}, {why}", next="see that masks are 0 there")
-        return outputs
-
-    def _versions(self, call: Call) -> list[int]:
-        state = [value for _, value in _arguments(call.bound)]
-        if isinstance(self.model, nn.Module):
-            state += [*self.model.buffers(), *self.model.parameters()]
-        tensors = [value for value in state if isinstance(value, torch.Tensor)]
-        return [tensor._version for tensor in tensors if not tensor.is_inference()]
+            again()
+            padded = crops.cut(self._run(call, form, gear), call.size)
+        why = None if crops.dims is None else difference(outputs, padded)
+        if why is not None:
+            what = f"from {call.size} to {gear}, {why}"
+            self._stop_padding(form, what, next="see that masks are 0 there")
+            return outputs
+        if crops.dims is None or tells(outputs):
+            checks.passed(gear - call.size)
+        checks.calls += 1
+        return padded if crops.dims is None else outputs
 
     def _run(self, call: Call, form: Form, gear: int) -> Any:
-        """With the program of a gear; the first calls of each make it."""
+        """With the program of a gear; the first calls of each make it. A program that torch compiled once
+        more (its caches were cleared) knows nothing of gears, and is made anew.
+        """
         tensors = {name: self._padded_to(name, call, gear) for name in call.named}
         run = form.run
         assert run is not None, "there are gears"
-        if form.calls[gear] >= BUILDING:
-            args, kwargs = call.with_tensors(tensors)
-            return run(*args, **kwargs)
-        with self._building, self._timed(call):
-            if not form.calls.total() and len(form.gears) > 1:
-                tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-                for name, tensor in tensors.items():
-                    set_dim_gears(tensor, {call.named[name][1]: list(form.gears)})
-            args, kwargs = call.with_tensors(tensors)
-            outputs = run(*args, **kwargs)
-            form.calls[gear] += 1
-            return outputs
+        if form.calls[gear] < BUILDING:
+            with self._building, self._timed(call, builds=True):
+                return self._built(call, form, gear, tensors)
+        args, kwargs = call.with_tensors(tensors)
+        before = run.graphs
+        outputs = run(*args, **kwargs)
+        if run.graphs != before and len(form.made_for) > 1:
+            self._begin_again(form)
+        return outputs
+
+    def _built(self, call: Call, form: Form, gear: int, tensors: dict[str, torch.Tensor]) -> Any:
+        run = form.run
+        assert run is not None, "there are gears"
+        if len(form.made_for) > 1:
+            tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+            for name, tensor in tensors.items():
+                set_dim_gears(tensor, {call.named[name][1]: list(form.made_for)})
+        args, kwargs = call.with_tensors(tensors)
+        is_first = not run.graphs
+        outputs = run(*args, **kwargs)
+        form.calls[gear] += 1
+        if is_first and run.graphs > 1 and len(form.made_for) > 1:
+            what = f"auto_gears has gears of the first of {run.graphs} graphs only"
+            self._degradations.add(what, next="TORCH_LOGS=graph_breaks says where the model is cut")
+        return outputs
+
+    def _begin_again(self, form: Form) -> None:
+        form.remade += 1
+        if form.remade <= REMADE:
+            form.begin(self._compiled(dynamic=len(form.gears) > 1), form.gears)
+        elif form.remade == REMADE + 1:
+            what = "auto_gears serves some calls without gears: torch compiles their program again and again"
+            self._degradations.add(what, next="TORCH_LOGS=recompiles says why")
 
     def _padded_to(self, name: str, call: Call, gear: int) -> torch.Tensor:
         tensor, dim = call.named[name]
@@ -471,9 +545,9 @@ class AutoGears:
         return made
 
     @contextmanager
-    def _timed(self, call: Call) -> Iterator[None]:
+    def _timed(self, call: Call, *, builds: bool = False) -> Iterator[None]:
         """Time and memory that gears take."""
-        device = next(iter(call.named.values()))[0].device
+        device = call.device
         row = device_row(device)
         counts = row.has_graphs and row.why_no_graphs() is None
         began, before = time.perf_counter(), row.reserved_bytes(device) if counts else 0
@@ -482,30 +556,22 @@ class AutoGears:
         finally:
             spent = time.perf_counter() - began
             self._seconds += spent
-            self._slowest = max(self._slowest, spent)
+            self._slowest = max(self._slowest, spent) if builds else self._slowest
             self._measured += max(0, row.reserved_bytes(device) - before) if counts else 0
 
 
 def _look(tensor: torch.Tensor, dim: int | None) -> Hashable:
     """All about a tensor that a program may depend on, but its size in one dimension."""
     shape = tuple(None if at == dim else size for at, size in enumerate(tensor.shape))
-    return tensor.dtype, tensor.device, shape
+    order: Hashable = None
+    if tensor.layout is torch.strided and not tensor.is_contiguous():
+        order = tuple(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    return type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, shape, order
 
 
-def _difference(expected: Any, found: Any) -> str | None:
-    """What differs between the outputs of two calls, beyond what other kernels make."""
-    pairs = list(zip(tree_flatten(expected)[0], tree_flatten(found)[0], strict=True))
-    for place, (a, b) in enumerate(pairs):
-        if not isinstance(a, torch.Tensor):
-            continue
-        if a.shape != b.shape:
-            return f"output {place} would have the shape {tuple(b.shape)} and not {tuple(a.shape)}"
-        if not a.numel():
-            continue
-        exact = not (a.is_floating_point() or a.is_complex())
-        limit = 0.0 if exact else CLOSE.get(a.dtype, CLOSE_ENOUGH)
-        wide = [x.to(torch.complex128 if x.is_complex() else torch.float64) for x in (a, b)]
-        most = float(torch.nan_to_num(wide[0]).abs().max())
-        if not torch.allclose(*wide, rtol=0.0, atol=limit * most, equal_nan=True):
-            return f"output {place} would have other numbers"
-    return None
+def _autocast(named: Mapping[str, tuple[torch.Tensor, int]]) -> Hashable:
+    """What torch makes ops compute in."""
+    kind = next(iter(named.values()))[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)

@@ -19,6 +19,8 @@ from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.symbols import is_symbol
 
 Declared = Mapping[str | int, int | Sequence[int]]
+Known = torch.Tensor | bool | int | float | complex | str | None
+"""What a container of outputs may hold."""
 
 
 class Unknown(ValueError):
@@ -49,8 +51,8 @@ def _narrowed(leaf: Any, dims: Sequence[int], size: int) -> Any:
         return leaf
     for dim in dims:
         leaf = leaf.narrow(dim, 0, size)
-    # As eager's: nobody sees that it was larger, and the larger one can go.
-    return leaf.contiguous()
+    # As eager's, in the same order of strides: nobody sees that it was larger, and the larger one can go.
+    return leaf.clone()
 
 
 def declared_crops(outputs: Any, declared: Declared) -> Crops:
@@ -67,6 +69,9 @@ def declared_crops(outputs: Any, declared: Declared) -> Crops:
         dims = declared.get(key, ())
         wanted = (dims,) if isinstance(dims, int) else tuple(dims)
         for leaf in tree_flatten(value)[0]:
+            if not isinstance(leaf, Known):
+                kind = type(leaf).__name__
+                raise Unknown(f"output {key!r} is or holds a {kind}, which nobody can look into")
             found.append(_checked(leaf, wanted, key) if isinstance(leaf, torch.Tensor) else ())
     return Crops(tuple(found))
 
@@ -105,9 +110,11 @@ def symbolic_crops(
                 dynamic_shapes=(shapes,),
                 strict=False,
             )
+        return _crops_of(program)
+    except Unknown:
+        raise
     except Exception as error:
         raise Unknown(f"its shapes cannot be told beforehand: {first_line(error)}") from error
-    return _crops_of(program)
 
 
 def _crops_of(program: Any) -> Crops:

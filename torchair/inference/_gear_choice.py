@@ -2,7 +2,7 @@
 
 A call between two gears is padded up to the next; what that costs is the elements it adds. A call that no
 gear serves runs dynamically, which is taken to cost as much as the most padding that is allowed (`waste`
-times its size). So padding is never chosen where it would add more than that.
+times its size), and a quarter of its size at least: gears are worth having also where little may be padded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import accumulate
 SMALLEST = 2  # torch makes no symbol of a size of 0 or 1
 DISTINCT = 128  # sizes that are told apart when gears are chosen
 WORTH = 0.005  # of all work: what a gear must save
+DYNAMIC = 0.25  # of a call: what it costs at least to run dynamically
 
 
 def choose(counts: Mapping[int, int], most: int, waste: float, *, may_pad: bool) -> tuple[int, ...]:
@@ -43,8 +44,12 @@ def cost(counts: Mapping[int, int], gears: Sequence[int], waste: float, *, may_p
     added = 0.0
     for size, count in counts.items():
         gear = serving(size, gears, waste, may_pad=may_pad)
-        added += count * (waste * size if gear is None else gear - size)
+        added += count * (_dynamic(size, waste) if gear is None else gear - size)
     return added / total if total else 0.0
+
+
+def _dynamic(size: int, waste: float) -> float:
+    return max(waste, DYNAMIC) * size
 
 
 def _merged(seen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -56,7 +61,7 @@ def _merged(seen: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _cheapest(seen: Sequence[tuple[int, int]], most: int, waste: float) -> tuple[int, ...]:
     """Dynamic programming: with one gear more, what calls up to each size cost if that size is the last."""
-    dynamic = [0.0, *accumulate(count * waste * size for size, count in seen)]
+    dynamic = [0.0, *accumulate(count * _dynamic(size, waste) for size, count in seen)]
     padded = [_padded_up_to(seen[: last + 1], waste) for last in range(len(seen))]
     price = WORTH * sum(size * count for size, count in seen)
     ends: list[Choice] = [(padded[last][0] + price, (size,)) for last, (size, _) in enumerate(seen)]
@@ -83,5 +88,8 @@ NEVER: Choice = (math.inf, ())
 def _padded_up_to(seen: Sequence[tuple[int, int]], waste: float) -> list[float]:
     """What it costs to pad the calls from each size on to the last one."""
     gear = seen[-1][0]
-    costs = [count * min(gear - size, waste * size) for size, count in reversed(seen)]
+    costs = [
+        count * (gear - size if gear - size <= waste * size else _dynamic(size, waste))
+        for size, count in reversed(seen)
+    ]
     return list(accumulate(costs))[::-1]
