@@ -175,11 +175,13 @@ def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch:
     assert counted.graphs == 2
 
 
-@pytest.mark.parametrize("why", ["gradients", "switched off", "the user's op", "a converter", "debugging"])
+@pytest.mark.parametrize(
+    "why", ["gradients", "switched off", "the user's op", "a converter", "debugging", "gears"]
+)
 def test_what_is_not_kept(
     why: str, counted: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    model, options = net(), dict[str, Any]()
+    model, options, x = net(), dict[str, Any](), X.clone()
     function: Any = model
     match why:
         case "switched off":
@@ -190,6 +192,9 @@ def test_what_is_not_kept(
             )
             op.register_fake(torch.empty_like)
             function = lambda x: op(model(x))  # noqa: E731
+        case "gears":
+            torchair.inference.set_dim_gears(x, {0: [4, 8]})
+            function = torch.sin
         case "a converter":
             extend("a test's", 1)
         case "debugging":
@@ -197,7 +202,8 @@ def test_what_is_not_kept(
     try:
         for _ in range(2):
             with torch.set_grad_enabled(why == "gradients"):
-                torch.testing.assert_close(new_process(function, **options)(X), function(X))
+                run = new_process(function, "max-autotune", why == "gears", **options)
+                torch.testing.assert_close(run(x), function(x))
     finally:
         forget("a test's")
     assert counted.graphs == 2

@@ -21,6 +21,7 @@ from torch.nn import Parameter
 
 from torchair.backend.aot import Decompositions, compile_dynamo
 from torchair.backend.artefact import Artefact
+from torchair.backend.gears import has_gears
 from torchair.backend.kept import Kept, digest_of, process_facts
 from torchair.backend.order import likes_of, symbols_of
 from torchair.backend.plain import Kept as Layers
@@ -75,7 +76,7 @@ def compile_or_take(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, decompositions: Decompositions
 ) -> Callable[..., Any]:
     """What `compile_dynamo` makes of a graph, or made in an earlier process."""
-    if decompositions or not _is_usual(settings):
+    if decompositions or has_gears(inputs) or not _is_usual(settings):
         return compile_dynamo(gm, inputs, settings, decompositions)
     numbers = symbols_of(_symbolic(gm, inputs))
     try:
