@@ -175,6 +175,7 @@ def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch:
     assert counted.graphs == 2
 
 
+@pytest.mark.filterwarnings("ignore:warmtest.twice:torchair.DegradedWarning")
 @pytest.mark.parametrize(
     "why", ["gradients", "switched off", "the user's op", "a converter", "debugging", "gears"]
 )

@@ -49,8 +49,8 @@ class EngineConfig(Group):
     program_cache_mb = Option(
         2048,
         "Most megabytes of what is kept on disk for later processes (in `~/.cache/torchair/programs`, or "
-        "where `XDG_CACHE_HOME` or `TORCHAIR_PROGRAMS` say): better programs, and what was compiled after Dynamo. "
-        "What is unused longest is dropped; 0 keeps and takes nothing.",
+        "where `XDG_CACHE_HOME` or `TORCHAIR_PROGRAMS` say): better programs, and what was compiled "
+        "after Dynamo. What is unused longest is dropped; 0 keeps and takes nothing.",
         IntRange(0, 1 << 24),
         flat="program_cache_mb",
         own=True,
