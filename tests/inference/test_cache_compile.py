@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import logging
 import os
 import pickle
 import warnings
@@ -15,14 +17,15 @@ import torch
 
 import torchair
 from tests.backend.test_better import Quick
-from tests.inference import models
+from tests.inference import helper, models
 from tests.inference.models import Net
+from tests.slow import slow
 from torchair.__main__ import main
 from torchair.backend import background, cache
 from torchair.backend.cache import Cached
 from torchair.core import identity
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
-from torchair.core.torch_private import frames
+from torchair.core.torch_private import frames, guard_facts
 from torchair.inference import cache_compile, readable_cache
 from torchair.inference._cache_compiler import (
     CompiledModel,
@@ -177,6 +180,80 @@ def test_what_has_changed_is_noticed(
     assert change in SAME_TRACE or processes.traces == 2
 
 
+def _keyword_default(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(helper.shifted.__kwdefaults__, "times", 4)
+
+
+ELSEWHERE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "global": lambda patch: patch.setattr(helper, "OFFSET", 4),
+    "attribute of a class": lambda patch: patch.setattr(helper.Settings, "scale", 7),
+    "default": lambda patch: patch.setattr(helper.shifted, "__defaults__", (50,)),
+    "keyword default": _keyword_default,
+}
+
+
+@pytest.mark.parametrize("live", [False, slow(True)], ids=["before", "after"])
+@pytest.mark.parametrize("change", ELSEWHERE)
+def test_what_has_changed_in_another_module_is_noticed(
+    change: str, live: bool, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules, classes and functions are no data: what guards see behind them is compared all the same."""
+    processes.new(net.elsewhere)(X)
+    second = processes.new(net.elsewhere)
+    if live:
+        second(X)
+        assert processes.traces == 1
+    ELSEWHERE[change](monkeypatch)
+    torch.testing.assert_close(second(X), wanted(net.elsewhere, X))
+    assert processes.traces == 2
+
+
+def test_decorated_methods_are_kept(
+    processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards go through the defaults of a function that a closure holds."""
+    for _ in range(2):
+        torch.testing.assert_close(processes.new(net.wrapped)(X), wanted(net.wrapped, X))
+    assert processes.traces == 1
+    inner = Net.wrapped.__closure__[0].cell_contents  # type: ignore[attr-defined]
+    monkeypatch.setattr(inner, "__defaults__", (1, 9))
+    second = processes.new(net.wrapped)
+    torch.testing.assert_close(second(X), wanted(net.wrapped, X))
+    assert processes.traces == 2
+    assert "__defaults__" in second.misses[0]
+    assert not [row for row in caplog.records if row.levelno >= logging.WARNING]
+
+
+def test_variants_wait_for_their_calls(processes: Processes, net: Net) -> None:
+    """A process that calls another variant first loses none, in memory or on the disk."""
+    sizes = [torch.randn(rows, 8) for rows in (2, 3, 4)]
+    first = processes.new(net.both)
+    for x in sizes:
+        first(x)
+    assert processes.traces == 3
+    second = processes.new(net.both)
+    torch.testing.assert_close(second(sizes[2]), wanted(net.both, sizes[2]))
+    assert len(second.variants) == 1, "the others are not loaded"
+    second(torch.randn(5, 8))
+    assert processes.traces == 4
+    third = processes.new(net.both)
+    for x in sizes:
+        torch.testing.assert_close(third(x), wanted(net.both, x))
+    assert processes.traces == 4
+    assert third.misses == []
+
+
+def test_names_in_the_module_are_removed_again(processes: Processes, net: Net) -> None:
+    before = set(vars(models))
+    for _ in range(2):
+        cached = processes.new(net.step)
+        cached(X)
+        assert {name for name in set(vars(models)) - before if name.startswith("__compiled_fn")}
+        del cached
+        gc.collect()
+        assert {name for name in set(vars(models)) - before if not name.startswith("__import_")} == set()
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_a_closure_that_has_changed_is_noticed(processes: Processes, live: bool) -> None:
     net = models.closed_over(2)().eval()
@@ -280,7 +357,7 @@ def test_a_model_holds_what_is_made_of_its_methods(processes: Processes) -> None
 def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
     processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "NEVER", {"CONSTANT_MATCH"})
+    monkeypatch.delitem(guard_facts.FACTS, "CONSTANT_MATCH")
     cached = processes.new(net.step)
     with pytest.warns(DegradedWarning, match="not kept: a guard cannot be kept: CONSTANT_MATCH"):
         torch.testing.assert_close(cached(X), wanted(net.step, X))

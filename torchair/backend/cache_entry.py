@@ -55,12 +55,8 @@ class Variant:
         return {FRAME: self.frame.pack(), PROGRAM: pack(program), TEXT: text}
 
     @staticmethod
-    def of(files: Mapping[str, bytes]) -> Variant:
-        """What was written; `BadEntry` where that is not for this process."""
-        frame = Frame.unpack(files[FRAME])
-        why = frame.why_other()
-        if why is not None:
-            raise BadEntry(why)
+    def of(frame: Frame, files: Mapping[str, bytes]) -> Variant:
+        """What was written, with its frame, which was looked at before."""
         match unpack(files[PROGRAM]):
             case (Artefact() as artefact, Kept() as layers):
                 kept = replace(layers, runner=artefact.runner())

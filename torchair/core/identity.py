@@ -7,6 +7,7 @@ be what was imported. Of nested functions the code is looked for among the const
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import gc
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchair.core.errors import NotPossible
@@ -25,6 +27,7 @@ from torchair.core.errors import NotPossible
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 BY_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+KEYS = type({}.keys()) | type({}.values())
 OWN = ("torch", "torchair")
 """Packages whose sources are known by version or digest as a whole."""
 _DEEPEST = 8
@@ -51,6 +54,35 @@ def identity(value: Any) -> tuple[str, ...]:
     if hasattr(value, "_schema") or hasattr(value, "_qualified_op_name"):
         return ("operator", str(value))
     raise NotPossible(f"an object of {type(value).__module__}.{type(value).__qualname__} is no data")
+
+
+def data(value: Any) -> tuple[Any, ...]:
+    """What makes a value equal in another process: its type, and all that it contains. `NotPossible` where
+    that cannot be told.
+    """
+    kind = type(value)
+    if isinstance(value, dict):
+        return (_kind(kind), *((data(key), data(item)) for key, item in value.items()))
+    if isinstance(value, set | frozenset):
+        return (_kind(kind), *sorted(map(data, value), key=repr))
+    if isinstance(value, list | tuple | collections.deque | KEYS):
+        return (_kind(kind), *map(data, value))
+    if isinstance(value, slice):
+        return (_kind(kind), *map(data, (value.start, value.stop, value.step)))
+    if isinstance(value, range):
+        return (_kind(kind), value.start, value.stop, value.step)
+    if isinstance(value, enum.Enum):
+        return identity(value)
+    if isinstance(value, np.generic | np.dtype):
+        return (_kind(kind), repr(value))
+    for base in (bool, int, float, complex, str, bytes):  # classes of the user's that are numbers or text
+        if isinstance(value, base) and kind is not base:
+            return (_kind(kind), base.__repr__(value))
+    return identity(value)
+
+
+def _kind(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _name(value: Any) -> tuple[str, str]:

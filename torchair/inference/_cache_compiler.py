@@ -257,10 +257,10 @@ class Kept(Cached):
         super().__init__(method, how, find)
         self._rows = rows
 
-    def load(self, scope: dict[str, Any]) -> None:
-        """Those that were given, when the first call shows what they are for."""
+    def load(self) -> None:
+        """Those that were given."""
         rows, self._rows = self._rows, ()
-        self.take(rows, scope)
+        self.take(rows)
 
 
 def with_globals(function: Any, variables: Mapping[str, Any]) -> Any:
