@@ -57,6 +57,7 @@ class Cached:
         self._waiting = list[Waiting]()
         self._lock = threading.RLock()
         self._is_loaded = False
+        self._missed = ""
         self._usual: Callable[..., Any] | None = None
         self.compiles = True
         """Are calls compiled that nothing was kept for? Else they are refused."""
@@ -142,7 +143,7 @@ class Cached:
 
     def _made(self, args: Any, kwargs: Any, scope: dict[str, Any], why: str) -> Ready | None:
         """A new variant; None where the call must be compiled as usual."""
-        why = why or "nothing was kept"
+        why = why or self._missed or "nothing was kept"
         if not self.compiles:
             raise BadCall("this was not compiled for such a call", got=why)
         self.misses.append(why)
@@ -152,7 +153,7 @@ class Cached:
             return None
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
-            variant = Variant.made(frame, compiled)
+            variant = Variant.made(frame, compiled, why)
             ready = self._checked(variant, scope)
         except NotKept as error:
             self._give_up(error.what)
@@ -205,7 +206,9 @@ class Cached:
             rows = [] if files is None else variants_of(files)
             if place is not None and files is None:
                 near = place.key.partition("_")[0]
-                logger.info("%s: %s", place.key, place.store.why_miss(place.facts, near=f"{near}_"))
+                miss = place.store.why_miss(place.facts, near=f"{near}_")
+                self._missed = str(miss) if miss.nearest else ""
+                logger.info("%s: %s", place.key, miss)
         except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)
             Degradations().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
@@ -226,7 +229,7 @@ class Cached:
             if why is None:
                 self._waiting.append(Waiting(frame, files))
             else:
-                self.misses.append(why)
+                self._missed = why
                 logger.info("%s: what was kept is not used: %s", self._function.__qualname__, why)
 
     def _unreadable(self, why: str) -> None:
@@ -247,7 +250,7 @@ class Cached:
                     *(variant.files() for variant in self.variants),
                     *(row.files for row in self._waiting),
                 ]
-                place.store.put(place.key, files_of(self._function, rows[:MOST]), place.facts)
+                place.store.put(place.key, files_of(self._function, self.how, rows[:MOST]), place.facts)
             except (NotPossible, OSError) as error:
                 self._tell(first_line(error))
                 return False

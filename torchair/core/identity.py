@@ -198,11 +198,11 @@ def _codes(module: str, name: str) -> Iterator[types.CodeType]:
     for part in outer.split("."):
         # A class's own functions, not those that it would bind.
         value = vars(value).get(part) if hasattr(value, "__dict__") else None
-    for code in _inside(value, 0):
+    for code in codes_inside(value):
         yield from _nested(code)
 
 
-def _inside(value: Any, depth: int) -> Iterator[types.CodeType]:
+def codes_inside(value: Any, depth: int = 0) -> Iterator[types.CodeType]:
     """The code of a function, of what it wraps, and of a property's."""
     if value is None or depth > _DEEPEST:
         return
@@ -217,7 +217,7 @@ def _inside(value: Any, depth: int) -> Iterator[types.CodeType]:
             yield value
             return
     for each in (*inner, getattr(value, "__wrapped__", None)):
-        yield from _inside(each, depth + 1)
+        yield from codes_inside(each, depth + 1)
 
 
 def _is_full(cell: types.CellType) -> bool:

@@ -37,6 +37,7 @@ from torch._guards import CompileContext, compile_context
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
 from torchair.core.identity import Traced, traced
 from torchair.core.torch_private.guard_facts import Guards, OtherCall
+from torchair.core.torch_private.op_facts import op_facts, targets_of, why_other_ops
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Scope = dict[str, Any]
@@ -57,6 +58,8 @@ class Frame:
     """and that of Python's own names."""
     guards: Guards
     sources: tuple[Traced, ...]
+    ops: Mapping[str, str]
+    """Operators of the user's, and what was seen of them."""
     text: str
     """The graph and its inputs, to read."""
 
@@ -78,7 +81,8 @@ class Frame:
 
     def why_other(self) -> str | None:
         """None where the code that was traced is what this process has."""
-        return next((why for source in self.sources if (why := source.why_other()) is not None), None)
+        whys = (source.why_other() for source in self.sources)
+        return next((why for why in whys if why is not None), None) or why_other_ops(self.ops)
 
 
 class NotKept(NotPossible):
@@ -138,13 +142,13 @@ def capture_frame(
     """Trace a call and compile its graph; `NotPossible` where the result is no data. Errors of the trace and
     of the backend are raised as they are.
     """
-    found = dict[str, tuple[Callable[..., Any], str]]()
+    found = dict[str, tuple[Callable[..., Any], str, list[Any]]]()
 
     def compile_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         found.clear()  # Dynamo may begin again
-        text = readable_graph(gm)
+        text, targets = readable_graph(gm), list(targets_of(gm))  # before the backend changes it
         compiled = backend(gm, inputs)
-        found[gm.meta["backend_id"]] = (compiled, text)
+        found[gm.meta["backend_id"]] = (compiled, text, targets)
         return compiled
 
     frame = convert_frame._get_frame(method, args, kwargs)
@@ -162,12 +166,12 @@ def capture_frame(
         )
         if not found:
             raise NotKept("the call has no tensor operations")
-        ((name, (compiled, text)),) = found.items()
+        ((name, (compiled, text, targets)),) = found.items()
         captured = made.graph_capture_output(frame.argdefs, frame.kwdefaults)
         added = {each: frame.globals[each] for each in set(frame.globals) - before}
         try:
             function = convert_frame.get_traced_fn(method)[0]
-            return _frame(captured, function, Called(name, text, added)), compiled
+            return _frame(captured, function, Called(name, text, targets, added)), compiled
         finally:
             # Whoever runs the frame adds them for as long as that takes.
             for each in added.keys() - captured.import_sources.keys():
@@ -194,6 +198,8 @@ class Called:
 
     name: str
     text: str
+    targets: Sequence[Any]
+    """What the graph calls."""
     added: Mapping[str, Any]
     """What Dynamo has added to the names of the module."""
 
@@ -220,6 +226,7 @@ def _frame(made: Any, function: Any, called: Called) -> Frame:
         raise NotKept(f"Dynamo's code has variables of its own: {', '.join(sorted(unknown))}")
     try:
         guards = Guards.of(function.__code__, graph)
+        ops = op_facts(called.targets)
         sources = traced([function.__code__, *made.traced_code])
     except NotPossible as error:
         raise NotKept(error.what) from error
@@ -230,6 +237,7 @@ def _frame(made: Any, function: Any, called: Called) -> Frame:
         graph.name_of_builtins_dict_key_in_fglobals or "",
         guards,
         sources,
+        ops,
         called.text,
     )
 

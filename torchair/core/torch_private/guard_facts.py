@@ -25,7 +25,12 @@ from typing import Any
 import torch
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import guards as dynamo_guards
-from torch._dynamo.guards import CheckFunctionManager, GuardBuilder, match_on_id_for_tensor
+from torch._dynamo.guards import (
+    CheckFunctionManager,
+    GuardBuilder,
+    GuardManagerWrapper,
+    match_on_id_for_tensor,
+)
 from torch._dynamo.output_graph import OutputGraphCommon
 from torch._guards import Guard, GuardsSet
 from torch.overrides import _get_current_function_mode_stack
@@ -189,7 +194,7 @@ class Guards:
             _guards=GuardsSet({each.guard() for each in self.seen}),
         )
         with _quietly():
-            made = CheckFunctionManager(
+            made = _Untold(
                 code,
                 OutputGraphCommon(graph),
                 shape_code_parts=self.shapes,
@@ -199,7 +204,21 @@ class Guards:
         return made.guard_manager, held
 
 
-class _Unwritten(CheckFunctionManager):
+class _WithoutText(GuardManagerWrapper):
+    """Torch asks for the text of all guards, for a log that hardly anybody has."""
+
+    def __str__(self) -> str:
+        return "guards of cache_compile"
+
+
+class _Untold(CheckFunctionManager):
+    def build_guards(self, *args: Any, **kwargs: Any) -> Any:
+        builder, manager = super().build_guards(*args, **kwargs)
+        manager.__class__ = _WithoutText
+        return builder, manager
+
+
+class _Unwritten(_Untold):
     """Finds the conditions on sizes; Dynamo's own form of the other guards is not needed."""
 
     def serialize_guards(self, *args: Any, **kwargs: Any) -> bytes:
