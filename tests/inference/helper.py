@@ -30,3 +30,9 @@ def decorated(func: Any) -> Any:
         return func(self, *args, **kwargs)
 
     return wrapper
+
+
+@torch._dynamo.assume_constant_result
+def is_available(name: str) -> bool:
+    """Said to be constant: a trace asks once."""
+    return OFFSET == 3 and name == "it"

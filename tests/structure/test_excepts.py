@@ -20,6 +20,7 @@ KEPT = {
     "torchair.compare.script._shows": "a part that does not compile shows nothing; a larger one is tried",
     "torchair.backend.cache.Cached._woken": "`_unreadable` tells it",
     "torchair.backend.cache.Cached.take": "`_unreadable` tells it",
+    "torchair.core.torch_private.assumed.Assumed.why_other": "it is the reason of a miss",
     "torchair.core.torch_private.guard_facts.Seen.why_other": "it is the reason of a miss",
     "torchair.backend.background.Background._tell": "the log has it: it is the user's function that failed",
     "torchair.capture.pending.Pending.tell": "the log has it: builds go on",

@@ -207,7 +207,8 @@ class Cached:
             if place is not None and files is None:
                 near = place.key.partition("_")[0]
                 miss = place.store.why_miss(place.facts, near=f"{near}_")
-                self._missed = str(miss) if miss.nearest else ""
+                is_alike = miss.nearest and not {"class", "method"} & miss.differs.keys()
+                self._missed = str(miss) if is_alike else ""
                 logger.info("%s: %s", place.key, miss)
         except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)

@@ -156,9 +156,15 @@ def traced(codes: Sequence[types.CodeType]) -> tuple[Traced, ...]:
 
 
 def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, str]]:
-    """Module and name of the functions with this code, which no file has: a dataclass makes such."""
+    """Module and name of the functions with this code, which no file has: dataclasses and named tuples make
+    such.
+    """
     functions = [each for each in gc.get_referrers(*codes) if isinstance(each, types.FunctionType)]
-    return {each.__code__: (each.__module__, each.__qualname__) for each in functions}
+    modules = {f"namedtuple_{kind.__name__}": kind.__module__ for kind in tuple.__subclasses__()}
+    return {
+        each.__code__: (modules.get(each.__module__, each.__module__), each.__qualname__)
+        for each in functions
+    }
 
 
 def _modules() -> list[tuple[str, types.ModuleType]]:

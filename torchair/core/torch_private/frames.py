@@ -35,13 +35,16 @@ from torch._dynamo.variables.torch_function import torch_function_mode_stack_sta
 from torch._guards import CompileContext, compile_context
 
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
-from torchair.core.identity import Traced, traced
+from torchair.core.identity import PLAIN, Traced, traced
+from torchair.core.torch_private.assumed import Assumed, recorded_constants
 from torchair.core.torch_private.guard_facts import Guards, OtherCall
 from torchair.core.torch_private.op_facts import op_facts, targets_of, why_other_ops
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Scope = dict[str, Any]
 _number = itertools.count()
+NAMED_TUPLE = "namedtuple_"
+"""How the scopes are called in which Python makes named tuples; none of them is a module."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class Frame:
     """those of modules,"""
     builtins: str
     """and that of Python's own names."""
+    constants: Mapping[str, Any]
+    """Results of functions that are said to be constant, by name,"""
+    assumed: tuple[Assumed, ...]
+    """and all such calls."""
     guards: Guards
     sources: tuple[Traced, ...]
     ops: Mapping[str, str]
@@ -81,7 +88,7 @@ class Frame:
 
     def why_other(self) -> str | None:
         """None where the code that was traced is what this process has."""
-        whys = (source.why_other() for source in self.sources)
+        whys = (each.why_other() for each in (*self.sources, *self.assumed))
         return next((why for why in whys if why is not None), None) or why_other_ops(self.ops)
 
 
@@ -153,7 +160,7 @@ def capture_frame(
 
     frame = convert_frame._get_frame(method, args, kwargs)
     before = set(frame.globals)
-    with _tracing(dynamic):
+    with _tracing(dynamic), recorded_constants() as calls:
         made = convert_frame.compile_frame(
             frame.code,
             frame.globals,
@@ -171,7 +178,7 @@ def capture_frame(
         added = {each: frame.globals[each] for each in set(frame.globals) - before}
         try:
             function = convert_frame.get_traced_fn(method)[0]
-            return _frame(captured, function, Called(name, text, targets, added)), compiled
+            return _frame(captured, function, Called(name, text, targets, added, calls)), compiled
         finally:
             # Whoever runs the frame adds them for as long as that takes.
             for each in added.keys() - captured.import_sources.keys():
@@ -202,6 +209,12 @@ class Called:
     """What the graph calls."""
     added: Mapping[str, Any]
     """What Dynamo has added to the names of the module."""
+    calls: Sequence[tuple[Any, ...]]
+    """Calls of functions that are said to be constant."""
+
+    def constants(self) -> dict[str, Any]:
+        """Those of them that are data."""
+        return {name: value for name, value in self.added.items() if isinstance(value, PLAIN)}
 
     def modules(self, made: Any) -> dict[str, str]:
         """Those of them that are modules; `NotKept` where the code needs another."""
@@ -209,10 +222,13 @@ class Called:
         builtins_name = made.output_graph.name_of_builtins_dict_key_in_fglobals
         sources = [getattr(guard.originating_source, "name", "") for guard in made.output_graph.guards]
         text = " ".join(str(name() if callable(name) else name) for name in sources)
-        for name in self.added.keys() - found.keys() - {self.name, builtins_name}:
+        known = found.keys() | self.constants().keys() | {self.name, builtins_name}
+        for name in self.added.keys() - known:
             value = self.added[name]
             if isinstance(value, types.ModuleType):
                 found[name] = value.__name__
+            elif isinstance(value, dict) and str(value.get("__name__")).startswith(NAMED_TUPLE):
+                found[name] = value["__name__"]
             elif name in made.bytecode.co_names or f"G[{name!r}]" in text:
                 kind = type(value).__qualname__
                 raise NotKept(f"Dynamo's code needs an object of this process: {name}, a {kind}")
@@ -227,6 +243,7 @@ def _frame(made: Any, function: Any, called: Called) -> Frame:
     try:
         guards = Guards.of(function.__code__, graph)
         ops = op_facts(called.targets)
+        assumed = tuple(Assumed.of(*call) for call in called.calls)
         sources = traced([function.__code__, *made.traced_code])
     except NotPossible as error:
         raise NotKept(error.what) from error
@@ -235,6 +252,8 @@ def _frame(made: Any, function: Any, called: Called) -> Frame:
         called.name,
         called.modules(made),
         graph.name_of_builtins_dict_key_in_fglobals or "",
+        called.constants(),
+        assumed,
         guards,
         sources,
         ops,
@@ -271,7 +290,12 @@ class _Names:
         self.scope = scope
         self._own = list[str]()
         for name, module in frame.imports.items():
-            scope.setdefault(name, importlib.import_module(module))
+            if module.startswith(NAMED_TUPLE):
+                self.add(name, {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": module})
+            else:
+                scope.setdefault(name, importlib.import_module(module))
+        for name, value in frame.constants.items():
+            self.add(name, value)
         if frame.builtins:
             self.add(frame.builtins, vars(builtins))
 
@@ -359,6 +383,8 @@ class _Loader(pickle.Unpickler):
         top = module.partition(".")[0]
         if top in ("torch", "torchair", "sympy"):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _maker_of
         if top not in sys.stdlib_module_names or module == "__main__":
             if module not in sys.modules:
                 raise BadEntry(f"a kept compilation names {module}, which is not imported")
@@ -378,6 +404,13 @@ class _Name:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise BadEntry(f"a kept compilation does not call {self.module}.{self.name}")
+
+
+def _maker_of(kind: Any, name: str) -> Any:
+    """`tuple.__new__` and the `_make` of a named tuple, as pickle asks for them."""
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and name in ("__new__", "_make")):
+        raise BadEntry(f"a kept compilation does not ask for {name}")
+    return getattr(kind, name)
 
 
 def _loads(data: bytes) -> Any:
