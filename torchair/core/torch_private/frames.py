@@ -32,7 +32,7 @@ from torch._dynamo.eval_frame import set_enable_dynamic
 from torch._dynamo.package import SerializedCode
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr
-from torch._guards import CompileContext, compile_context
+from torch._guards import CompileContext, TracingContext, compile_context, tracing
 
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
 from torchair.core.identity import PLAIN, Traced, traced
@@ -415,7 +415,9 @@ def _maker_of(kind: Any, name: str) -> Any:
 
 def _loads(data: bytes) -> Any:
     try:
-        return _Loader(io.BytesIO(data)).load()
+        # Some sources install guards where they are made: those are kept with the others.
+        with tracing(TracingContext(None)):
+            return _Loader(io.BytesIO(data)).load()
     except AirError:
         raise
     except Exception as error:
