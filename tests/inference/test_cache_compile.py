@@ -161,7 +161,7 @@ SAME_TRACE = {"requires grad"}
 """What makes another variant, or not, as torch sees fit; the result is right in any case."""
 
 
-@pytest.mark.parametrize("live", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("live", [False, slow(True)], ids=["before", "after"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_has_changed_is_noticed(
     change: str, live: bool, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import gc
 import hashlib
 import sys
 import types
@@ -156,15 +155,25 @@ def traced(codes: Sequence[types.CodeType]) -> tuple[Traced, ...]:
 
 
 def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, str]]:
-    """Module and name of the functions with this code, which no file has: dataclasses and named tuples make
+    """Module and name of the methods with this code, which no file has: dataclasses and named tuples make
     such.
     """
-    functions = [each for each in gc.get_referrers(*codes) if isinstance(each, types.FunctionType)]
-    modules = {f"namedtuple_{kind.__name__}": kind.__module__ for kind in tuple.__subclasses__()}
-    return {
-        each.__code__: (modules.get(each.__module__, each.__module__), each.__qualname__)
-        for each in functions
-    }
+    wanted, names = set(codes), {code.co_name for code in codes} | {"__new__"}
+    found = dict[types.CodeType, tuple[str, str]]()
+    for kind in _classes(object, set()):
+        for name in names & vars(kind).keys():
+            code = getattr(getattr(vars(kind)[name], "__func__", vars(kind)[name]), "__code__", None)
+            if code in wanted:
+                found[code] = (kind.__module__, f"{kind.__qualname__}.{name}")
+    return found
+
+
+def _classes(kind: type, seen: set[type]) -> Iterator[type]:
+    for each in type.__subclasses__(kind):
+        if each not in seen:
+            seen.add(each)
+            yield each
+            yield from _classes(each, seen)
 
 
 def _modules() -> list[tuple[str, types.ModuleType]]:
