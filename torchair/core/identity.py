@@ -76,7 +76,8 @@ def data(value: Any) -> tuple[Any, ...]:
         return (_kind(kind), repr(value))
     for base in (bool, int, float, complex, str, bytes):  # classes of the user's that are numbers or text
         if isinstance(value, base) and kind is not base:
-            return (_kind(kind), base.__repr__(value))
+            show: Any = base.__repr__  # not that of the class
+            return (_kind(kind), show(value))
     return identity(value)
 
 
