@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from tests.inference import helper
+from tests.inference.helper import decorated, shifted
+
 FACTOR = 2
 TABLE = {"bias": 1}
 
@@ -44,6 +47,16 @@ class Net(torch.nn.Module):
     def view(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y.add_(1)
         return x[1:], y, self.first(x)
+
+    def elsewhere(self, x: torch.Tensor) -> torch.Tensor:
+        return shifted(self.first(x)) * helper.Settings.scale + helper.OFFSET
+
+    def assuming(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x) if helper.is_available("it") else x
+
+    @decorated
+    def wrapped(self, x: torch.Tensor, less: int = 1, more: int = 2) -> torch.Tensor:
+        return self.first(x) * more - less
 
     def both(self, x: torch.Tensor) -> torch.Tensor:
         return self.first(x)

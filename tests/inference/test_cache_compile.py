@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import copy
+import gc
+import json
+import logging
 import os
 import pickle
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +21,18 @@ import torch
 
 import torchair
 from tests.backend.test_better import Quick
-from tests.inference import models
+from tests.inference import helper, models
 from tests.inference.models import Net
+from tests.slow import slow
 from torchair.__main__ import main
 from torchair.backend import background, cache
 from torchair.backend.cache import Cached
+from torchair.backend.cache_key import Ranks, place_of
 from torchair.core import identity
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
-from torchair.core.torch_private import frames
+from torchair.core.store import MAGIC
+from torchair.core.torch_private import frames, guard_facts
+from torchair.core.torch_private.guard_facts import OtherCall
 from torchair.inference import cache_compile, readable_cache
 from torchair.inference._cache_compiler import (
     CompiledModel,
@@ -151,7 +161,7 @@ SAME_TRACE = {"requires grad"}
 """What makes another variant, or not, as torch sees fit; the result is right in any case."""
 
 
-@pytest.mark.parametrize("live", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("live", [False, slow(True)], ids=["before", "after"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_has_changed_is_noticed(
     change: str, live: bool, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +185,84 @@ def test_what_has_changed_is_noticed(
     if change != "training":  # random numbers are drawn by other kernels
         torch.testing.assert_close(got, expected)
     assert change in SAME_TRACE or processes.traces == 2
+
+
+def _keyword_default(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(helper.shifted.__kwdefaults__, "times", 4)
+
+
+ELSEWHERE: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "global": lambda patch: patch.setattr(helper, "OFFSET", 4),
+    "attribute of a class": lambda patch: patch.setattr(helper.Settings, "scale", 7),
+    "default": lambda patch: patch.setattr(helper.shifted, "__defaults__", (50,)),
+    "keyword default": _keyword_default,
+    "what is said to be constant": lambda patch: patch.setattr(helper, "OFFSET", 5),
+}
+
+
+@pytest.mark.parametrize("live", [False, slow(True)], ids=["before", "after"])
+@pytest.mark.parametrize("change", ELSEWHERE)
+def test_what_has_changed_in_another_module_is_noticed(
+    change: str, live: bool, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules, classes and functions are no data: what guards see behind them is compared all the same."""
+    is_constant = change.startswith("what is said")
+    method = net.assuming if is_constant else net.elsewhere
+    processes.new(method)(X)
+    second = processes.new(method)
+    if live:
+        second(X)
+        assert processes.traces == 1
+    ELSEWHERE[change](monkeypatch)
+    if not (live and is_constant):  # it is asked once in a process
+        torch.testing.assert_close(second(X), wanted(method, X))
+        assert processes.traces == 2
+
+
+def test_decorated_methods_are_kept(
+    processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards go through the defaults of a function that a closure holds."""
+    for _ in range(2):
+        torch.testing.assert_close(processes.new(net.wrapped)(X), wanted(net.wrapped, X))
+    assert processes.traces == 1
+    inner = Net.wrapped.__closure__[0].cell_contents  # type: ignore[attr-defined]
+    monkeypatch.setattr(inner, "__defaults__", (1, 9))
+    second = processes.new(net.wrapped)
+    torch.testing.assert_close(second(X), wanted(net.wrapped, X))
+    assert processes.traces == 2
+    assert "__defaults__" in second.misses[0]
+    assert not [row for row in caplog.records if row.levelno >= logging.WARNING]
+
+
+def test_variants_wait_for_their_calls(processes: Processes, net: Net) -> None:
+    """A process that calls another variant first loses none, in memory or on the disk."""
+    sizes = [torch.randn(rows, 8) for rows in (2, 3, 4)]
+    first = processes.new(net.both)
+    for x in sizes:
+        first(x)
+    assert processes.traces == 3
+    second = processes.new(net.both)
+    torch.testing.assert_close(second(sizes[2]), wanted(net.both, sizes[2]))
+    assert len(second.variants) == 1, "the others are not loaded"
+    second(torch.randn(5, 8))
+    assert processes.traces == 4
+    third = processes.new(net.both)
+    for x in sizes:
+        torch.testing.assert_close(third(x), wanted(net.both, x))
+    assert processes.traces == 4
+    assert third.misses == []
+
+
+def test_names_in_the_module_are_removed_again(processes: Processes, net: Net) -> None:
+    before = set(vars(models))
+    for _ in range(2):
+        cached = processes.new(net.step)
+        cached(X)
+        assert {name for name in set(vars(models)) - before if name.startswith("__compiled_fn")}
+        del cached
+        gc.collect()
+        assert {name for name in set(vars(models)) - before if not name.startswith("__import_")} == set()
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -280,7 +368,7 @@ def test_a_model_holds_what_is_made_of_its_methods(processes: Processes) -> None
 def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
     processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "NEVER", {"CONSTANT_MATCH"})
+    monkeypatch.delitem(guard_facts.FACTS, "CONSTANT_MATCH")
     cached = processes.new(net.step)
     with pytest.warns(DegradedWarning, match="not kept: a guard cannot be kept: CONSTANT_MATCH"):
         torch.testing.assert_close(cached(X), wanted(net.step, X))
@@ -306,18 +394,128 @@ def test_too_many_variants_are_compiled_as_usual(
     assert len(processes.new(net.both).variants) == 0
 
 
-def test_damaged_entries_are_compiled_again(processes: Processes, net: Net) -> None:
-    path = (first := processes.new(net.both)) and (first(X), path_of(first))[1]
-    data = path.read_bytes()
-    for place in range(0, len(data), len(data) // 7):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        traces = processes.traces
+def _places(data: bytes) -> Iterator[int]:
+    """One byte of each region of an entry, and of each of its files: the first, the last, some between."""
+    size = int.from_bytes(data[len(MAGIC) + 32 : len(MAGIC) + 40], "big")
+    start = len(MAGIC) + 40
+    ends = [0, len(MAGIC), len(MAGIC) + 32, start, start + size]
+    for _, length, _ in json.loads(data[start : start + size])["files"]:
+        ends.append(ends[-1] + length)
+    assert ends[-1] == len(data)
+    for begin, end in pairwise(ends):
+        yield from range(begin, end, max(1, (end - begin) // 5))
+        yield end - 1
+
+
+def test_damaged_entries_are_compiled_again(
+    processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = processes.new(net.both)
+    first(X)
+    place = first.place()
+    assert place is not None
+    data = place.path.read_bytes()
+
+    def damage(at: int) -> None:
+        place.path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+    places = sorted(set(_places(data)))
+    assert len(places) > 40
+    own, opened = cache.Frame.unpack, list[bytes]()
+    monkeypatch.setattr(cache.Frame, "unpack", lambda data: opened.append(data) or own(data))
+    for at in places:
+        damage(at)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegradedWarning)  # told once for each cause
-            torch.testing.assert_close(processes.new(net.both)(X), wanted(net.both, X))
-        assert processes.traces == traces + 1
-        processes.new(net.both)(X)
-        assert processes.traces == traces + 1, "it was mended"
+            assert place.store.get(place.key) is None, at
+    damage(places[len(places) // 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DegradedWarning)
+        second = processes.new(net.both)
+        second.load()
+        assert opened == [], "nothing of it is read as code"
+        torch.testing.assert_close(second(X), wanted(net.both, X))
+    assert processes.traces == 2
+    processes.new(net.both)(X)
+    assert processes.traces == 2, "it was mended"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rounds", [200])
+def test_processes_may_be_killed_at_any_time(rounds: int) -> None:
+    """Four at a time, of one directory: no wrong result, none is stuck, nothing unreadable is left."""
+    command = [sys.executable, "-m", "tests.inference.killed", str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["killed"] > rounds
+    assert found["faults"] == [], done.stderr
+    assert found["left"] == [], "those who came later have cleaned up"
+
+
+def test_another_device_is_a_miss(processes: Processes, net: Net) -> None:
+    """In the key, where the model has moved; in the guards, where an argument has."""
+    cached = processes.new(net.view)
+    y = torch.zeros(3, 8)
+    cached(X.clone(), y)
+    key = place_of(net.view, cached.how, str(processes.folder), Ranks())
+    moved = place_of(copy.deepcopy(net).to("meta").view, cached.how, str(processes.folder), Ranks())
+    assert (key.facts["device"], moved.facts["device"]) == ("cpu", "meta")
+    assert key.key != moved.key
+    ((ready, variant),) = cached._variants
+    elsewhere = cached._scope((X.to("meta"), y), {})
+    with torch.no_grad():
+        assert ready.matches(cached._scope((X, y), {}))
+        assert not ready.matches(elsewhere)
+    with pytest.raises(OtherCall, match=r"L\['x'\] was .* cpu .* and is .* meta"):
+        frames.Ready(variant.frame, net.view.__func__, elsewhere, lambda: None)
+
+
+def _op(times: int) -> Any:
+    """An operator whose shapes and kernels are Python functions."""
+    library = torch.library.Library("air_kept", "DEF")
+    library.define("scaled(Tensor x) -> Tensor")
+    library.impl("scaled", lambda x: x * 2, "CPU")
+    texts = {1: lambda x: torch.empty_like(x), 2: lambda x: x.new_empty(x.shape)}
+    torch.library.register_fake("air_kept::scaled", texts[times], lib=library)
+    return library
+
+
+class WithOp(Net):
+    """Calls an operator that is not torch's."""
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.ops.air_kept.scaled(self.first(x))
+
+
+def test_another_operator_of_the_user_is_a_miss(processes: Processes) -> None:
+    net = WithOp().eval()
+    for times, traces in ((1, 1), (1, 1), (2, 2)):
+        library = _op(times)
+        torch._dynamo.reset()
+        second = processes.new(net.step, config=config_of("npugraph_ex"))
+        torch.testing.assert_close(second(X), wanted(net.first, X) * 2)
+        assert processes.traces == traces
+        library._destroy()
+    assert second.misses == ["the operator air_kept.scaled.default has changed"]
+
+
+@torch.compiler.allow_in_graph
+def opaque(x: torch.Tensor) -> torch.Tensor:
+    return x * models.FACTOR
+
+
+class WithOpaque(Net):
+    """Calls a function that Dynamo puts into the graph as it is."""
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return opaque(self.first(x))
+
+
+def test_what_nobody_looks_into_is_not_kept(processes: Processes) -> None:
+    net = WithOpaque().eval()
+    with pytest.warns(DegradedWarning, match="does not look into .*opaque"):
+        torch.testing.assert_close(processes.new(net.step)(X), wanted(net.step, X))
 
 
 def test_what_others_can_write_is_not_run(processes: Processes, net: Net) -> None:
@@ -423,6 +621,9 @@ def test_compiled_model(processes: Processes, net: Net, tmp_path: Path) -> None:
         kept.rebase(other, global_vars=scope, func=other.both)(X), wanted(other.both, X)
     )
     assert processes.traces == 1
+    place = kept.rebase(other, cache_dir=str(tmp_path / "rebased")).place()  # type: ignore[attr-defined]
+    assert place.facts["options"] == cached.place().facts["options"]  # type: ignore[union-attr]
+    assert place.facts["sizes"] == "static"
     with pytest.raises(RuntimeError, match="rebase"):
         kept(X)
     with pytest.raises(RuntimeError, match="anew"):
@@ -510,10 +711,16 @@ def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
     key = path_of(cached).parent.relative_to(processes.folder).as_posix()
     assert key in command("ls")[1]
     assert command("verify") == (0, "1 of 1 entries are whole\n")
-    assert command("why-miss") == (
-        0,
-        f"{key}: this machine is the same: a model, a call or options differ\n",
-    )
+    options = config_of()
+    options.experimental_config.remove_noop_ops = False
+    processes.new(net.both, config=options)(X)
+    status, out = command("why-miss", key)
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == f"{key}: this machine is the same"
+    assert "remove_noop_ops" in lines[1]
+    assert lines[2:] == ["  variant 0 was compiled because: nothing was kept"]
+    assert command("rm", path_of(processes.new(net.both, config=options)).parts[-3])[0] == 0
     archive, other = str(tmp_path / "kept.tar"), tmp_path / "other"
     assert command("export", "--file", archive)[0] == 0
     assert command("import", "--file", archive, folder=other)[0] == 0

@@ -12,18 +12,20 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
 import torch
 
-from torchair.backend.cache_entry import Variant, files_of, variants_of
+from torchair.backend.cache_entry import FRAME, Variant, files_of, variants_of
 from torchair.backend.cache_key import How, Place
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
 from torchair.core.late import attribute
 from torchair.core.log import logger
-from torchair.core.torch_private.frames import NotKept, Ready, Unguarded, capture_frame, usual_compile
+from torchair.core.torch_private.frames import Frame, NotKept, Ready, capture_frame, usual_compile
+from torchair.core.torch_private.guard_facts import OtherCall
 from torchair.core.torch_private.memory import is_profiling
 
 MOST = 8
@@ -32,7 +34,15 @@ _BACKEND = {"backend_of": "torchair.backend.doors"}
 Find = Callable[[Any], Place]
 
 
-class Cached(Unguarded):
+@dataclass(frozen=True)
+class Waiting:
+    """A variant that no call has asked for yet."""
+
+    frame: Frame
+    files: Mapping[str, bytes]
+
+
+class Cached:
     """Called like the method. `find` says where it is kept; nowhere if that is None."""
 
     def __init__(self, method: Any, how: How, find: Find | None) -> None:
@@ -44,8 +54,10 @@ class Cached(Unguarded):
         update_wrapper(self, self._function)
         self._bind = binder(self._function)
         self._variants = list[tuple[Ready, Variant]]()
+        self._waiting = list[Waiting]()
         self._lock = threading.RLock()
         self._is_loaded = False
+        self._missed = ""
         self._usual: Callable[..., Any] | None = None
         self.compiles = True
         """Are calls compiled that nothing was kept for? Else they are refused."""
@@ -89,10 +101,12 @@ class Cached(Unguarded):
         scope = self._scope(args, kwargs)
         is_new = False
         with self._lock:
-            self.load(scope)
-            ready = self._ready(scope)
+            self.load()
+            ready, why = self._ready(scope), ""
+            if ready is None:
+                ready, why = self._woken(scope)
             if ready is None and self._usual is None:
-                ready, is_new = self._made(args, kwargs, scope), True
+                ready, is_new = self._made(args, kwargs, scope, why), True
         if ready is None:
             assert self._usual is not None, "what is not kept is compiled as usual"
             return self._usual(*args, **kwargs)
@@ -101,10 +115,35 @@ class Cached(Unguarded):
             self.write()
         return result
 
-    def _made(self, args: Any, kwargs: Any, scope: dict[str, Any]) -> Ready | None:
-        """A new variant; None where the call must be compiled as usual."""
+    def _woken(self, scope: dict[str, Any]) -> tuple[Ready | None, str]:
+        """Of what was kept, the variant for this call is loaded; or why there is none."""
         whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
-        why = "; ".join(whys) or "nothing was kept"
+        for row in list(self._waiting):
+            made = list[Variant]()
+
+            def load(row: Waiting = row, made: list[Variant] = made) -> Any:
+                made.append(Variant.of(row.frame, row.files))
+                return made[0].compiled
+
+            try:
+                ready = Ready(row.frame, self._function, scope, load)
+            except OtherCall as error:
+                whys.append(error.what)
+                continue
+            except Exception as error:
+                if is_of_user(error):
+                    raise
+                self._waiting.remove(row)
+                self._unreadable(first_line(error))
+                continue
+            self._waiting.remove(row)
+            self._add(ready, made[0])
+            return ready, ""
+        return None, "; ".join(whys)
+
+    def _made(self, args: Any, kwargs: Any, scope: dict[str, Any], why: str) -> Ready | None:
+        """A new variant; None where the call must be compiled as usual."""
+        why = why or self._missed or "nothing was kept"
         if not self.compiles:
             raise BadCall("this was not compiled for such a call", got=why)
         self.misses.append(why)
@@ -114,7 +153,7 @@ class Cached(Unguarded):
             return None
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
-            variant = Variant.made(frame, compiled)
+            variant = Variant.made(frame, compiled, why)
             ready = self._checked(variant, scope)
         except NotKept as error:
             self._give_up(error.what)
@@ -125,12 +164,14 @@ class Cached(Unguarded):
     def _checked(self, variant: Variant, scope: dict[str, Any]) -> Ready:
         """`NotKept` where guards are lost on the way through a file."""
         try:
-            ready = Ready(variant.frame, self._function, scope, variant.compiled)
+            frame = Frame.unpack(variant.frame.pack())
+            return Ready(frame, self._function, scope, lambda: variant.compiled)
+        except OtherCall as error:
+            raise NotKept(f"its guards do not hold once they are written: {error.what}") from error
+        except NotKept:
+            raise
         except Exception as error:
             raise NotKept(f"its guards cannot be made again: {first_line(error)}") from error
-        if not ready.matches(scope):
-            raise NotKept(f"its guards do not hold once they are written: {ready.why_not(scope)}")
-        return ready
 
     def _backend(self) -> Callable[..., Any]:
         make = attribute("torchair.backend", _BACKEND, "backend_of")
@@ -154,7 +195,7 @@ class Cached(Unguarded):
         """Where it is kept."""
         return None if self._find is None else self._find(self.method)
 
-    def load(self, scope: dict[str, Any]) -> None:
+    def load(self) -> None:
         """The variants that an earlier process kept. What somebody else may have written is not looked at."""
         if self._is_loaded:
             return
@@ -165,29 +206,36 @@ class Cached(Unguarded):
             rows = [] if files is None else variants_of(files)
             if place is not None and files is None:
                 near = place.key.partition("_")[0]
-                logger.info("%s: %s", place.key, place.store.why_miss(place.facts, near=f"{near}_"))
+                miss = place.store.why_miss(place.facts, near=f"{near}_")
+                is_alike = miss.nearest and not {"class", "method"} & miss.differs.keys()
+                self._missed = str(miss) if is_alike else ""
+                logger.info("%s: %s", place.key, miss)
         except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)
             Degradations().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
             return
-        self.take(rows, scope)
+        self.take(rows)
 
-    def take(self, rows: Sequence[Mapping[str, bytes]], scope: dict[str, Any]) -> None:
-        """Variants as files become ready; those are left out that are of other sources, or cannot be read."""
+    def take(self, rows: Sequence[Mapping[str, bytes]]) -> None:
+        """Variants as files wait for calls that they are for; those are left out that are of other sources,
+        or cannot be read.
+        """
         for files in rows:
             try:
-                variant = Variant.of(files)
-                self._add(Ready(variant.frame, self._function, scope, variant.compiled), variant)
-            except BadEntry as error:  # the sources are others, say
-                self.misses.append(error.what)
-                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, error.what)
+                frame = Frame.unpack(files[FRAME])
+                why = frame.why_other()
             except Exception as error:
-                if is_of_user(error):
-                    raise
-                self.misses.append(first_line(error))
-                name = self._function.__qualname__
-                degradations = Degradations()
-                degradations.add(f"{name}: what was kept cannot be loaded: {first_line(error)}")
+                self._unreadable(first_line(error))
+                continue
+            if why is None:
+                self._waiting.append(Waiting(frame, files))
+            else:
+                self._missed = why
+                logger.info("%s: what was kept is not used: %s", self._function.__qualname__, why)
+
+    def _unreadable(self, why: str) -> None:
+        self.misses.append(why)
+        Degradations().add(f"{self._function.__qualname__}: what was kept cannot be loaded: {why}")
 
     def write(self) -> bool:
         """Keep the variants; once their better programs are there, if such are being built. Are they kept?"""
@@ -199,8 +247,11 @@ class Cached(Unguarded):
                 place = self.place()
                 if place is None:
                     return False
-                rows = [variant.files() for variant in self.variants]
-                place.store.put(place.key, files_of(self._function, rows), place.facts)
+                rows = [
+                    *(variant.files() for variant in self.variants),
+                    *(row.files for row in self._waiting),
+                ]
+                place.store.put(place.key, files_of(self._function, self.how, rows[:MOST]), place.facts)
             except (NotPossible, OSError) as error:
                 self._tell(first_line(error))
                 return False

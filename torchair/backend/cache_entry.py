@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from torchair.backend.artefact import Artefact
+from torchair.backend.cache_key import How
 from torchair.backend.plain import Kept
 from torchair.capture import Pending
+from torchair.configs.freeze import tree_of
 from torchair.core.errors import BadEntry, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.torch_private.frames import Frame
 
 VERSION = "1.0.5"
-META, FRAME, PROGRAM, TEXT = "meta", "frame", "program", "text"
+DEFINED = {
+    rb"grouped_mm": "torchair.ops.grouped",
+    rb"delta_rule": "torchair.ops.delta_rule",
+    rb"(?<![a-z])npu(?![a-z_])": "torchair.ops.npu",
+}
+"""Operators of ours that a program may call, as their names stand in it, and who defines them: that is not
+loaded where it is not needed.
+"""
+META, FRAME, PROGRAM, TEXT, WHY = "meta", "frame", "program", "text", "why"
 
 
 @dataclass(frozen=True)
@@ -31,12 +43,14 @@ class Variant:
 
     kept: Kept | None
     """The same as data; None where AOTAutograd has more to do around it."""
+    why: str = ""
+    """Why it was compiled."""
 
     @staticmethod
-    def made(frame: Frame, compiled: Callable[..., Any]) -> Variant:
+    def made(frame: Frame, compiled: Callable[..., Any], why: str) -> Variant:
         """Of a fresh compile; calls go the way they will go when it is loaded."""
         kept: Kept | None = getattr(compiled, "kept", None)
-        return Variant(frame, compiled if kept is None else kept.call(), kept)
+        return Variant(frame, compiled if kept is None else kept.call(), kept, why)
 
     @property
     def awaited(self) -> Pending | None:
@@ -51,25 +65,24 @@ class Variant:
         if any(getattr(strategy, name, None) is not None for name in ("_specialist", "_programs")):
             raise NotPossible("it has programs for single sizes (gears, static kernels), which are not kept")
         program = (Artefact.of(self.kept.runner), replace(self.kept, runner=None))  # type: ignore[arg-type]
-        text = self.frame.text.encode()
-        return {FRAME: self.frame.pack(), PROGRAM: pack(program), TEXT: text}
+        texts = {TEXT: self.frame.text.encode(), WHY: self.why.encode()}
+        return {FRAME: self.frame.pack(), PROGRAM: pack(program), **texts}
 
     @staticmethod
-    def of(files: Mapping[str, bytes]) -> Variant:
-        """What was written; `BadEntry` where that is not for this process."""
-        frame = Frame.unpack(files[FRAME])
-        why = frame.why_other()
-        if why is not None:
-            raise BadEntry(why)
+    def of(frame: Frame, files: Mapping[str, bytes]) -> Variant:
+        """What was written, with its frame, which was looked at before."""
+        for mark, module in DEFINED.items():
+            if re.search(mark, files[PROGRAM]):
+                importlib.import_module(module)
         match unpack(files[PROGRAM]):
             case (Artefact() as artefact, Kept() as layers):
                 kept = replace(layers, runner=artefact.runner())
-                return Variant(frame, kept.call(), kept)
+                return Variant(frame, kept.call(), kept, files[WHY].decode())
             case _:
                 raise BadEntry("this is no program")
 
 
-def files_of(function: Any, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
+def files_of(function: Any, how: How, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
     """The files of an entry."""
     rows = list(variants)
     meta = {
@@ -78,6 +91,8 @@ def files_of(function: Any, variants: Iterable[Mapping[str, bytes]]) -> dict[str
         "name": f"{function.__qualname__}{inspect.signature(function)}",
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "version": VERSION,
+        "dynamic": how.dynamic,
+        "config": json.loads(tree_of(how.config).to_json()),
         "variants": len(rows),
     }
     found = {META: json.dumps(meta).encode()}
@@ -96,7 +111,7 @@ def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
     """The files of each variant."""
-    names = (FRAME, PROGRAM, TEXT)
+    names = (FRAME, PROGRAM, TEXT, WHY)
     return [
         {name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])
     ]

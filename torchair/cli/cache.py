@@ -6,19 +6,23 @@ import argparse
 import io
 import tarfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from torchair.backend.cache_entry import WHY, variants_of
 from torchair.backend.cache_key import FILE, facts_of_process, root_of
 from torchair.core.errors import BadCall, BadEntry, BadPath
 from torchair.core.files import whole_file
-from torchair.core.store import Entry, Store, is_key, packed, unpacked
+from torchair.core.store import Entry, Row, Store, is_key, nearest, packed, unpacked
 from torchair.core.tables import text_lines
 from torchair.core.trust import OWN_FILE
 
+NAMES = ("class", "method")
+"""Facts by which entries are of the same method."""
 ACTS = {
     "ls": "list the entries",
     "verify": "check every byte of the entries; the exit status is 1 where one is damaged",
-    "why-miss": "say what differs between an entry and this machine as it is",
+    "why-miss": "say what an entry has that this machine, or another entry, has not, and why it was compiled",
     "rm": "remove entries: those named, or with --older-than or --most-bytes those unused longest",
     "export": "write entries into one file, for another machine of the same kind",
     "import": "take over the entries of such a file; it holds code, so know who wrote it",
@@ -81,19 +85,35 @@ def _verify(store: Store, given: argparse.Namespace) -> int:
 
 
 def _why_miss(store: Store, given: argparse.Namespace) -> int:
+    """What differs: from this machine, from the nearest entry of the same method; and why each variant was
+    compiled.
+    """
     chosen, now = set(_chosen(store, given)), facts_of_process()
-    is_same = True
-    for row in store.rows():
+    is_same, rows = True, store.rows()
+    for row in rows:
         if row.key not in chosen:
             continue
-        differs = [f"{name} was {row.facts.get(name)} and is {text}" for name, text in now.items()]
-        differs = [line for name, line in zip(now, differs, strict=True) if row.facts.get(name) != now[name]]
+        differs = [
+            f"{name} was {row.facts.get(name)} and is {text}"
+            for name, text in now.items()
+            if row.facts.get(name) != text
+        ]
         is_same &= not differs and not row.problem
-        told = (
-            row.problem or "; ".join(differs) or "this machine is the same: a model, a call or options differ"
-        )
-        print(f"{row.key}: {told}")
+        print(f"{row.key}: {row.problem or '; '.join(differs) or 'this machine is the same'}")
+        if not row.problem:
+            print("\n".join(f"  {line}" for line in _history(store, row, rows)))
     return int(not is_same)
+
+
+def _history(store: Store, row: Row, rows: Sequence[Row]) -> Iterator[str]:
+    alike = [each for each in rows if each is not row and not each.problem]
+    alike = [each for each in alike if all(each.facts.get(name) == row.facts.get(name) for name in NAMES)]
+    miss = nearest(alike, row.facts)
+    if miss.nearest:
+        yield str(miss)
+    entry = store.read(row.key)
+    for number, files in enumerate([] if entry is None else variants_of(entry.files)):
+        yield f"variant {number} was compiled because: {files[WHY].decode()}"
 
 
 def _remove(store: Store, given: argparse.Namespace) -> int:

@@ -7,9 +7,9 @@ be what was imported. Of nested functions the code is looked for among the const
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
-import gc
 import hashlib
 import sys
 import types
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchair.core.errors import NotPossible
@@ -25,6 +26,7 @@ from torchair.core.errors import NotPossible
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 BY_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+KEYS = type({}.keys()) | type({}.values())
 OWN = ("torch", "torchair")
 """Packages whose sources are known by version or digest as a whole."""
 _DEEPEST = 8
@@ -51,6 +53,36 @@ def identity(value: Any) -> tuple[str, ...]:
     if hasattr(value, "_schema") or hasattr(value, "_qualified_op_name"):
         return ("operator", str(value))
     raise NotPossible(f"an object of {type(value).__module__}.{type(value).__qualname__} is no data")
+
+
+def data(value: Any) -> tuple[Any, ...]:
+    """What makes a value equal in another process: its type, and all that it contains. `NotPossible` where
+    that cannot be told.
+    """
+    kind = type(value)
+    if isinstance(value, dict):
+        return (_kind(kind), *((data(key), data(item)) for key, item in value.items()))
+    if isinstance(value, set | frozenset):
+        return (_kind(kind), *sorted(map(data, value), key=repr))
+    if isinstance(value, list | tuple | collections.deque | KEYS):
+        return (_kind(kind), *map(data, value))
+    if isinstance(value, slice):
+        return (_kind(kind), *map(data, (value.start, value.stop, value.step)))
+    if isinstance(value, range):
+        return (_kind(kind), value.start, value.stop, value.step)
+    if isinstance(value, enum.Enum):
+        return identity(value)
+    if isinstance(value, np.generic | np.dtype):
+        return (_kind(kind), repr(value))
+    for base in (bool, int, float, complex, str, bytes):  # classes of the user's that are numbers or text
+        if isinstance(value, base) and kind is not base:
+            show: Any = base.__repr__  # not that of the class
+            return (_kind(kind), show(value))
+    return identity(value)
+
+
+def _kind(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _name(value: Any) -> tuple[str, str]:
@@ -124,9 +156,25 @@ def traced(codes: Sequence[types.CodeType]) -> tuple[Traced, ...]:
 
 
 def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, str]]:
-    """Module and name of the functions with this code, which no file has: a dataclass makes such."""
-    functions = [each for each in gc.get_referrers(*codes) if isinstance(each, types.FunctionType)]
-    return {each.__code__: (each.__module__, each.__qualname__) for each in functions}
+    """Module and name of the methods with this code, which no file has: dataclasses and named tuples make
+    such.
+    """
+    wanted, names = set(codes), {code.co_name for code in codes} | {"__new__"}
+    found = dict[types.CodeType, tuple[str, str]]()
+    for kind in _classes(object, set()):
+        for name in names & vars(kind).keys():
+            code = getattr(getattr(vars(kind)[name], "__func__", vars(kind)[name]), "__code__", None)
+            if code in wanted:
+                found[code] = (kind.__module__, f"{kind.__qualname__}.{name}")
+    return found
+
+
+def _classes(kind: type, seen: set[type]) -> Iterator[type]:
+    for each in type.__subclasses__(kind):
+        if each not in seen:
+            seen.add(each)
+            yield each
+            yield from _classes(each, seen)
 
 
 def _modules() -> list[tuple[str, types.ModuleType]]:
@@ -166,11 +214,11 @@ def _codes(module: str, name: str) -> Iterator[types.CodeType]:
     for part in outer.split("."):
         # A class's own functions, not those that it would bind.
         value = vars(value).get(part) if hasattr(value, "__dict__") else None
-    for code in _inside(value, 0):
+    for code in codes_inside(value):
         yield from _nested(code)
 
 
-def _inside(value: Any, depth: int) -> Iterator[types.CodeType]:
+def codes_inside(value: Any, depth: int = 0) -> Iterator[types.CodeType]:
     """The code of a function, of what it wraps, and of a property's."""
     if value is None or depth > _DEEPEST:
         return
@@ -185,7 +233,7 @@ def _inside(value: Any, depth: int) -> Iterator[types.CodeType]:
             yield value
             return
     for each in (*inner, getattr(value, "__wrapped__", None)):
-        yield from _inside(each, depth + 1)
+        yield from codes_inside(each, depth + 1)
 
 
 def _is_full(cell: types.CellType) -> bool:

@@ -18,7 +18,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ _LENGTH = 8
 _PART = re.compile(r"\w[\w.+-]{0,200}")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 20
+LONG = 60
+"""Characters of a fact that are shown."""
 STALE_SECONDS = 24 * 3600.0
 """Unfinished files of other machines are left alone for so long."""
 
@@ -74,7 +76,8 @@ class Miss:
         if not self.differs:
             return f"{self.nearest} was made of the same"
         changes = [
-            f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in self.differs.items()
+            f"{name} was {_short(old, new)} and is {_short(new, old)}"
+            for name, (old, new) in self.differs.items()
         ]
         return f"unlike {self.nearest}: {'; '.join(changes)}"
 
@@ -198,12 +201,7 @@ class Store:
         """
         rows = [row for row in self.rows() if not row.problem]
         rows = [row for row in rows if row.key.startswith(near)] or rows
-        if not rows:
-            return Miss()
-        best = max(rows, key=lambda row: sum(row.facts.get(name) == text for name, text in facts.items()))
-        names = sorted({*facts, *best.facts})
-        pairs = {name: (best.facts.get(name, ""), facts.get(name, "")) for name in names}
-        return Miss(best.key, {name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
+        return nearest(rows, facts)
 
     def prune(self, most_bytes: int | None = None, older_than: float | None = None) -> list[str]:
         """Drop entries that nobody has used for so many seconds, then those unused longest until the rest is
@@ -218,6 +216,16 @@ class Store:
                 self.remove(row.key)
                 dropped.append(row.key)
         return dropped
+
+
+def nearest(rows: Sequence[Row], facts: Mapping[str, str]) -> Miss:
+    """The entry with most of these facts, and the others."""
+    if not rows:
+        return Miss()
+    best = max(rows, key=lambda row: sum(row.facts.get(name) == text for name, text in facts.items()))
+    names = sorted({*facts, *best.facts})
+    pairs = {name: (best.facts.get(name, ""), facts.get(name, "")) for name in names}
+    return Miss(best.key, {name: pair for name, pair in pairs.items() if pair[0] != pair[1]})
 
 
 def packed(files: Mapping[str, bytes], facts: Mapping[str, str]) -> bytes:
@@ -286,5 +294,9 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _short(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
+def _short(text: str, other: str) -> str:
+    """Of a long list, what the other does not have."""
+    if len(text) > LONG and "," in text:
+        others = set(other.split(","))
+        text = ",".join(part for part in text.split(",") if part not in others)
+    return repr(text) if len(text) <= LONG else f"{text[:LONG]!r}…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -212,7 +213,7 @@ class CompiledModel:
         function = getattr(method, "__func__", method)
         if global_vars is not None:
             function = with_globals(function, global_vars)
-        how = How(CompilerConfig())
+        how = how_of_entry(entry)
         find = None if cache_dir is None else partial(place_of, how=how, cache_dir=cache_dir, ranks=Ranks())
         return Kept(types.MethodType(function, model), how, find, variants_of(entry.files))
 
@@ -257,10 +258,22 @@ class Kept(Cached):
         super().__init__(method, how, find)
         self._rows = rows
 
-    def load(self, scope: dict[str, Any]) -> None:
-        """Those that were given, when the first call shows what they are for."""
+    def load(self) -> None:
+        """Those that were given."""
         rows, self._rows = self._rows, ()
-        self.take(rows, scope)
+        self.take(rows)
+
+
+def how_of_entry(entry: Entry) -> How:
+    """How an entry was compiled; functions among its options are left out, and told."""
+    meta = meta_of(entry.files)
+    options = dict[str, Any](meta["config"]["options"])
+    functions = [path for path, value in options.items() if "$callable" in json.dumps(value)]
+    for path in functions:
+        del options[path]
+        Degradations().add(f"{path} is a function, which is not kept: what is compiled now is without it")
+    config = CompilerConfig.from_json(json.dumps({**meta["config"], "options": options}))
+    return how_of(config, meta["dynamic"], {})
 
 
 def with_globals(function: Any, variables: Mapping[str, Any]) -> Any:
@@ -331,9 +344,8 @@ class _NoGuardCompiledFunction:
         made = Cached(self._func, self._how, None)
         args, kwargs = self._inputs
         made(*args, **kwargs)
-        files = files_of(
-            getattr(self._func, "__func__", self._func), [each.files() for each in made.variants]
-        )
+        function = getattr(self._func, "__func__", self._func)
+        files = files_of(function, self._how, [each.files() for each in made.variants])
         CompiledModel(entry=Entry("", files, {}, 0)).save(file)
 
     @classmethod
@@ -349,7 +361,7 @@ class _NoGuardCompiledFunction:
             found = getattr(self, str(meta["function"]).rpartition(".")[2], None)
         if found is None:
             raise NotPossible(f"there is no {meta['function']} in {meta['module']}")
-        kept = Kept(found, How(CompilerConfig()), None, variants_of(entry.files))
+        kept = Kept(found, how_of_entry(entry), None, variants_of(entry.files))
         kept.compiles = False
         return kept
 

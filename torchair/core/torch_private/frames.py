@@ -1,8 +1,7 @@
 """Dynamo's work on one call as data: the frame's new code, and guards that another process can check.
 
-Guards on values (sizes, numbers, attributes) are written by Dynamo itself. Guards on addresses (functions,
-classes, modules) mean nothing elsewhere: they are kept with what the object was (`core/identity.py`), and are
-made anew for the objects of the process that loads them, once those have proved to be the same.
+Guards are kept with what they saw, and made anew of the objects of the process that loads them, once these
+have proved to be the same (`guard_facts.py`).
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -17,44 +16,35 @@ import io
 import itertools
 import pickle
 import sys
+import threading
 import types
 import uuid
-import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import torch
-from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, output_graph
-from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.eval_frame import set_enable_dynamic
-from torch._dynamo.exc import PackageError
-from torch._dynamo.guards import CheckFunctionManager, GuardsStatePickler, _Missing
-from torch._dynamo.output_graph import OutputGraphCommon
 from torch._dynamo.package import SerializedCode
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr
-from torch._guards import CompileContext, GuardsSet, compile_context
+from torch._guards import CompileContext, TracingContext, compile_context, tracing
 
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
-from torchair.core.identity import Traced, identity, traced
+from torchair.core.identity import PLAIN, Traced, traced
+from torchair.core.torch_private.assumed import Assumed, recorded_constants
+from torchair.core.torch_private.guard_facts import Guards, OtherCall
+from torchair.core.torch_private.op_facts import op_facts, targets_of, why_other_ops
 
-BY_ADDRESS = {"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH"}
-NEVER = {"DICT_VERSION", "NN_MODULE", "WEAKREF_ALIVE"}
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Scope = dict[str, Any]
 _number = itertools.count()
-
-
-@dataclass(frozen=True)
-class Known:
-    """A guard on an address, and what was there."""
-
-    guard: Any
-    identity: tuple[str, ...]
+NAMED_TUPLE = "namedtuple_"
+"""How the scopes are called in which Python makes named tuples; none of them is a module."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +59,14 @@ class Frame:
     """those of modules,"""
     builtins: str
     """and that of Python's own names."""
-    guards: bytes
-    known: tuple[Known, ...]
-    ordered: tuple[Any, ...]
-    """Dictionaries whose order counts."""
+    constants: Mapping[str, Any]
+    """Results of functions that are said to be constant, by name,"""
+    assumed: tuple[Assumed, ...]
+    """and all such calls."""
+    guards: Guards
     sources: tuple[Traced, ...]
+    ops: Mapping[str, str]
+    """Operators of the user's, and what was seen of them."""
     text: str
     """The graph and its inputs, to read."""
 
@@ -95,22 +88,12 @@ class Frame:
 
     def why_other(self) -> str | None:
         """None where the code that was traced is what this process has."""
-        return next((why for source in self.sources if (why := source.why_other()) is not None), None)
+        whys = (each.why_other() for each in (*self.sources, *self.assumed))
+        return next((why for why in whys if why is not None), None) or why_other_ops(self.ops)
 
 
 class NotKept(NotPossible):
     """What Dynamo made of a call is no data."""
-
-
-class Unguarded:
-    """What a module holds of this kind is no part of its guards."""
-
-
-class _Pickler(GuardsStatePickler):
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Unguarded):
-            return _Missing, ("it is compiled by itself",)
-        return super().reducer_override(obj)
 
 
 def usual_compile(method: Any, backend: Backend, dynamic: bool | None) -> Callable[..., Any]:
@@ -121,65 +104,39 @@ def usual_compile(method: Any, backend: Backend, dynamic: bool | None) -> Callab
 class Ready:
     """A frame in this process: its guards, and its function."""
 
-    def __init__(self, frame: Frame, function: types.FunctionType, scope: Scope, compiled: Any) -> None:
-        self.scope = _installed(frame, function.__globals__)
-        name = f"{frame.compiled}_{next(_number)}"
-        self.scope[name] = compiled
+    def __init__(
+        self, frame: Frame, function: types.FunctionType, scope: Scope, load: Callable[[], Any]
+    ) -> None:
+        """For calls like this one; `OtherCall` where it is for others. Then `load` is not called."""
+        own = _Names(function.__globals__, frame)
+        try:
+            self._guards, self._held = frame.guards.manager(function.__code__, scope, own.scope)
+            if not self.matches(scope):
+                raise OtherCall(self.why_not(scope))
+            name = f"{frame.compiled}_{next(_number)}"
+            own.add(name, load())
+        except BaseException:
+            own.remove()
+            raise
+        weakref.finalize(self, own.remove).atexit = False
         code = frame.code_object()
         code = code.replace(
             co_names=tuple(name if each == frame.compiled else each for each in code.co_names)
         )
-        self.function = types.FunctionType(code, self.scope, closure=_closure(code, function))
+        self.function = types.FunctionType(code, own.scope, closure=_closure(code, function))
         self.function.__defaults__ = function.__defaults__
         self.function.__kwdefaults__ = function.__kwdefaults__
-        state = _loads(frame.guards)
-        self._values = _manager(function.__code__, state.output_graph, self.scope, state.shape_code_parts)
-        known = _Verified(frame.known)
-        graph = dataclasses.replace(
-            state.output_graph,
-            local_scope=scope,
-            global_scope=self.scope,
-            guard_on_key_order=set(frame.ordered),
-            _guards=GuardsSet({_fresh(each.guard) for each in frame.known}),
-            _aotautograd_guards=[],
-            skip_guards_check=True,
-        )
-        self._addresses = _manager(function.__code__, graph, self.scope, None, known)
-        self._kept = known.values  # so that no other object gets one of these addresses
 
     def matches(self, scope: Scope) -> bool:
         """Is it for a call with these variables, as things are?"""
-        return self._values.check(scope) and self._addresses.check(scope)
+        return self._guards.check(scope)
 
     def why_not(self, scope: Scope) -> str:
         """Which guard fails."""
-        for manager in (self._values, self._addresses):
-            found = manager.check_verbose(scope)
-            if not found.result:
-                return "; ".join(map(str, found.verbose_code_parts)) or str(found)
-        return ""
-
-
-class _Verified:
-    """Lets those guards pass whose objects are what they were; `BadEntry` says which is not."""
-
-    def __init__(self, known: Sequence[Known]) -> None:
-        self._known = {(each.guard.name, each.guard.create_fn_name()): each.identity for each in known}
-        self.values = list[Any]()
-
-    def __call__(self, entries: Sequence[Any]) -> list[bool]:
-        for entry in entries:
-            told = self._known[entry.orig_guard.name, entry.guard_type]
-            if not entry.has_value or (now := _identity_of(entry)) != told:
-                now = identity(entry.value) if entry.has_value else ("nothing",)
-                raise BadEntry(f"{entry.name} was {' '.join(told[:3])} and is {' '.join(now[:3])}")
-            self.values.append(entry.value)
-        return [True] * len(entries)
-
-
-def _identity_of(entry: Any) -> tuple[str, ...]:
-    """Of a type match it is the type that counts."""
-    return identity(type(entry.value) if entry.guard_type == "TYPE_MATCH" else entry.value)
+        found = self._guards.check_verbose(scope)
+        if found.result:
+            return ""
+        return "; ".join(map(str, found.verbose_code_parts)) or str(found)
 
 
 def capture_frame(
@@ -192,25 +149,18 @@ def capture_frame(
     """Trace a call and compile its graph; `NotPossible` where the result is no data. Errors of the trace and
     of the backend are raised as they are.
     """
-    found = dict[str, tuple[Callable[..., Any], str]]()
+    found = dict[str, tuple[Callable[..., Any], str, list[Any]]]()
 
     def compile_graph(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         found.clear()  # Dynamo may begin again
-        text = readable_graph(gm)
+        text, targets = readable_graph(gm), list(targets_of(gm))  # before the backend changes it
         compiled = backend(gm, inputs)
-        found[gm.meta["backend_id"]] = (compiled, text)
+        found[gm.meta["backend_id"]] = (compiled, text, targets)
         return compiled
 
     frame = convert_frame._get_frame(method, args, kwargs)
-    # As `torch.compile` goes about it, but for the cache of the frame's code.
-    with (
-        get_metrics_context(),
-        dynamo_timed("capture_frame"),
-        set_enable_dynamic(dynamic),
-        torch_function_mode_stack_state_mgr,
-        compile_context(CompileContext(convert_frame.get_compile_id({}))),
-        _unique(),
-    ):
+    before = set(frame.globals)
+    with _tracing(dynamic), recorded_constants() as calls:
         made = convert_frame.compile_frame(
             frame.code,
             frame.globals,
@@ -223,44 +173,91 @@ def capture_frame(
         )
         if not found:
             raise NotKept("the call has no tensor operations")
-        ((name, (compiled, text)),) = found.items()
+        ((name, (compiled, text, targets)),) = found.items()
         captured = made.graph_capture_output(frame.argdefs, frame.kwdefaults)
-        return _frame(captured, convert_frame.get_traced_fn(method)[0], name, text), compiled
+        added = {each: frame.globals[each] for each in set(frame.globals) - before}
+        try:
+            function = convert_frame.get_traced_fn(method)[0]
+            return _frame(captured, function, Called(name, text, targets, added, calls)), compiled
+        finally:
+            # Whoever runs the frame adds them for as long as that takes.
+            for each in added.keys() - captured.import_sources.keys():
+                frame.globals.pop(each, None)
 
 
-def _frame(made: Any, function: Any, name: str, text: str) -> Frame:
-    known = list[Known]()
+@contextmanager
+def _tracing(dynamic: bool | None) -> Iterator[None]:
+    """As `torch.compile` goes about it, but for the cache of the frame's code."""
+    with (
+        get_metrics_context(),
+        dynamo_timed("capture_frame"),
+        set_enable_dynamic(dynamic),
+        torch_function_mode_stack_state_mgr,
+        compile_context(CompileContext(convert_frame.get_compile_id({}))),
+        _unique(),
+    ):
+        yield
 
-    def choose(entries: Sequence[Any]) -> list[bool]:
-        return [_is_value(entry, known) for entry in entries]
 
+@dataclass(frozen=True)
+class Called:
+    """The compiled graph that a frame calls."""
+
+    name: str
+    text: str
+    targets: Sequence[Any]
+    """What the graph calls."""
+    added: Mapping[str, Any]
+    """What Dynamo has added to the names of the module."""
+    calls: Sequence[tuple[Any, ...]]
+    """Calls of functions that are said to be constant."""
+
+    def constants(self) -> dict[str, Any]:
+        """Those of them that are data."""
+        return {name: value for name, value in self.added.items() if isinstance(value, PLAIN)}
+
+    def modules(self, made: Any) -> dict[str, str]:
+        """Those of them that are modules; `NotKept` where the code needs another."""
+        found = dict[str, str](made.import_sources)
+        builtins_name = made.output_graph.name_of_builtins_dict_key_in_fglobals
+        sources = [getattr(guard.originating_source, "name", "") for guard in made.output_graph.guards]
+        text = " ".join(str(name() if callable(name) else name) for name in sources)
+        known = found.keys() | self.constants().keys() | {self.name, builtins_name}
+        for name in self.added.keys() - known:
+            value = self.added[name]
+            if isinstance(value, types.ModuleType):
+                found[name] = value.__name__
+            elif isinstance(value, dict) and str(value.get("__name__")).startswith(NAMED_TUPLE):
+                found[name] = value["__name__"]
+            elif name in made.bytecode.co_names or f"G[{name!r}]" in text:
+                kind = type(value).__qualname__
+                raise NotKept(f"Dynamo's code needs an object of this process: {name}, a {kind}")
+        return found
+
+
+def _frame(made: Any, function: Any, called: Called) -> Frame:
     graph = made.output_graph
-    ordered = tuple(graph.guard_on_key_order)
-    try:
-        with _kept_guards(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it asks for the gradients of all tensors
-            check = CheckFunctionManager(
-                function.__code__, graph, guard_filter_fn=choose, save_guards=True, strict_error=True
-            )
-    except (PackageError, pickle.PicklingError, TypeError, AttributeError) as error:
-        raise NotKept(f"a guard cannot be kept: {first_line(error)}") from error
     unknown = set(made.bytecode.co_freevars) - set(function.__code__.co_freevars)
     if unknown:
         raise NotKept(f"Dynamo's code has variables of its own: {', '.join(sorted(unknown))}")
     try:
+        guards = Guards.of(function.__code__, graph)
+        ops = op_facts(called.targets)
+        assumed = tuple(Assumed.of(*call) for call in called.calls)
         sources = traced([function.__code__, *made.traced_code])
     except NotPossible as error:
         raise NotKept(error.what) from error
     return Frame(
         SerializedCode.from_code_object(made.bytecode),
-        name,
-        dict(made.import_sources),
+        called.name,
+        called.modules(made),
         graph.name_of_builtins_dict_key_in_fglobals or "",
-        check.guards_state,
-        tuple(known),
-        ordered,
+        called.constants(),
+        assumed,
+        guards,
         sources,
-        text,
+        ops,
+        called.text,
     )
 
 
@@ -281,60 +278,44 @@ def readable_graph(gm: torch.fx.GraphModule) -> str:
     return "\n".join(lines)
 
 
-def _is_value(entry: Any, known: list[Known]) -> bool:
-    """Can Dynamo write this guard? Else it is about an address, and goes to those."""
-    kinds = {entry.guard_type, *entry.derived_guard_types}
-    if kinds & NEVER:
-        raise NotKept(f"a guard cannot be kept: {entry.guard_type} of {entry.name}")
-    is_local_type = bool(getattr(entry.orig_guard, "_unserializable", False))
-    if not kinds & BY_ADDRESS and not is_local_type:
-        return True
-    try:
-        told = _identity_of(entry)
-    except NotPossible as error:
-        raise NotKept(f"a guard cannot be kept: {entry.name}: {error.what}") from error
-    known.append(Known(_fresh(entry.orig_guard), told))
-    return False
-
-
-def _fresh(guard: Any) -> Any:
-    """Without what building it has added."""
-    names = {field.name for field in dataclasses.fields(guard)}
-    added = ("obj_weakref", "guarded_class_weakref", "guard_types", "code_list", "stack", "user_stack")
-    return dataclasses.replace(guard, **{name: None for name in added if name in names})
-
-
-@contextmanager
-def _kept_guards() -> Iterator[None]:
-    """How guards are made here: those on hooks are checked, which Dynamo leaves out by default, and what is
-    not guarded is not written.
+class _Names:
+    """The names that a frame's code and guards use beside those of its module. They are in the module for as
+    long as someone needs them; those of modules stay, as Dynamo leaves them for all its frames.
     """
-    with (
-        mock.patch.object(dynamo_guards, "GuardsStatePickler", _Pickler),
-        dynamo_config.patch(skip_nnmodule_hook_guards=False),
-    ):
-        yield
 
+    _users: ClassVar[dict[tuple[int, str], int]] = {}
+    _lock = threading.Lock()
 
-def _manager(code: Any, graph: Any, scope: Scope, shapes: Any, choose: Any = None) -> Any:
-    with _kept_guards():
-        return CheckFunctionManager(
-            code,
-            OutputGraphCommon(graph),
-            guard_filter_fn=choose,
-            shape_code_parts=shapes,
-            runtime_global_scope=scope,
-        ).guard_manager
+    def __init__(self, scope: Scope, frame: Frame) -> None:
+        self.scope = scope
+        self._own = list[str]()
+        for name, module in frame.imports.items():
+            if module.startswith(NAMED_TUPLE):
+                self.add(name, {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": module})
+            else:
+                scope.setdefault(name, importlib.import_module(module))
+        for name, value in frame.constants.items():
+            self.add(name, value)
+        if frame.builtins:
+            self.add(frame.builtins, vars(builtins))
 
+    def add(self, name: str, value: Any) -> None:
+        """One more user of this name."""
+        key = (id(self.scope), name)
+        with self._lock:
+            self._users[key] = self._users.get(key, 0) + 1
+            self.scope[name] = value
+        self._own.append(name)
 
-def _installed(frame: Frame, scope: Scope) -> Scope:
-    """The names that the frame's code and guards use beside those of its module."""
-    for name, module in frame.imports.items():
-        if name not in scope:
-            scope[name] = importlib.import_module(module)
-    if frame.builtins and frame.builtins not in scope:
-        scope[frame.builtins] = vars(builtins)
-    return scope
+    def remove(self) -> None:
+        """Those that nobody else uses."""
+        while self._own:
+            key = (id(self.scope), name := self._own.pop())
+            with self._lock:
+                self._users[key] -= 1
+                if not self._users[key]:
+                    del self._users[key]
+                    self.scope.pop(name, None)
 
 
 def _closure(code: types.CodeType, function: types.FunctionType) -> tuple[types.CellType, ...] | None:
@@ -345,12 +326,22 @@ def _closure(code: types.CodeType, function: types.FunctionType) -> tuple[types.
 @contextmanager
 def _unique() -> Iterator[None]:
     """Names that Dynamo makes up are never those of another process."""
-    own = output_graph.unique_id
+    own, by_id, token = (
+        output_graph.unique_id,
+        output_graph.OutputGraph.install_global_by_id,
+        uuid.uuid4().hex,
+    )
 
     def unique(name: str, with_uuid: bool = False) -> str:
         return own(name if with_uuid else f"{name}_{uuid.uuid4().hex}", with_uuid)
 
-    with mock.patch.object(output_graph, "unique_id", unique):
+    def unique_by_id(graph: Any, prefix: str, value: Any) -> str:
+        return by_id(graph, f"{prefix}_{token}", value)
+
+    with (
+        mock.patch.object(output_graph, "unique_id", unique),
+        mock.patch.object(output_graph.OutputGraph, "install_global_by_id", unique_by_id),
+    ):
         yield
 
 
@@ -393,7 +384,7 @@ class _Loader(pickle.Unpickler):
         if top in ("torch", "torchair", "sympy"):
             return super().find_class(module, name)
         if (module, name) == ("builtins", "getattr"):
-            return _part_of_pickler
+            return _maker_of
         if top not in sys.stdlib_module_names or module == "__main__":
             if module not in sys.modules:
                 raise BadEntry(f"a kept compilation names {module}, which is not imported")
@@ -415,18 +406,18 @@ class _Name:
         raise BadEntry(f"a kept compilation does not call {self.module}.{self.name}")
 
 
-def _part_of_pickler(owner: Any, name: str) -> Any:
-    """How pickle finds a class method."""
-    if not (
-        isinstance(owner, type) and issubclass(owner, GuardsStatePickler) and name.startswith("_unpickle_")
-    ):
+def _maker_of(kind: Any, name: str) -> Any:
+    """`tuple.__new__` and the `_make` of a named tuple, as pickle asks for them."""
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and name in ("__new__", "_make")):
         raise BadEntry(f"a kept compilation does not ask for {name}")
-    return getattr(owner, name)
+    return getattr(kind, name)
 
 
 def _loads(data: bytes) -> Any:
     try:
-        return _Loader(io.BytesIO(data)).load()
+        # Some sources install guards where they are made: those are kept with the others.
+        with tracing(TracingContext(None)):
+            return _Loader(io.BytesIO(data)).load()
     except AirError:
         raise
     except Exception as error:

@@ -1,0 +1,382 @@
+"""What Dynamo's guards saw, as data, and the same guards in another process.
+
+A guard is kept as its source (`L['self'].config.eps`), its kind, and a fact: what its kind looks at there. In
+another process the source is looked up among the live objects. Where every fact is the same, Dynamo makes the
+guards of these objects, as after a trace. No value comes from the file, so what guards reach through modules,
+classes and functions is compared as well. A kind without a row in `FACTS` is not kept.
+"""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo.guards import (
+    CheckFunctionManager,
+    GuardBuilder,
+    GuardManagerWrapper,
+    match_on_id_for_tensor,
+)
+from torch._dynamo.output_graph import OutputGraphCommon
+from torch._guards import Guard, GuardsSet
+from torch.overrides import _get_current_function_mode_stack
+
+from torchair.core.errors import BadEntry, NotPossible, first_line
+from torchair.core.identity import data, identity
+
+Scope = dict[str, Any]
+Fact = tuple[Any, ...]
+MARKS = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+    "_dynamo_static_indices",
+    "_dynamo_shape_ids",
+    "_dynamo_unbacked_bounds",
+)
+"""What users say of the sizes of a tensor."""
+
+
+class OtherCall(BadEntry):
+    """A call, or a process, for which something was not compiled."""
+
+
+class Values:
+    """Sources looked up in the variables of a call."""
+
+    def __init__(self, local_scope: Scope, global_scope: Scope, modes: Sequence[Any], state: Any) -> None:
+        self.modes = modes
+        self.sizes: Mapping[Any, Any] = state.input_source_to_sizes_strides
+        self._scopes = {"L": local_scope, "G": global_scope}
+        self._known = dict[Any, Any]()
+        self._names: Scope = dict(dynamo_guards._get_closure_vars())
+        self.ordered = {id(self.of(source)) for source in state.guard_on_key_order}
+
+    def of(self, source: Any) -> Any:
+        """The value there; what Python raises where there is none."""
+        if hasattr(source, "get_value"):
+            return source.get_value(self._scopes, self._names, self._known)
+        name = source.name() if callable(source.name) else source.name
+        if name not in self._known:
+            self._known[name] = eval(name, self._scopes, self._names)
+        return self._known[name]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A guard, and what it saw."""
+
+    source: Any
+    kind: str
+    given: tuple[tuple[str, Any], ...]
+    """The arguments of its kind: a key, the name of an attribute."""
+    fact: Fact = ()
+
+    @staticmethod
+    def of(guard: Any, values: Values) -> Seen:
+        """`NotPossible` where what it saw is no data."""
+        create, given = guard.create_fn, dict[str, Any]()
+        if isinstance(create, functools.partial):
+            given = {name: value for name, value in create.keywords.items() if name != "value"}
+            if create.args:
+                raise NotPossible(f"a guard cannot be kept: {guard.create_fn_name()} of {guard.name}")
+        seen = Seen(guard.originating_source, guard.create_fn_name(), tuple(given.items()))
+        if seen.kind == "TENSOR_MATCH" and match_on_id_for_tensor(guard):
+            raise NotPossible(f"a guard cannot be kept: the address of the tensor {guard.name}")
+        try:
+            return dataclasses.replace(seen, fact=seen.now(values))
+        except NotPossible as error:
+            raise NotPossible(f"a guard cannot be kept: {seen.kind} of {guard.name}: {error.what}") from error
+
+    @property
+    def name(self) -> str:
+        """How Dynamo writes the source."""
+        name = self.source.name
+        return str(name() if callable(name) else name)
+
+    def now(self, values: Values) -> Fact:
+        """What the guard sees."""
+        if self.kind in OF_STATE:
+            return OF_STATE[self.kind](values)
+        if self.kind not in FACTS:
+            raise NotPossible(f"{self.kind} says nothing in another process")
+        return FACTS[self.kind](self, values, values.of(self.source))
+
+    def why_other(self, values: Values) -> str | None:
+        """None where the guard sees what it saw."""
+        try:
+            now = self.now(values)
+        except Exception as error:
+            now = ("nothing", first_line(error))
+        if now == self.fact:
+            return None
+        return f"{self.name or self.kind} was {_short(self.fact)} and is {_short(now)}"
+
+    def guard(self) -> Any:
+        """For Dynamo."""
+        create = getattr(GuardBuilder, self.kind)
+        return Guard(self.source, functools.partial(create, **dict(self.given)) if self.given else create)
+
+    def held(self, values: Values) -> Any:
+        """An object whose address the guard knows; no other object may get that address."""
+        if self.kind in OF_STATE:
+            return None
+        value = values.of(self.source)
+        return type(value) if isinstance(value, torch.Tensor) or self.kind == "TYPE_MATCH" else value
+
+
+def _short(fact: Fact) -> str:
+    text = " ".join(str(each) for each in fact)
+    return text if len(text) <= 120 else f"{text[:120]}…"
+
+
+@dataclass(frozen=True)
+class Guards:
+    """All that must hold for a frame's code to be right. It is data."""
+
+    state: Any
+    """What Dynamo knows beside the guards: sizes and strides of tensors, modes of torch, aliases."""
+    shapes: Any
+    seen: tuple[Seen, ...]
+
+    @staticmethod
+    def of(code: types.CodeType, graph: Any) -> Guards:
+        """Of a trace; `NotPossible` where something in them is no data."""
+        state = dataclasses.replace(
+            graph.dump_guards_state(),
+            local_scope={},
+            global_scope={},
+            torch_function_mode_stack=[],
+            _guards=GuardsSet(),
+            input_source_to_sizes_strides=_concrete(graph.input_source_to_sizes_strides),
+            skip_guards_check=True,
+        )
+        if state.functorch_layers:
+            raise NotPossible("transforms of torch.func are around the call")
+        values = Values(graph.local_scope, graph.global_scope, graph.torch_function_mode_stack, state)
+        seen = tuple(Seen.of(guard, values) for guard in sorted(graph.guards, key=Guard.sort_key))
+        with _quietly():
+            made = _Unwritten(code, graph, save_guards=True, strict_error=True)
+        return Guards(state, made.shape_code_parts, seen)
+
+    def manager(self, code: types.CodeType, local_scope: Scope, global_scope: Scope) -> tuple[Any, Any]:
+        """The guards on the objects of this call, and what must live as long; `OtherCall` where one of these
+        objects is not what it was.
+        """
+        modes = _get_current_function_mode_stack()
+        try:
+            values = Values(local_scope, global_scope, modes, self.state)
+        except Exception as error:
+            raise OtherCall(f"a dictionary is not there: {first_line(error)}") from error
+        for each in self.seen:
+            if (why := each.why_other(values)) is not None:
+                raise OtherCall(why)
+        graph = dataclasses.replace(
+            self.state,
+            local_scope=local_scope,
+            global_scope=global_scope,
+            torch_function_mode_stack=modes,
+            _guards=GuardsSet({each.guard() for each in self.seen}),
+        )
+        with _quietly():
+            made = _Untold(
+                code,
+                OutputGraphCommon(graph),
+                shape_code_parts=self.shapes,
+                runtime_global_scope=global_scope,
+            )
+        held = [each.held(values) for each in self.seen if each.kind in HOLDS]
+        return made.guard_manager, held
+
+
+class _WithoutText(GuardManagerWrapper):
+    """Torch asks for the text of all guards, for a log that hardly anybody has."""
+
+    def __str__(self) -> str:
+        return "guards of cache_compile"
+
+
+class _Untold(CheckFunctionManager):
+    def build_guards(self, *args: Any, **kwargs: Any) -> Any:
+        builder, manager = super().build_guards(*args, **kwargs)
+        manager.__class__ = _WithoutText
+        return builder, manager
+
+
+class _Unwritten(_Untold):
+    """Finds the conditions on sizes; Dynamo's own form of the other guards is not needed."""
+
+    def serialize_guards(self, *args: Any, **kwargs: Any) -> bytes:
+        return b""
+
+
+def _concrete(sizes: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Without symbols."""
+    number = dynamo_guards.convert_int_to_concrete_values
+    return {
+        source: {name: tuple(map(number, row[name])) for name in ("size", "stride")}
+        for source, row in sizes.items()
+    }
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Guards on hooks are made, which Dynamo leaves out by default. What torch logs and warns of is for those
+    who trace: errors are told by their exceptions.
+    """
+    here, log = threading.get_ident(), logging.getLogger("torch._guards")
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    log.addFilter(is_of_others)
+    try:
+        with dynamo_config.patch(skip_nnmodule_hook_guards=False), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it asks for the gradients of all tensors
+            yield
+    finally:
+        log.removeFilter(is_of_others)
+
+
+def _hooks(values: Values) -> Fact:
+    if torch._C._autograd._top_saved_tensors_default_hooks(True):
+        raise NotPossible("hooks for saved tensors are around the call")
+    return ()
+
+
+def _nothing(values: Values) -> Fact:
+    """The guard has its own data."""
+    return ()
+
+
+OF_STATE: dict[str, Callable[[Values], Fact]] = {
+    "GRAD_MODE": _nothing,
+    "DETERMINISTIC_ALGORITHMS": _nothing,
+    "FSDP_TRAINING_STATE": _nothing,
+    "GLOBAL_STATE": _nothing,
+    "SHAPE_ENV": _nothing,
+    "DUAL_LEVEL": _nothing,
+    "FUNCTORCH_STACK_MATCH": _nothing,
+    "DEFAULT_DEVICE": lambda values: (repr(torch.utils._device.CURRENT_DEVICE),),
+    "TORCH_FUNCTION_STATE": lambda values: tuple(identity(type(mode)) for mode in values.modes),
+    "AUTOGRAD_SAVED_TENSORS_HOOKS": _hooks,
+}
+"""Guards on the process, and what they see."""
+
+
+def _value(seen: Seen, values: Values, value: Any) -> Fact:
+    return data(value)
+
+
+def _address(seen: Seen, values: Values, value: Any) -> Fact:
+    return identity(value)
+
+
+def _type(seen: Seen, values: Values, value: Any) -> Fact:
+    return identity(type(value))
+
+
+def _length(seen: Seen, values: Values, value: Any) -> Fact:
+    return (*identity(type(value)), len(value))
+
+
+def _keys(seen: Seen, values: Values, value: Any) -> Fact:
+    keys = list(map(data, dict.keys(value) if isinstance(value, dict) else value.keys()))
+    is_ordered = id(value) in values.ordered or not isinstance(value, dict)
+    return (*identity(type(value)), tuple(keys if is_ordered else sorted(keys, key=repr)))
+
+
+def _has(seen: Seen, values: Values, value: Any) -> Fact:
+    return (hasattr(value, dict(seen.given)["attr"]),)
+
+
+def _has_own(seen: Seen, values: Values, value: Any) -> Fact:
+    return (dict(seen.given)["attr"] in value.__dict__,)
+
+
+def _contains(seen: Seen, values: Values, value: Any) -> Fact:
+    key = dict(seen.given)["key"]
+    return (dict.__contains__(value, key) if isinstance(value, dict) else key in value,)
+
+
+def _is_other(seen: Seen, values: Values, value: Any) -> Fact:
+    return (value is values.of(dict(seen.given)["source_b"]),)
+
+
+def _iterator(seen: Seen, values: Values, value: Any) -> Fact:
+    of = {
+        "TUPLE_ITERATOR_LEN": "tuple_iterator_len",
+        "RANGE_ITERATOR_MATCH": "normalize_range_iter",
+        "COUNT_ITERATOR_MATCH": "normalize_count_iter",
+    }
+    return (*identity(type(value)), data(getattr(dynamo_guards, of[seen.kind])(value)))
+
+
+def _tensor(seen: Seen, values: Values, value: Any) -> Fact:
+    """All that torch compares of a tensor; of sizes and strides those that are no symbols."""
+    if value.layout is not torch.strided:
+        raise NotPossible(f"a tensor with the layout {value.layout}")
+    row = values.sizes[seen.source]
+    shape, stride = row["size"], row["stride"]
+    return (
+        *identity(type(value)),
+        torch._C._dispatch_keys(value).raw_repr(),
+        str(value.dtype),
+        str(value.device),
+        value.requires_grad,
+        value.dim(),
+        tuple(None if kept is None else now for kept, now in zip(shape, value.shape, strict=False)),
+        tuple(None if kept is None else now for kept, now in zip(stride, value.stride(), strict=False)),
+        tuple((name, data(getattr(value, name))) for name in MARKS if hasattr(value, name)),
+    )
+
+
+FACTS: dict[str, Callable[[Seen, Values, Any], Fact]] = {
+    "TENSOR_MATCH": _tensor,
+    "NOT_NONE_MATCH": lambda seen, values, value: (value is None,),
+    "BOOL_MATCH": _value,
+    "NONE_MATCH": _value,
+    "EQUALS_MATCH": _value,
+    "CONSTANT_MATCH": _value,
+    "CONSTANT_SUBCLASS_MATCH": _value,
+    "DISPATCH_KEY_SET_MATCH": lambda seen, values, value: (value.raw_repr(),),
+    "TYPE_MATCH": _type,
+    "ID_MATCH": _address,
+    "FUNCTION_MATCH": _address,
+    "CLASS_MATCH": _address,
+    "MODULE_MATCH": _address,
+    "CLOSURE_MATCH": _address,
+    "BUILTIN_MATCH": _address,
+    "SEQUENCE_LENGTH": _length,
+    "EMPTY_NN_MODULE_HOOKS_DICT": _length,
+    "DICT_KEYS_MATCH": _keys,
+    "MAPPING_KEYS_CHECK": _keys,
+    "HASATTR": _has,
+    "NOT_PRESENT_IN_GENERIC_DICT": _has_own,
+    "DICT_CONTAINS": _contains,
+    "DICT_NOT_CONTAINS": _contains,
+    "SET_CONTAINS": _contains,
+    "SET_NOT_CONTAINS": _contains,
+    "TUPLE_ITERATOR_LEN": _iterator,
+    "RANGE_ITERATOR_MATCH": _iterator,
+    "COUNT_ITERATOR_MATCH": _iterator,
+    "DUPLICATE_INPUT": _is_other,
+}
+"""What the guards of each kind look at."""
+HOLDS = {name for name, fact in FACTS.items() if fact in (_type, _address)}
+"""Those that know an object, or its type, by its address."""

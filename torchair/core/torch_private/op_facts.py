@@ -1,0 +1,102 @@
+"""What a compile takes from an operator of the user's: its schema, the function that says its shapes, and
+what it is made of. A kernel that is called when the program runs is not among them, unless the operator was
+defined with it.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._library import simple_registry
+from torch._library.custom_ops import OPDEFS
+
+from torchair.core.errors import NotPossible
+from torchair.core.identity import OWN, code_digest, codes_inside, identity
+from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket, find_overload
+
+BUILT_IN = ("aten", "prims", "prim", "torchair", "npu", "profiler", "_c10d_functional", "c10d_functional")
+"""Operators that are known by the versions of torch and of this package."""
+_REGISTERED = re.compile(r"registered at (.+):\d+")
+_TORCH = Path(torch.__file__).parent
+FIELDS = ("_init_fn", "_abstract_fn", "_backend_fns", "_torch_dispatch_fns", "_tags")
+
+
+def op_facts(targets: Iterable[Any]) -> dict[str, str]:
+    """Of those that are operators of the user's; `NotPossible` where one is a Python function that nobody has
+    looked into.
+    """
+    found = dict[str, str]()
+    for target in targets:
+        if isinstance(target, OpOverloadPacket):
+            for name in target.overloads():
+                _add(getattr(target, name), found)
+        elif isinstance(target, OpOverload):
+            _add(target, found)
+        elif isinstance(target, types.FunctionType) and target.__module__.partition(".")[0] not in OWN:
+            name = f"{target.__module__}.{target.__qualname__}"
+            raise NotPossible(f"Dynamo does not look into {name}, so nobody would notice when it changes")
+    return found
+
+
+def targets_of(gm: torch.fx.GraphModule) -> Iterator[Any]:
+    """What a graph and those inside it call."""
+    for module in gm.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from (node.target for node in module.graph.nodes if node.op == "call_function")
+
+
+def _add(op: OpOverload, found: dict[str, str]) -> None:
+    if op.namespace not in BUILT_IN:
+        name = f"{op.namespace}.{op._opname}.{op._overloadname}"
+        found[name] = op_fact(op)
+
+
+def why_other_ops(facts: Mapping[str, str]) -> str | None:
+    """None where this process has the same operators."""
+    for name, fact in facts.items():
+        op = find_overload(name)
+        if op is None:
+            return f"there is no operator {name}"
+        if op_fact(op) != fact:
+            return f"the operator {name} has changed"
+    return None
+
+
+def op_fact(op: OpOverload) -> str:
+    """A digest of all that a trace sees of it."""
+    name = op._schema.name
+    rows = [str(op._schema), repr(sorted(map(str, op.tags)))]
+    definition = OPDEFS.get(name)
+    if definition is not None:
+        rows += [f"{field} {_told(getattr(definition, field, None))}" for field in FIELDS]
+    fake = simple_registry.singleton.find(name).fake_impl.kernel
+    rows.append(f"fake {_told(getattr(fake, 'func', None))}")
+    rows.append(f"decompositions {_told(op.py_kernels)}")
+    for path in sorted(set(_REGISTERED.findall(torch._C._dispatch_dump(name)))):
+        file = Path(path)
+        if file.is_file() and not file.is_relative_to(_TORCH):
+            rows.append(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}")
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+
+def _told(value: Any) -> str:
+    """Functions by their code, and that of what they wrap."""
+    if isinstance(value, types.FunctionType):
+        return repr([code_digest(code) for code in codes_inside(value)])
+    if isinstance(value, Mapping):
+        return repr(sorted((str(key), _told(item)) for key, item in value.items()))
+    if isinstance(value, builtins.set | frozenset | tuple | list):
+        return repr(sorted(map(str, value)))
+    try:
+        return repr(identity(value))
+    except NotPossible:
+        return type(value).__qualname__
