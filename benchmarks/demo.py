@@ -1,4 +1,4 @@
-"""`python -m benchmarks.demo`: three models in both modes, two also dynamic, a line as soon as it is known.
+"""`python -m benchmarks.demo`: three models in both modes, one also dynamic, a line as soon as it is known.
 
 For each: equal to eager, graph breaks, fall-backs, time to ready and (static) to the better program, and its
 speed against eager and stock `torch.compile`. Ends with 0 only if every result of ours is equal.
@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from rich.table import Table
@@ -23,18 +23,18 @@ import torchair
 from benchmarks.columns import BY_NAME as COLUMN_BY_NAME
 from benchmarks.columns import air, own_copy
 from benchmarks.equality import snapshot, why_unequal
-from benchmarks.models import BY_NAME, Inputs, Model, bert, llama
+from benchmarks.models import BY_NAME, Inputs, Model, ResNet, bert, llama
 from benchmarks.report import console, duration, machine, ratio, times
 from benchmarks.timing import Thunk, measure
 
-# The quickest to compile first; those of `transformers` with two layers.
+# With few layers, so that nobody waits; the quickest to compile first.
 MODELS = (
-    BY_NAME["cnn"],
-    replace(BY_NAME["bert"], build=partial(bert, layers=2)),
-    replace(BY_NAME["llama-prefill"], name="llama", build=partial(llama, layers=2)),
+    replace(BY_NAME["cnn"], build=partial(ResNet, 16, blocks=1)),
+    replace(BY_NAME["bert"], build=partial(bert, layers=1)),
+    replace(BY_NAME["llama-prefill"], name="llama", build=partial(llama, layers=1)),
 )
 MODES = {"graph": "max-autotune", "capture": "npugraph_ex"}
-WITH_SYMBOLS = ("cnn", "llama")
+WITH_SYMBOLS = ("cnn",)
 """Models that are shown with symbolic sizes, too."""
 ROUNDS = 5
 NEXT = """
@@ -86,32 +86,52 @@ class Subject:
         feeds = (model.feed(device), model.feed(device, second=True))
         return cls(model, module, feeds, tuple(snapshot(module(**feed)) for feed in feeds))
 
+    @cached_property
+    def told(self) -> tuple[str, str]:
+        return explained(self)
 
-def demonstrate(model: Model, device: str) -> Iterator[Line]:
-    """Both modes with known sizes begin; while their better programs are built, both serve with symbols, and
-    stock `torch.compile` compiles. Then all are timed.
+    @cached_property
+    def stock(self) -> tuple[Thunk, Line]:
+        return prepare("stock", self, "static", ("-", "-"))
+
+
+def demonstrate(device: str) -> Iterator[Line]:
+    """A model is timed when its better programs are there. While they are built, it serves with symbols, and
+    stock `torch.compile` compiles it, and the next one.
     """
-    subject = Subject.of(model, device)
-    told = explained(subject)
-    made = [prepare(mode, subject, "static", told) for mode in MODES]
     better: list[float] = []
     torchair.on_optimised(lambda built: better.append(built.seconds))
-    for call, _ in made:
-        call()  # a second call, for which a better program is built
-    for mode in MODES if model.name in WITH_SYMBOLS else ():
-        yield prepare(mode, subject, "dynamic", told)[1]
-    stock, line = prepare("stock", subject, "static", ("-", "-"))
-    torchair.wait_until_optimised()
+    subject = Subject.of(MODELS[0], device)
+    for model, following in zip(MODELS, [*MODELS[1:], None], strict=True):
+        better.clear()
+        made = [prepare(mode, subject, "static", subject.told) for mode in MODES]
+        for call, _ in made:
+            call()  # a second call, for which a better program is built
+        for mode in MODES if model.name in WITH_SYMBOLS else ():
+            yield prepare(mode, subject, "dynamic", subject.told)[1]
+        lines = [subject.stock, *made]
+        upcoming = subject if following is None else Subject.of(following, device)
+        _ = upcoming.stock, upcoming.told
+        torchair.wait_until_optimised()
+        yield from timed(subject, lines, max(better, default=None), device)
+        subject = upcoming
+
+
+def timed(
+    subject: Subject, lines: list[tuple[Thunk, Line]], better: float | None, device: str
+) -> Iterator[Line]:
+    """Stock `torch.compile` and both modes, with their speeds."""
     calls: dict[str, Thunk] = {"eager": partial(subject.module, **subject.feeds[0])}
-    if line.problem is None:
-        calls["stock"] = stock
-        fill_speeds(line, calls, device)
-    yield line
-    for call, line in made:
-        line.better = max(better, default=None)
-        line.problem = line.problem or why_unequal(snapshot(call()), subject.wants[0], model.tolerance)
+    for call, line in lines:
+        line.problem = line.problem or why_unequal(
+            snapshot(call()), subject.wants[0], subject.model.tolerance
+        )
         if line.problem is None:
             fill_speeds(line, calls | {line.mode: call}, device)
+        if line.mode in MODES:
+            line.better = better
+        elif line.problem is None:
+            calls[line.mode] = call
         yield line
 
 
@@ -180,12 +200,10 @@ def main() -> int:
     console.print(row(*WIDTHS), style="bold")
     problems: list[Line] = []
     with torch.no_grad():
-        for model in MODELS:
-            torch.compiler.reset()
-            for line in demonstrate(model, device):
-                console.print(row(*line.cells))
-                if line.problem is not None:
-                    problems.append(line)
+        for line in demonstrate(device):
+            console.print(row(*line.cells))
+            if line.problem is not None:
+                problems.append(line)
     for line in problems:
         console.print(f"{line.model}, {line.mode}, {line.shapes}: {line.problem}", markup=False)
     console.print(NEXT, markup=False)

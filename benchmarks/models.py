@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -197,17 +198,18 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stem, three residual blocks, average pool, classifier."""
+    """Stem, residual blocks, average pool, classifier."""
 
-    def __init__(self, width: int = 8, classes: int = 10) -> None:
+    def __init__(self, width: int = 8, classes: int = 10, blocks: int = 3) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
         )
+        widths = [width, *(width << place for place in range(blocks))]
         self.blocks = nn.Sequential(
-            Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2)
+            *(Block(before, after, after // before) for before, after in pairwise(widths))
         )
-        self.head = nn.Linear(4 * width, classes)
+        self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.blocks(self.stem(x))
