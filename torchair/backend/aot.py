@@ -72,12 +72,13 @@ def compile_dynamo(
 
 def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gears | None:
     """The gears of a graph; that there are none where they have no effect is told."""
+    if not has_gears(inputs):
+        return None
     degradations = Degradations(settings.strict, first_source(gm))
     if not settings.captures:
         return gears_of(gm, inputs, settings.gears_policy, degradations)
-    if has_gears(inputs):
-        what = "set_dim_gears has no effect in this mode, which records each size that comes"
-        degradations.add(what, next="config.mode = 'max-autotune' has gears", here=True)
+    what = "set_dim_gears has no effect in this mode, which records each size that comes"
+    degradations.add(what, next="config.mode = 'max-autotune' has gears", here=True)
     return None
 
 

@@ -76,7 +76,8 @@ def compile_or_take(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, decompositions: Decompositions
 ) -> Callable[..., Any]:
     """What `compile_dynamo` makes of a graph, or made in an earlier process."""
-    if decompositions or has_gears(inputs) or not _is_usual(settings):
+    is_graph = isinstance(gm, fx.GraphModule)  # any module can be compiled with real inputs
+    if not is_graph or decompositions or has_gears(inputs) or not _is_usual(settings):
         return compile_dynamo(gm, inputs, settings, decompositions)
     numbers = symbols_of(_symbolic(gm, inputs))
     try:
