@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.capture.simulated import SimulatedDevice, make
+from tests.capture.simulated import Body, SimulatedDevice, make
 from torchair.capture import Runner
 from torchair.capture.ledger import Cause
+from torchair.capture.pending import Pending
 from torchair.capture.replay import Replay
 from torchair.core import quick
 from torchair.devices import Refused, cpu, npu
@@ -187,6 +188,33 @@ def test_keys_in_turn_are_served_quickly() -> None:
         for x in xs:
             torch.testing.assert_close(ask(runner, x)[0], x + 1, rtol=0, atol=0)
     assert row.replays == replays + 12
+
+
+def test_a_better_program_is_not_passed_by() -> None:
+    """Another thread was served by the old recording while it was loaded."""
+    runner, _, weight = warm()
+    replay = runner.strategy
+    assert isinstance(replay, Replay)
+    (entry,) = replay._entries
+
+    class There(Pending):
+        def take(self) -> Any:
+            return Body(lambda weight, x: [x * weight + 2])
+
+    replay._fetch(entry, There())
+    assert ask(runner, weight, torch.ones(4)) is None
+    assert runner.run(weight, torch.ones(4))[0].tolist() == [4.0] * 4
+
+
+def test_a_dropped_key_waits_twice_as_long_each_time() -> None:
+    runner, row = make(lambda n, x: [x * n], "sp", (0,), capture_limit=1)
+    for times in range(4):
+        for number in (2, 3):
+            captures, calls = row.captures, 0
+            while row.captures == captures:
+                runner([number, torch.ones(4)])
+                calls += 1
+            assert calls == 2**times
 
 
 def test_threads_wait_for_each_other() -> None:

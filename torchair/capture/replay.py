@@ -186,8 +186,10 @@ class Replay(Direct):
         return outputs
 
     def _fetch(self, entry: Entry, pending: Pending) -> None:
-        """Load a better program; others replay meanwhile."""
-        entry.better = pending.take()
+        """Load a better program; others replay meanwhile, and take it with their next call."""
+        better = pending.take()
+        with self._turns.lock:
+            entry.better, entry.repeat = better, None
         self._succeed()
 
     def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
