@@ -33,6 +33,7 @@ from torchair.core.degraded import Degradations
 from torchair.core.errors import AirError, NotPossible, first_line
 from torchair.core.extensions import EXTENSIONS
 from torchair.core.facts import device_facts
+from torchair.core.identity import BY_TEXT, PLAIN
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import FixedNumbers, argument_names
 from torchair.core.torch_private.fake import FakeTensor
@@ -41,8 +42,6 @@ from torchair.core.torch_private.symbols import Symbols, guarded, taken_for_gran
 from torchair.debug.options import DebugOptions
 from torchair.debug.run_folder import is_debugging
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
-BY_TEXT = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 TENSORS = (torch.Tensor, Parameter, FakeTensor)
 MODULES = ("torch", "math", "operator", "_operator", "builtins")
@@ -81,7 +80,7 @@ def compile_or_take(
         return compile_dynamo(gm, inputs, settings, decompositions)
     numbers = symbols_of(_symbolic(gm, inputs))
     try:
-        facts = facts_of(gm, inputs, settings)
+        facts = facts_of(gm, inputs, numbers, settings)
     except (NotPossible, LookupError) as error:
         logger.debug("what is compiled after Dynamo is not kept: %s", error)
         return compile_dynamo(gm, inputs, settings, decompositions)
@@ -156,7 +155,9 @@ def _keep(kept: Kept, layers: Layers, conditions: tuple[Any, ...]) -> None:
         awaited.then(keep)
 
 
-def facts_of(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> dict[str, str]:
+def facts_of(
+    gm: fx.GraphModule, inputs: Sequence[Any], numbers: Sequence[torch.SymInt], settings: Settings
+) -> dict[str, str]:
     """All that a compile looks at, as text; `NotPossible` where something is no data."""
     if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         raise NotPossible("it has gradients")
@@ -170,7 +171,7 @@ def facts_of(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> d
         "names": digest_of(argument_names(gm)),
         "roles": digest_of(map(_role, gm.graph.find_nodes(op="placeholder"), inputs)),
         "memory": str(_shared(tensors)),
-        "sizes": digest_of(Symbols.of(symbols_of(_symbolic(gm, inputs))).lines()),
+        "sizes": digest_of(Symbols.of(numbers).lines()),
         "settings": _text({path: settings.options[path] for path in keyed}),
         "assigned": ", ".join(sorted(settings.assigned & set(keyed))),
         "better programs": str(settings.compile_budget != 0),
