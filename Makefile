@@ -16,6 +16,8 @@ VENV := .venv
 ifeq ($(SETUP),1)
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# A test that hangs shows where after 15 minutes and fails, instead of taking all others with it.
+WATCH := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 else
 PYTHON ?= python3
 READY :=
@@ -51,7 +53,7 @@ demo: $(READY)  ## Three models in both modes, against eager and stock torch.com
 	$(PYTHON) -m benchmarks.demo
 
 test: $(READY)  ## All tests but the slow sweeps
-	$(PYTEST) -m 'not full' $(ARGS)
+	$(PYTEST) -m 'not full' $(WATCH) $(ARGS)
 
 test-full: $(READY)  ## All tests
 	$(PYTEST) $(ARGS)

@@ -648,8 +648,13 @@ def test_a_program_is_loaded_while_others_may_launch() -> None:
     runner, _, soon = special_runner(None)
     free: list[bool] = []
 
+    def try_lock() -> None:
+        lock = runner.strategy._turns.lock
+        free.append(lock.acquire(False))
+        lock.release()
+
     def take() -> None:
-        other = threading.Thread(target=lambda: free.append(runner.strategy._turns.lock.acquire(False)))
+        other = threading.Thread(target=try_lock)
         other.start()
         other.join()
 

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -99,15 +100,14 @@ def called_by_many(device: str, calls: int, builds: Quick, captures: Callable[[]
         warnings.simplefilter("ignore", torchair.DegradedWarning)  # more sizes than are kept
         for rows in (3, 4):
             run(torch.randn(rows, 4, device=device))
-        threads = [threading.Thread(target=call, args=(number,)) for number in range(THREADS)]
+        with ThreadPoolExecutor(THREADS) as pool:
+            threads = [pool.submit(call, number) for number in range(THREADS)]
+            for _ in threads:
+                assert is_third.acquire(timeout=300), "a thread has not come so far"
+            captured = captures()
+            builds.gate.set()
         for thread in threads:
-            thread.start()
-        for _ in threads:
-            is_third.acquire()
-        captured = captures()
-        builds.gate.set()
-        for thread in threads:
-            thread.join()
+            thread.result()
     assert len(builds.made) == 1
     assert captures() > captured, "recorded anew, with the better program"
     return wrong
