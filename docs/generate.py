@@ -67,6 +67,14 @@ CURES = {
         "what would work, `next` is what to do. Catch this class to catch everything torchair raises on "
         "purpose."
     ),
+    "CannotBuild": (
+        "The first line has the compiler's own words. Install g++ or clang++ (the environment variable CXX "
+        "names another one), and see that the cache directory can be written."
+    ),
+    "DeviceTaken": (
+        "A process has one `npu` device. Install the simulated one before anything else brings a device, "
+        "once, and not beside the vendor's `torch_npu`."
+    ),
     "Degraded": (
         "The first line says what would be less than promised, `at` where, `next` what to do about it. Or "
         "leave strict mode: `engine_config.strict`, and TORCHAIR_STRICT in the environment."

@@ -138,3 +138,11 @@ class NotYet(AirError, NotImplementedError):
 
 class NotInThisMode(NotPossible, NotImplementedError):
     """An option has a value that the chosen mode cannot serve."""
+
+
+class CannotBuild(AirError, RuntimeError):
+    """A part in C++ that nothing can replace could not be built."""
+
+
+class DeviceTaken(AirError, RuntimeError):
+    """The process has a device already where the simulated one was to be."""

@@ -7,17 +7,11 @@ not as quickly.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import os
-import subprocess
 import sys
-import tempfile
 import threading
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -26,15 +20,11 @@ import torch
 
 from torchair.core.degraded import Degradations
 from torchair.core.environment import is_on
-from torchair.core.folder import cache_folder
+from torchair.core.extension import Extension
 from torchair.core.log import logger
-from torchair.core.torch_private.inductor import get_cpp_compiler
 from torchair.core.torch_private.memory import neg_view, same_addresses, storage_use_count
 
-NAME = "torchair_quick"
-SOURCE = Path(__file__).with_suffix(".cpp")
-BUILDER = Path(__file__).with_name("quick_build.py")
-BUILD_SECONDS = 300
+EXTENSION = Extension("torchair_quick", Path(__file__).with_suffix(".cpp"))
 SWITCH = "TORCHAIR_EXTENSION"
 """Environment variable: off, replays ask about their inputs in Python, and nothing is built."""
 
@@ -303,19 +293,12 @@ def _stay_with_python(error: Exception) -> None:
 def load(path: Path) -> None:
     """Take this library into use."""
     global _extension
-    loader = ExtensionFileLoader(NAME, str(path))
-    spec = importlib.util.spec_from_loader(NAME, loader)
-    assert spec is not None, "a loader was given"
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    _extension = module
+    _extension = EXTENSION.load(path)
 
 
 def library() -> Path:
     """Where the library for this source, torch and Python is kept."""
-    facts = f"{torch.__version__} {sys.implementation.cache_tag} {get_cpp_compiler()}"
-    digest = hashlib.sha256(SOURCE.read_bytes() + facts.encode()).hexdigest()[:16]
-    return cache_folder() / f"{NAME}_{digest}.so"
+    return EXTENSION.library()
 
 
 def built() -> Path:
@@ -328,18 +311,4 @@ def built() -> Path:
 
 def build(path: Path) -> None:
     """Compile; the library appears whole or not at all."""
-    compiler = get_cpp_compiler()
-    with tempfile.TemporaryDirectory(prefix="making_", dir=path.parent) as folder:
-        done = subprocess.run(
-            [sys.executable, str(BUILDER), str(SOURCE), NAME, folder],
-            cwd=folder,  # setuptools reads the project files that it finds where it runs
-            env=os.environ | {"CC": compiler, "CXX": compiler},
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
-            raise RuntimeError(f"{compiler}: {next((s for s in lines if ' error: ' in s), lines[-1])}")
-        os.replace(Path(folder) / f"{NAME}.so", path)
+    EXTENSION.build(path)

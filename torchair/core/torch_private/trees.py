@@ -17,3 +17,6 @@ def children_of(value: Any) -> list[Any] | None:
     """What a container that torch knows holds; None for what it does not know."""
     node = pytree.SUPPORTED_NODES.get(type(value))
     return None if node is None else list(node.flatten_fn(value)[0])
+
+
+flatten, unflatten, leaves = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_leaves

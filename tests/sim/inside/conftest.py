@@ -1,0 +1,7 @@
+"""Every test here finds an `npu` device."""
+
+from __future__ import annotations
+
+import torchair.sim
+
+torchair.sim.install()

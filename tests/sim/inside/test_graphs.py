@@ -1,0 +1,154 @@
+"""Graphs that are captured by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+
+def test_nothing_is_done_until_a_graph_is_replayed() -> None:
+    x, total = torch.ones(4, device="npu"), torch.zeros(4, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        assert torch.npu.is_current_stream_capturing()
+        total += 1
+        y = nn.functional.layer_norm(x * total, (4,)) + total
+    assert not torch.npu.is_current_stream_capturing()
+    assert total.tolist() == [0.0] * 4
+    for step in (1, 2):
+        graph.replay()
+        assert total.tolist() == [step] * 4
+    x.copy_(torch.arange(4.0))
+    graph.replay()
+    want = nn.functional.layer_norm(torch.arange(4.0) * 3, (4,)) + 3
+    torch.testing.assert_close(y.cpu(), want)
+
+
+def test_replays_draw_new_numbers() -> None:
+    graph = torch.npu.NPUGraph()
+    torch.manual_seed(5)
+    with torch.npu.graph(graph):
+        x = torch.rand(4, device="npu")
+    assert torch.npu.default_generators[0].get_offset() == 0
+    graph.replay()
+    first = x.clone()
+    graph.replay()
+    assert not torch.equal(first, x)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(4, device="npu"), first)
+
+
+def test_values_cannot_be_asked_for() -> None:
+    x = torch.ones(4, device="npu")
+    pinned = torch.empty(4).pin_memory()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        y = x * 2
+        for ask in (
+            lambda: y.sum().item(),
+            y.cpu,
+            y.nonzero,
+            torch.npu.synchronize,
+            lambda: y.copy_(torch.ones(4)),
+        ):
+            with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+                ask()
+        pinned.copy_(y, non_blocking=True)
+    graph.replay()
+    assert pinned.tolist() == [2.0] * 4
+
+
+def test_freed_memory_is_told() -> None:
+    x = torch.ones(4, device="npu")
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        y = x * 2
+    del x
+    with pytest.raises(RuntimeError, match=r"use after free.*aten::mul"):
+        graph.replay()
+    del y
+
+
+def test_memory_of_a_pool_is_used_again() -> None:
+    torch.npu.empty_cache()
+    pool, x = torch.npu.graph_pool_handle(), torch.ones(1 << 16, device="npu")
+    reserved = torch.npu.memory_reserved()
+    graphs = []
+    for _ in range(4):
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph, pool=pool):
+            y = ((x + 1) * 2).sum()
+        graphs.append((graph, y))
+    assert torch.npu.memory_reserved() - reserved == 2 * x.nbytes + (1 << 20)
+    for graph, y in graphs:
+        graph.replay()
+        assert y.item() == 4 * (1 << 16)
+    assert graphs[0][0].pool() == pool
+    graphs.clear()
+    del graph, y
+    torch.npu.empty_cache()
+    assert torch.npu.memory_reserved() == reserved
+
+
+def test_a_side_stream_is_captured_with_the_first() -> None:
+    x, side, graph = torch.ones(4, device="npu"), torch.npu.Stream(), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        side.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(side):
+            y = x + 1
+        torch.npu.current_stream().wait_stream(side)
+        z = y * 2
+    x.fill_(4)
+    graph.replay()
+    assert z.tolist() == [10.0] * 4
+
+
+def test_external_events_hold_a_graph_back() -> None:
+    x, event, graph = torch.ones(2, device="npu"), torch.npu.ExternalEvent(), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        event.wait()
+        event.reset()
+        y = x + 1
+    update = torch.npu.Stream()
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        with pytest.raises(RuntimeError, match="deadlock"):
+            y.cpu()
+        event.record(update)
+        assert y.tolist() == [value + 1] * 2
+
+
+def test_graphed_callables() -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 2).npu()
+    made = nn.Linear(4, 2).npu()
+    made.load_state_dict(plain.state_dict())
+    made = torch.npu.make_graphed_callables(made, (torch.randn(3, 4, device="npu"),))
+    for _ in range(2):
+        x = torch.randn(3, 4, device="npu")
+        plain.zero_grad()
+        made.zero_grad()
+        plain(x).square().sum().backward()
+        made(x).square().sum().backward()
+        torch.testing.assert_close(made.weight.grad, plain.weight.grad)
+
+
+def test_the_tasks_are_written(tmp_path: Path) -> None:
+    graph, x = torch.npu.NPUGraph(), torch.ones(2, device="npu")
+    with torch.npu.graph(graph):
+        y = (x + 1).relu()
+    graph.debug_dump(str(tmp_path / "graph.json"))
+    events = json.loads((tmp_path / "graph.json").read_text())["traceEvents"]
+    assert [event["name"] for event in events] == ["aten::add", "aten::relu"]
+    assert (tmp_path / "graph.aligned.json").exists()
+    with pytest.raises(RuntimeError, match="auto_dispatch_capture"):
+        graph.update([])
+    graph.reset()
+    del y
+    with pytest.raises(RuntimeError, match="not captured"):
+        graph.replay()

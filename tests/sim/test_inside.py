@@ -1,0 +1,58 @@
+"""Runs each file of `inside` in a process of its own, where the simulated device is installed: for the other
+tests there must be none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FILES = sorted((HERE / "inside").glob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_with_the_device(path: Path, request: pytest.FixtureRequest) -> None:
+    wanted = str(request.config.getoption("markexpr"))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "-m",
+            wanted,
+            str(path),
+        ],
+        env=os.environ | {"TORCHAIR_SIM_INSIDE": "1"},
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed
+    assert int(passed[1]) > 0
+
+
+def test_importing_torchair_brings_no_device() -> None:
+    code = (
+        "import sys, torch, torchair\n"
+        "assert torch._C._get_privateuse1_backend_name() == 'privateuseone'\n"
+        "assert not hasattr(torch, 'npu') and not hasattr(torch.Tensor, 'npu')\n"
+        "assert not hasattr(torch.nn.Module, 'npu') and not hasattr(torch.Tensor, 'is_npu')\n"
+        "assert 'torch_npu' not in sys.modules and 'torch.npu' not in sys.modules\n"
+        "assert torch.accelerator.current_accelerator() is None or torch.cuda.is_available()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,68 @@
+"""C++ extensions of ours: built once for each source, torch and compiler, kept on disk, loaded from there."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from torchair.core.folder import cache_folder
+from torchair.core.torch_private.inductor import get_cpp_compiler
+
+BUILDER = Path(__file__).with_name("extension_build.py")
+BUILD_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Extension:
+    """One extension module."""
+
+    name: str
+    source: Path
+    headers: Sequence[Path] = ()
+    """Files beside the source that it includes."""
+
+    def library(self) -> Path:
+        """Where the library for these sources, this torch and this Python is kept."""
+        facts = f"{torch.__version__} {sys.implementation.cache_tag} {get_cpp_compiler()}"
+        digest = hashlib.sha256(facts.encode())
+        for path in (self.source, *self.headers):
+            digest.update(path.read_bytes())
+        return cache_folder() / f"{self.name}_{digest.hexdigest()[:16]}.so"
+
+    def build(self, path: Path) -> None:
+        """Compile; the library appears whole or not at all."""
+        compiler = get_cpp_compiler()
+        with tempfile.TemporaryDirectory(prefix="making_", dir=path.parent) as folder:
+            done = subprocess.run(
+                [sys.executable, str(BUILDER), str(self.source), self.name, folder],
+                cwd=folder,  # setuptools reads the project files that it finds where it runs
+                env=os.environ | {"CC": compiler, "CXX": compiler},
+                capture_output=True,
+                text=True,
+                timeout=BUILD_SECONDS,
+                check=False,
+            )
+            if done.returncode:
+                lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+                raise RuntimeError(f"{compiler}: {next((s for s in lines if ' error: ' in s), lines[-1])}")
+            os.replace(Path(folder) / f"{self.name}.so", path)
+
+    def load(self, path: Path) -> ModuleType:
+        """The module in this library."""
+        loader = ExtensionFileLoader(self.name, str(path))
+        spec = importlib.util.spec_from_loader(self.name, loader)
+        assert spec is not None, "a loader was given"
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        return module

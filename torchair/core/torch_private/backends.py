@@ -1,0 +1,74 @@
+"""A device of one's own in torch."""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
+
+__all__ = ["backend_name", "register_interface", "rename_backend"]
+
+
+def backend_name() -> str:
+    """The name of the device that torch leaves to others; `privateuseone` where nobody has taken it."""
+    return torch._C._get_privateuse1_backend_name()
+
+
+def rename_backend(name: str, module: ModuleType) -> None:
+    """That device has a name from now on, a module `torch.<name>`, and methods of tensors and modules."""
+    rename_privateuse1_backend(name)
+    torch._register_device_module(name, module)
+    generate_methods_for_privateuse1_backend()
+
+
+def register_interface(name: str, module: Any, stream: type, event: type) -> None:
+    """What Dynamo asks of a device, answered by its module."""
+
+    def raw_stream(index: int) -> int:
+        return module.current_stream(index).stream_id
+
+    members = {
+        "Stream": stream,
+        "Event": event,
+        "device": module.device,
+        "get_raw_stream": staticmethod(raw_stream),
+        "is_available": staticmethod(module.is_available),
+        "is_bf16_supported": staticmethod(lambda including_emulation=False: True),
+        "exchange_device": staticmethod(lambda index: _exchange(module, index)),
+        "maybe_exchange_device": staticmethod(lambda index: _exchange(module, index)),
+        "get_compute_capability": staticmethod(lambda device=None: None),
+        **{
+            each: staticmethod(getattr(module, each))
+            for each in (
+                "current_device",
+                "set_device",
+                "device_count",
+                "stream",
+                "current_stream",
+                "set_stream",
+                "synchronize",
+                "get_device_properties",
+                "memory_allocated",
+            )
+        },
+    }
+    made = type(f"{name.title()}Interface", (DeviceInterface,), members)
+    register_interface_for_device(name, made)
+    for index in range(module.device_count()):
+        register_interface_for_device(f"{name}:{index}", made)
+
+
+def _exchange(module: Any, index: int) -> int:
+    before = module.current_device()
+    if index >= 0:
+        module.set_device(index)
+    return before

@@ -1,0 +1,66 @@
+"""Making torch know the simulated device."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import torch
+
+from torchair.core.errors import BadOption, DeviceTaken
+from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
+from torchair.sim import npu
+from torchair.sim.load import shim
+from torchair.sim.npu.streams import Event, Stream
+
+BACKINGS = ("cpu", "cuda")
+MAX_DEVICES = 64
+MEMORY = 64 << 30
+
+
+def is_installed() -> bool:
+    """Is `npu` the simulated device?"""
+    return getattr(torch, "npu", None) is npu
+
+
+def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> None:
+    """From now on there is an `npu` device in this process, as `import torch_npu` makes one on the hardware.
+
+    `devices` is how many there seem to be, `memory` how many bytes each has; `backing` does the work: `"cpu"`
+    or `"cuda"`. Once installed it stays: a second call may say the same again.
+    """
+    _check(devices, backing, memory)
+    if is_installed():
+        if shim().setup() != (devices, backing, memory):
+            raise DeviceTaken(
+                "the simulated npu device is installed already, otherwise",
+                next="install it once, as it is wanted",
+            )
+        return
+    name = backend_name()
+    if name != "privateuseone":
+        raise DeviceTaken(
+            f"this process has a device {name!r} already, and torch takes one of its kind",
+            next="run without the plug-in that brings it",
+        )
+    shim().install(devices, backing, memory)
+    rename_backend("npu", npu)
+    register_interface("npu", npu, Stream, Event)
+    sys.modules["torch.npu"] = npu
+
+
+def _check(devices: int, backing: str, memory: int) -> None:
+    if isinstance(devices, bool) or not isinstance(devices, int) or not 1 <= devices <= MAX_DEVICES:
+        raise BadOption(f"devices must be a number from 1 to {MAX_DEVICES}", got=repr(devices))
+    if backing not in BACKINGS:
+        raise BadOption(f"backing must be one of {', '.join(BACKINGS)}", got=repr(backing))
+    if backing == "cuda" and not torch.cuda.is_available():
+        raise BadOption("backing='cuda' needs a CUDA device, and torch sees none here")
+    if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
+        raise BadOption("memory must be a number of bytes", got=repr(memory))
+
+
+def real_plugin() -> str | None:
+    """Where the vendor's `torch_npu` is installed, if it is."""
+    found = importlib.util.find_spec("torch_npu")
+    return found.origin if found is not None else None

@@ -1,0 +1,162 @@
+"""`torch.npu` of the simulated device, as the vendor's plug-in has it."""
+
+from __future__ import annotations
+
+from torchair.sim.npu import amp, config, graphs, limits, memory, random, streams
+from torchair.sim.npu.amp import get_amp_supported_dtype, is_bf16_supported
+from torchair.sim.npu.config import set_compile_mode, set_option
+from torchair.sim.npu.device import (
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    synchronize,
+    utilization,
+)
+from torchair.sim.npu.graphs import (
+    NPUGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
+)
+from torchair.sim.npu.limits import (
+    get_device_limit,
+    get_stream_limit,
+    reset_stream_limit,
+    set_deterministic_level,
+    set_device_limit,
+    set_stream_limit,
+)
+from torchair.sim.npu.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_cached,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_cached,
+    memory_reserved,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from torchair.sim.npu.random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torchair.sim.npu.streams import (
+    Event,
+    ExternalEvent,
+    ExternalStream,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "Event",
+    "ExternalEvent",
+    "ExternalStream",
+    "NPUGraph",
+    "Stream",
+    "StreamContext",
+    "amp",
+    "can_device_access_peer",
+    "config",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_limit",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "get_stream_limit",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_current_stream_capturing",
+    "is_initialized",
+    "limits",
+    "make_graphed_callables",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "reset_stream_limit",
+    "seed",
+    "seed_all",
+    "set_compile_mode",
+    "set_deterministic_level",
+    "set_device",
+    "set_device_limit",
+    "set_option",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "set_stream_limit",
+    "stream",
+    "streams",
+    "synchronize",
+    "utilization",
+]
+
+
+def _is_in_bad_fork() -> bool:
+    """A simulated device lives in the memory of the process: a fork has its own."""
+    return False
+
+
+def _lazy_init() -> None:
+    """There is nothing to start."""

@@ -1,0 +1,280 @@
+// Graphs of the simulated device: a log of what a stream was given, run again by a replay.
+//
+// While a stream is captured nothing is written that was there before: what an op would write there goes to a shadow,
+// which later ops of the capture read. Memory that the capture makes is the pool's and stays there, so a replay finds
+// every address as it was. The log holds addresses, no tensors: who frees memory that a graph uses is told.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "memory.h"
+
+namespace sim {
+
+inline c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(NPU, device), id);
+}
+
+inline thread_local std::array<c10::StreamId, MAX_DEVICES> current_streams{};
+
+// One thing that a stream does. It says whether it is done: one that waits for others is asked again.
+struct Task {
+  std::string name;
+  std::function<bool()> run;
+};
+
+// Streams that wait for an event which only others can record.
+inline std::atomic<int> streams_waiting{0};
+inline std::mutex waiting_mutex;
+inline std::set<std::pair<c10::DeviceIndex, c10::StreamId>> waiting;
+
+inline void set_waiting(const c10::Stream& stream, bool is_waiting) {
+  std::lock_guard<std::mutex> guard(waiting_mutex);
+  if (is_waiting) {
+    waiting.insert({stream.device_index(), stream.id()});
+  } else {
+    waiting.erase({stream.device_index(), stream.id()});
+  }
+  streams_waiting = static_cast<int>(waiting.size());
+}
+
+inline void refuse_on_waiting(const c10::Stream& stream) {
+  if (streams_waiting.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(waiting_mutex);
+  TORCH_CHECK(
+      !waiting.count({stream.device_index(), stream.id()}),
+      "deadlock: the stream waits for an ExternalEvent that nobody has recorded yet; record it on another stream first");
+}
+
+// Memory that was there before a graph was captured, and that it uses.
+struct Need {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  const void* address;
+  std::string name;  // of the first op that uses it
+};
+
+struct Capture {
+  uint64_t number;
+  c10::DeviceIndex device;
+  PoolId pool;
+  c10::StreamId origin;
+  std::set<c10::StreamId> streams;
+  std::vector<Task> tasks;
+  std::vector<Need> needs;
+  std::unordered_map<const c10::StorageImpl*, std::pair<c10::Storage, c10::Storage>> shadows;
+  std::unordered_set<const c10::StorageImpl*> needed;
+
+  bool is_own(const c10::Storage& storage) const {
+    const auto& memory = storage.data_ptr();
+    return memory.get_deleter() == &free_block && static_cast<Block*>(memory.get_context())->capture == number;
+  }
+
+  // The log uses this memory by its address.
+  void need(const c10::Storage& storage, const std::string& name) {
+    if (!is_own(storage) && storage.data() != nullptr && needed.insert(storage.unsafeGetStorageImpl()).second) {
+      needs.push_back({storage.getWeakStorageImpl(), storage.data(), name});
+    }
+  }
+
+  // Where an op of the capture writes instead.
+  void shadow(const c10::Storage& storage) {
+    if (is_own(storage) || shadows.count(storage.unsafeGetStorageImpl())) {
+      return;
+    }
+    const size_t bytes = storage.nbytes();
+    c10::Storage copy(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), bytes, c10::GetAllocator(setup().backing), true));
+    c10::GetAllocator(setup().backing)->copy_data(copy.mutable_data(), storage.data(), bytes);
+    shadows.emplace(storage.unsafeGetStorageImpl(), std::make_pair(storage, copy));
+  }
+};
+
+inline std::mutex capture_mutex;
+inline std::map<uint64_t, std::shared_ptr<Capture>> captures;
+inline std::atomic<int> captures_under_way{0};
+inline std::atomic<uint64_t> last_capture{0};
+
+inline Capture* capture_on(const c10::Stream& stream) {
+  if (captures_under_way.load(std::memory_order_relaxed) == 0) {
+    return nullptr;
+  }
+  std::lock_guard<std::mutex> guard(capture_mutex);
+  for (auto& [number, capture] : captures) {
+    if (capture->device == stream.device_index() && capture->streams.count(stream.id())) {
+      return capture.get();
+    }
+  }
+  return nullptr;
+}
+
+inline Capture* capture_here(c10::DeviceIndex device) {
+  return capture_on(stream_of(device, current_streams.at(device)));
+}
+
+inline std::optional<Into> captured_into(c10::DeviceIndex device) {
+  Capture* capture = capture_here(device);
+  return capture ? std::make_optional(Into{capture->pool, capture->number}) : std::nullopt;
+}
+
+inline void join_capture(uint64_t number, const c10::Stream& stream) {
+  std::lock_guard<std::mutex> guard(capture_mutex);
+  auto found = captures.find(number);
+  if (found != captures.end() && found->second->device == stream.device_index()) {
+    found->second->streams.insert(stream.id());
+  }
+}
+
+inline void refuse_in_capture(const c10::Stream& stream, const std::string& what) {
+  TORCH_CHECK(
+      capture_on(stream) == nullptr, "NPU error: operation not permitted when stream is capturing: ", what,
+      " needs results, and a graph under way has none yet");
+}
+
+// One graph, as torch.npu.NPUGraph has it.
+class Graph {
+ public:
+  ~Graph() { reset(); }
+
+  void begin(PoolId pool) {
+    TORCH_CHECK(!capture_, "this graph is being captured already");
+    TORCH_CHECK(!is_ready_, "this graph was captured already; reset() it first");
+    const auto stream = stream_of(current_device, current_streams.at(current_device));
+    TORCH_CHECK(capture_on(stream) == nullptr, "NPU error: the current stream is being captured already");
+    capture_ = std::make_shared<Capture>();
+    capture_->number = ++last_capture;
+    capture_->device = current_device;
+    capture_->pool = pool;
+    capture_->origin = stream.id();
+    capture_->streams.insert(stream.id());
+    use_pool(+1);
+    std::lock_guard<std::mutex> guard(capture_mutex);
+    captures.emplace(capture_->number, capture_);
+    ++captures_under_way;
+  }
+
+  void end() {
+    TORCH_CHECK(capture_ && !is_ready_, "capture_end without capture_begin");
+    {
+      std::lock_guard<std::mutex> guard(capture_mutex);
+      captures.erase(capture_->number);
+      --captures_under_way;
+    }
+    capture_->shadows.clear();
+    is_ready_ = true;
+  }
+
+  void replay() {
+    TORCH_CHECK(is_ready_, "replay of a graph that was not captured");
+    Capture* outer = capture_here(capture_->device);
+    TORCH_CHECK(outer == nullptr, "NPU error: a graph cannot be replayed while the stream is being captured");
+    for (auto& need : capture_->needs) {
+      auto storage = need.storage.lock();
+      TORCH_CHECK(
+          storage && storage->data() == need.address, "use after free: this graph was captured with a tensor for ",
+          need.name, " whose memory has been freed since: keep the tensor as long as the graph");
+    }
+    const auto stream = stream_of(capture_->device, current_streams.at(capture_->device));
+    refuse_on_waiting(stream);
+    go_on(capture_, 0, stream);
+  }
+
+  void reset() {
+    if (!capture_) {
+      return;
+    }
+    if (!is_ready_) {
+      end();
+    }
+    capture_->tasks.clear();
+    use_pool(-1);
+    capture_.reset();
+    is_ready_ = false;
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    if (capture_) {
+      for (auto& task : capture_->tasks) {
+        all.push_back(task.name);
+      }
+    }
+    return all;
+  }
+
+  PoolId pool() const {
+    TORCH_CHECK(capture_, "a graph has a pool once it is captured");
+    return capture_->pool;
+  }
+
+ private:
+  // All tasks from one on; where one has to wait, who it waits for goes on with it.
+  static void go_on(const std::shared_ptr<Capture>& capture, size_t at, const c10::Stream& stream);
+
+  void use_pool(int more) {
+    Memory& memory = memory_of(capture_->device);
+    std::map<char*, Pool::Piece> gone;
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    Pool& pool = memory.pools[capture_->pool];
+    pool.users += more;
+    if (pool.users == 0) {
+      gone.swap(pool.free);
+      memory.pools.erase(capture_->pool);
+    }
+  }
+
+  std::shared_ptr<Capture> capture_;
+  bool is_ready_ = false;
+};
+
+// An event of graphs that others record.
+struct ExternalEvent {
+  bool is_recorded = false;
+  std::vector<std::function<void()>> waiting;
+
+  void record() {
+    is_recorded = true;
+    std::vector<std::function<void()>> now;
+    now.swap(waiting);
+    for (auto& go_on : now) {
+      go_on();
+    }
+  }
+};
+
+// The event that a task waits for; it is set by the task that is not done.
+inline thread_local ExternalEvent* awaited = nullptr;
+
+inline void Graph::go_on(const std::shared_ptr<Capture>& capture, size_t at, const c10::Stream& stream) {
+  for (; at < capture->tasks.size(); ++at) {
+    if (!capture->tasks[at].run()) {
+      set_waiting(stream, true);
+      awaited->waiting.push_back([capture, at, stream] {
+        set_waiting(stream, false);
+        go_on(capture, at, stream);
+      });
+      return;
+    }
+  }
+}
+
+// What a stream does with an external event, now or whenever its graph is replayed.
+inline void on_stream(const c10::Stream& stream, const std::string& name, std::function<bool()> act) {
+  if (Capture* capture = capture_on(stream)) {
+    capture->tasks.push_back({name, std::move(act)});
+  } else if (!act()) {
+    set_waiting(stream, true);
+    awaited->waiting.push_back([stream] { set_waiting(stream, false); });
+  }
+}
+
+}  // namespace sim

@@ -1,0 +1,455 @@
+// Every op that has no kernel of its own here: its tensors are shown to the backing device, whose kernel does the work
+// on the same memory, and what comes back is shown as the device's.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+
+#include <functional>
+#include <unordered_set>
+
+#include "device.h"
+
+namespace sim {
+
+// Ops that may mix tensors of the device and of the host, as a device's own do.
+inline const std::unordered_set<std::string>& mixing() {
+  static const std::unordered_set<std::string> names{
+      "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index",
+      "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward", "aten::set_",
+      "aten::_thnn_differentiable_lstm_cell_backward", "aten::_cudnn_rnn", "aten::lstm_mps"};
+  return names;
+}
+
+// Results that stay on the host, by op and place.
+inline bool stays_on_host(const std::string& name, size_t place) {
+  return name == "aten::_pack_padded_sequence" && place == 1;
+}
+
+inline c10::DispatchKey backing_key() {
+  return setup().backing == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+}
+
+inline bool is_npu(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == NPU;
+}
+
+inline void copy_view(c10::TensorImpl* to, const c10::TensorImpl* from) {
+  to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+  if (from->key_set().has(c10::DispatchKey::Conjugate)) {
+    to->_set_conj(true);
+  }
+  if (from->key_set().has(c10::DispatchKey::Negative)) {
+    to->_set_neg(true);
+  }
+}
+
+inline void drop_storage(void* context) {
+  delete static_cast<c10::Storage*>(context);
+}
+
+// How the tensors of a call are shown: to run it now, to run it beside memory that must not be written, or to keep it.
+enum class As { NOW, SHADOW, LOG };
+
+// The tensors of one call, on both devices.
+class Shown {
+ public:
+  Shown(const std::string& name, bool may_mix, As as = As::NOW, Capture* capture = nullptr)
+      : name_(name), may_mix_(may_mix), as_(as), capture_(capture) {}
+
+  std::optional<c10::Device> device;
+
+  // A tensor of the device as one of the backing device, on the same memory.
+  at::Tensor show(const at::Tensor& tensor, bool is_written) {
+    if (!tensor.defined()) {
+      return tensor;
+    }
+    if (!is_npu(tensor)) {
+      if (tensor.dim() > 0) {
+        foreign_ = tensor.device();
+      }
+      return tensor;
+    }
+    if (!device) {
+      device = tensor.device();
+    } else if (*device != tensor.device()) {
+      fail(*device, tensor.device());
+    }
+    for (auto& entry : tensors_) {
+      if (entry.given.is_same(tensor)) {
+        entry.is_written |= is_written;
+        return entry.shown;
+      }
+    }
+    at::Tensor shown = at::detail::make_tensor<c10::TensorImpl>(
+        show(tensor.storage()), c10::DispatchKeySet(backing_key()), tensor.dtype());
+    copy_view(shown.unsafeGetTensorImpl(), tensor.unsafeGetTensorImpl());
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      shown.unsafeGetTensorImpl()->set_wrapped_number(true);
+    }
+    tensors_.push_back({tensor, shown, is_written});
+    return shown;
+  }
+
+  c10::Storage show(const c10::Storage& storage) {
+    for (auto& entry : storages_) {
+      if (entry.given.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
+        return entry.shown;
+      }
+    }
+    c10::Storage shown = shown_storage(storage);
+    storages_.push_back({storage, shown, shown.data(), storage.nbytes()});
+    return shown;
+  }
+
+  // Tensors of host and device in one call are an error, as they are on a device.
+  void check_devices() const {
+    if (device && foreign_ && !may_mix_) {
+      fail(*device, *foreign_);
+    }
+  }
+
+  // A result as a tensor of the device.
+  at::Tensor hide(const at::Tensor& made) {
+    if (!made.defined() || made.device().type() != setup().backing) {
+      return made;
+    }
+    for (auto& entry : tensors_) {
+      if (entry.shown.is_same(made)) {
+        return entry.given;
+      }
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        made.layout() == c10::kStrided, name_, " gives a ", made.layout(),
+        " tensor; the simulated device has strided ones only");
+    at::Tensor given = at::detail::make_tensor<c10::TensorImpl>(
+        hide(made.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), made.dtype());
+    copy_view(given.unsafeGetTensorImpl(), made.unsafeGetTensorImpl());
+    tensors_.push_back({given, made, false});
+    return given;
+  }
+
+  // Storages that a kernel made, as they came out of `hide`.
+  bool has_made() const { return has_made_; }
+
+  // What a kernel did to its arguments besides writing: sizes, strides, other storages, storages of another size.
+  void settle() {
+    for (size_t at = 0; at < storages_.size(); ++at) {
+      auto entry = storages_[at];
+      if (entry.shown.data() != entry.address || entry.shown.nbytes() != entry.bytes) {
+        const size_t bytes = entry.shown.nbytes();
+        entry.given.set_data_ptr_noswap(hold(entry.shown));
+        entry.given.set_nbytes(bytes);
+      }
+    }
+    for (size_t at = 0; at < tensors_.size(); ++at) {
+      auto entry = tensors_[at];
+      if (!entry.is_written) {
+        continue;
+      }
+      auto* given = entry.given.unsafeGetTensorImpl();
+      auto* shown = entry.shown.unsafeGetTensorImpl();
+      const c10::Storage now = hide(entry.shown.storage());
+      if (now.unsafeGetStorageImpl() != given->storage().unsafeGetStorageImpl()) {
+        given->set_storage_keep_dtype(now);
+      }
+      if (given->sizes() != shown->sizes() || given->strides() != shown->strides() ||
+          given->storage_offset() != shown->storage_offset()) {
+        given->set_sizes_and_strides(shown->sizes(), shown->strides(), shown->storage_offset());
+      }
+    }
+  }
+
+ private:
+  struct TensorPair {
+    at::Tensor given, shown;
+    bool is_written;
+  };
+  struct StoragePair {
+    c10::Storage given, shown;
+    const void* address;
+    size_t bytes;
+  };
+
+  c10::Storage shown_storage(const c10::Storage& storage) {
+    if (as_ == As::SHADOW) {
+      auto found = capture_->shadows.find(storage.unsafeGetStorageImpl());
+      if (found != capture_->shadows.end()) {
+        return found->second.second;
+      }
+    }
+    c10::DataPtr memory;
+    if (as_ == As::LOG) {
+      capture_->need(storage, name_);
+      memory = {storage.mutable_data(), nullptr, &c10::detail::deleteNothing, backing_device()};
+    } else {
+      memory = {storage.mutable_data(), new c10::Storage(storage), &drop_storage, backing_device()};
+    }
+    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(memory),
+        c10::GetAllocator(setup().backing), /*resizable=*/true));
+  }
+
+  // Memory that belongs to a storage of the backing device, as the device's; of a captured stream, a copy in the pool.
+  c10::DataPtr hold(const c10::Storage& made) {
+    if (capture_ != nullptr) {
+      auto fresh = take_memory(device->index(), made.nbytes());
+      c10::GetAllocator(setup().backing)->copy_data(fresh.get(), made.data(), made.nbytes());
+      return fresh;
+    }
+    auto* kept = new c10::Storage(made);
+    return adopt_memory(
+        device->index(), c10::DataPtr(made.mutable_data(), kept, &drop_storage, backing_device()), made.nbytes());
+  }
+
+  c10::Storage hide(const c10::Storage& made) {
+    for (auto& entry : storages_) {
+      if (entry.shown.unsafeGetStorageImpl() == made.unsafeGetStorageImpl()) {
+        return entry.given;
+      }
+    }
+    const size_t bytes = made.nbytes();
+    has_made_ = true;
+    c10::Storage given(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), bytes,
+        bytes ? hold(made) : c10::DataPtr(nullptr, nullptr, &c10::detail::deleteNothing, *device),
+        &device_allocator(), /*resizable=*/true));
+    storages_.push_back({given, made, made.data(), bytes});
+    return given;
+  }
+
+  [[noreturn]] void fail(c10::Device one, c10::Device other) const {
+    TORCH_CHECK(
+        false, "Expected all tensors to be on the same device, but found at least two devices, ", one, " and ", other,
+        "! (when calling ", name_, ")");
+  }
+
+  std::string name_;
+  bool may_mix_;
+  As as_;
+  Capture* capture_;
+  bool has_made_ = false;
+  std::optional<c10::Device> foreign_;
+  c10::SmallVector<TensorPair, 6> tensors_;
+  c10::SmallVector<StoragePair, 6> storages_;
+};
+
+inline bool wants_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) {
+    return true;
+  }
+  return type->kind() == c10::TypeKind::OptionalType &&
+      type->expectRef<c10::OptionalType>().getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+inline c10::IValue show_value(Shown& shown, const c10::IValue& value, bool is_written) {
+  if (value.isTensor()) {
+    return shown.show(value.toTensor(), is_written);
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      list.push_back(shown.show(each, is_written));
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
+      list.push_back(each && each->defined() ? std::optional<at::Tensor>(shown.show(*each, is_written)) : each);
+    }
+    return list;
+  }
+  if (value.isStorage() && value.toStorage().device_type() == NPU) {
+    return shown.show(value.toStorage());
+  }
+  if (value.isDevice() && value.toDevice().type() == NPU) {
+    const c10::Device device = value.toDevice();
+    if (!shown.device) {
+      shown.device = device.has_index() ? device : c10::Device(NPU, current_device);
+    }
+    return backing_device();
+  }
+  return value;
+}
+
+inline c10::IValue hide_value(Shown& shown, const c10::IValue& value) {
+  if (value.isTensor()) {
+    return shown.hide(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& each : value.toTensorVector()) {
+      list.push_back(shown.hide(each));
+    }
+    return list;
+  }
+  return value;
+}
+
+// Below autograd, autocast and whatever else torch does above a device.
+struct Below {
+  at::AutoDispatchBelowADInplaceOrView autograd;
+  c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+};
+
+// The arguments of a call on the backing device. Generators are left for the moment of the call.
+struct Prepared {
+  Shown shown;
+  std::vector<std::pair<size_t, at::Generator>> draws;  // behind the first argument, and who draws
+
+  Prepared(const c10::FunctionSchema& schema, torch::jit::Stack* stack, size_t begin, As as, Capture* capture)
+      : shown(schema.name(), mixing().count(schema.name()) > 0, as, capture) {
+    const auto& arguments = schema.arguments();
+    std::vector<size_t> generators;
+    for (size_t at = 0; at < arguments.size(); ++at) {
+      const auto* alias = arguments[at].alias_info();
+      auto& value = (*stack)[begin + at];
+      if (wants_generator(arguments[at])) {
+        generators.push_back(at);
+        if (!value.isNone() && !shown.device && value.toGenerator().device().type() == NPU) {
+          shown.device = value.toGenerator().device();
+        }
+        continue;
+      }
+      value = show_value(shown, value, alias != nullptr && alias->isWrite());
+    }
+    shown.check_devices();
+    if (!shown.device) {
+      shown.device = c10::Device(NPU, current_device);
+    }
+    for (size_t at : generators) {
+      const auto& value = (*stack)[begin + at];
+      at::Generator given = value.isNone() ? default_generator(shown.device->index()) : value.toGenerator();
+      TORCH_CHECK(
+          given.device().type() == NPU, "Expected a 'npu' device type for generator but found '",
+          given.device().type(), "'");
+      draws.emplace_back(at, given);
+    }
+  }
+};
+
+inline void call_on_backing(
+    const c10::OperatorHandle& called, torch::jit::Stack* stack, size_t begin,
+    std::vector<std::pair<size_t, at::Generator>>& draws) {
+  for (auto& [at, generator] : draws) {
+    std::lock_guard<std::mutex> guard(generator.mutex());
+    (*stack)[begin + at] = static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->draw();
+  }
+  Below below;
+  called.redispatchBoxed(c10::DispatchKeySet(backing_key()), stack);
+}
+
+inline void for_each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& act) {
+  if (value.isTensor()) {
+    act(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& each : value.toTensorVector()) {
+      act(each);
+    }
+  }
+}
+
+inline void hide_results(const c10::FunctionSchema& schema, Shown& shown, torch::jit::Stack* stack) {
+  const size_t results = schema.returns().size(), first = stack->size() - results;
+  for (size_t at = 0; at < results; ++at) {
+    auto& value = (*stack)[first + at];
+    if (!stays_on_host(schema.name(), at)) {
+      value = hide_value(shown, value);
+    }
+  }
+}
+
+// The results of a call that was run again, put where those of the first were.
+inline void put(const std::vector<at::Tensor>& targets, const c10::IValue& value, size_t& at) {
+  for_each_tensor(value, [&](const at::Tensor& made) {
+    const at::Tensor& target = targets.at(at++);
+    if (made.defined() && target.defined() && target.data_ptr() != made.data_ptr()) {
+      target.copy_(made);
+    }
+  });
+}
+
+inline void refuse_values(const c10::OperatorHandle& op) {
+  const bool is_refused = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  TORCH_CHECK(
+      !is_refused, "NPU error: operation not permitted when stream is capturing: ", op.schema().name(),
+      " needs results, and a graph under way has none yet");
+}
+
+// A call on a captured stream: run beside memory that was there before, and kept.
+inline void capture_call(
+    Capture* capture, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
+  refuse_values(op);
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size(), begin = stack->size() - count;
+  torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end());
+  bool writes = false;
+  for (size_t at = 0; at < count; ++at) {
+    const auto* alias = schema.arguments()[at].alias_info();
+    if (alias != nullptr && alias->isWrite()) {
+      for_each_tensor(kept[at], [&](const at::Tensor& tensor) {
+        if (is_npu(tensor)) {
+          capture->shadow(tensor.storage());
+          writes = true;
+        }
+      });
+    }
+  }
+  {
+    Prepared now(schema, stack, begin, As::SHADOW, capture);
+    auto states = now.draws;  // a capture draws nothing from the generators themselves
+    for (auto& [at, generator] : states) {
+      generator = generator.clone();
+    }
+    call_on_backing(called, stack, begin, states);
+    now.shown.settle();
+    hide_results(schema, now.shown, stack);
+    if (!writes && !now.shown.has_made()) {
+      return;  // a view
+    }
+  }
+  Prepared later(schema, &kept, 0, As::LOG, capture);
+  std::vector<at::Tensor> targets;
+  for (size_t at = stack->size() - schema.returns().size(); at < stack->size(); ++at) {
+    for_each_tensor((*stack)[at], [&](const at::Tensor& made) { targets.push_back(later.shown.show(made, true)); });
+  }
+  capture->tasks.push_back(
+      {schema.name(), [called, kept, targets, draws = later.draws, results = schema.returns().size()]() mutable {
+         torch::jit::Stack stack(kept);
+         call_on_backing(called, &stack, 0, draws);
+         Below below;
+         size_t at = 0;
+         for (size_t result = 0; result < results; ++result) {
+           put(targets, stack[result], at);
+         }
+         return true;
+       }});
+}
+
+// Calls an op on the backing device. `called` may be another op with the same arguments.
+inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
+  if (captures_under_way.load(std::memory_order_relaxed) != 0) {
+    if (Capture* capture = capture_here(current_device)) {
+      capture_call(capture, op, called, stack);
+      return;
+    }
+  }
+  refuse_on_waiting(stream_of(current_device, current_streams.at(current_device)));
+  const auto& schema = op.schema();
+  const size_t begin = stack->size() - schema.arguments().size();
+  Prepared now(schema, stack, begin, As::NOW, nullptr);
+  call_on_backing(called, stack, begin, now.draws);
+  now.shown.settle();
+  hide_results(schema, now.shown, stack);
+}
+
+inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_on_backing(op, op, stack);
+}
+
+}  // namespace sim

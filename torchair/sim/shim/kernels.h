@@ -1,0 +1,278 @@
+// Ops that are the device's own: making and resizing tensors, looking at them, copying, and what torch keeps apart by
+// device.
+#pragma once
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_copy_from_and_resize_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include "dispatch.h"
+
+namespace sim {
+
+// The allocator takes memory on the current device.
+struct OnDevice {
+  c10::DeviceIndex before = current_device;
+  explicit OnDevice(std::optional<c10::Device> device) {
+    if (device && device->has_index()) {
+      check_device(device->index());
+      current_device = device->index();
+    }
+  }
+  ~OnDevice() { current_device = before; }
+};
+
+inline at::Tensor empty(
+    c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+    std::optional<at::Device> device, std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK(!pin_memory.value_or(false), "only dense tensors of the host can be pinned");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      layout.value_or(at::kStrided) == at::kStrided, "the simulated device has strided tensors only");
+  OnDevice here(device);
+  return at::detail::empty_generic(
+      C10_AS_INTARRAYREF_SLOW(size), &device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      dtype.value_or(c10::get_default_dtype_as_scalartype()), format);
+}
+
+inline at::Tensor empty_strided(
+    c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  OnDevice here(device);
+  return at::detail::empty_strided_generic(
+      C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &device_allocator(),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+
+inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  static const std::string name = "aten::copy_";
+  Below below;
+  Capture* capture = capture_here(is_npu(target) ? target.device().index() : source.device().index());
+  if (capture == nullptr) {
+    refuse_on_waiting(stream_of(current_device, current_streams.at(current_device)));
+    Shown from(name, true), to(name, true);
+    to.show(target, true).copy_(from.show(source, false));
+    return target;
+  }
+  const bool is_on_device = is_npu(source) && is_npu(target);
+  TORCH_CHECK(
+      is_on_device || (non_blocking && (is_npu(source) ? target : source).is_pinned()),
+      "NPU error: operation not permitted when stream is capturing: copies between host and device need pinned memory "
+      "and non_blocking=True");
+  if (is_npu(target)) {
+    capture->shadow(target.storage());
+    Shown from(name, true, As::SHADOW, capture), to(name, true, As::SHADOW, capture);
+    to.show(target, true).copy_(from.show(source, false));
+  }
+  Shown from(name, true, As::LOG, capture), to(name, true, As::LOG, capture);
+  const at::Tensor read = from.show(source, false), written = to.show(target, true);
+  capture->tasks.push_back({name, [read, written] {
+                              Below below;
+                              written.copy_(read);
+                              return true;
+                            }});
+  return target;
+}
+
+inline at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
+  at::native::resize_output(target, source.sizes());
+  return copy_from(source, target, false);
+}
+
+inline const at::Tensor& resize_(
+    const at::Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
+  OnDevice here(self.device());
+  return at::native::resize_(self, C10_AS_INTARRAYREF_SLOW(size), format);
+}
+
+inline at::Tensor& set_storage(
+    at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
+  OnDevice here(self.device());
+  return at::native::set_storage_cpu_(
+      self, std::move(source), offset.expect_int(), C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
+}
+
+inline at::Tensor& set_nothing(at::Tensor& self) {
+  OnDevice here(self.device());
+  c10::Storage fresh(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), 0, device_allocator().allocate(0), &device_allocator(), true));
+  return set_storage(self, std::move(fresh), 0, {0}, {});
+}
+
+inline at::Tensor view(const at::Tensor& self, c10::SymIntArrayRef size) {
+  return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
+}
+
+inline at::Tensor as_strided(
+    const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  const auto at = offset ? std::make_optional(offset->expect_int()) : std::nullopt;
+  return at::native::as_strided_tensorimpl(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), at);
+}
+
+inline at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
+  return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
+}
+
+// It draws without being given a generator: the device's own is taken, not the host's.
+inline std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  if (!train.value_or(true) || p == 0 || input.numel() == 0) {
+    return {input.clone(), at::ones_like(input, at::kBool)};
+  }
+  if (p == 1) {
+    return {at::zeros_like(input), at::zeros_like(input, at::kBool)};
+  }
+  auto mask = at::empty_like(input, at::kBool).bernoulli_(1 - p);
+  return {input.mul(mask).mul_(1 / (1 - p)), mask};
+}
+
+// One step of an LSTM. The workspace of the forward is its four gates, activated.
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
+    const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
+    const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
+  auto gates = input_gates + hidden_gates;
+  if (input_bias && input_bias->defined()) {
+    gates = gates + *input_bias + *hidden_bias;
+  }
+  const auto parts = gates.chunk(4, 1);
+  const auto in = parts[0].sigmoid(), forget = parts[1].sigmoid(), cell = parts[2].tanh(), out = parts[3].sigmoid();
+  const auto cy = forget * cx + in * cell;
+  return {out * cy.tanh(), cy, at::cat({in, forget, cell, out}, 1)};
+}
+
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
+    const std::optional<at::Tensor>& grad_hy, const std::optional<at::Tensor>& grad_cy, const at::Tensor& cx,
+    const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
+  const auto parts = workspace.chunk(4, 1);
+  const auto &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
+  const auto tanh = cy.tanh();
+  const auto hy = grad_hy && grad_hy->defined() ? *grad_hy : at::zeros_like(cy);
+  auto state = hy * out * (1 - tanh * tanh);
+  if (grad_cy && grad_cy->defined()) {
+    state = state + *grad_cy;
+  }
+  const auto gates = at::cat(
+      {state * cell * in * (1 - in), state * cx * forget * (1 - forget), state * in * (1 - cell * cell),
+       hy * tanh * out * (1 - out)},
+      1);
+  return {gates, state * forget, has_bias ? gates.sum(0) : at::Tensor()};
+}
+
+// One step of a GRU. The workspace is its gates, activated, the hidden state before, and the hidden part of the last.
+inline std::tuple<at::Tensor, at::Tensor> gru_cell(
+    const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& hx,
+    const std::optional<at::Tensor>& input_bias, const std::optional<at::Tensor>& hidden_bias) {
+  const bool has_bias = input_bias && input_bias->defined();
+  const auto given = (has_bias ? input_gates + *input_bias : input_gates).chunk(3, 1);
+  const auto hidden = (has_bias ? hidden_gates + *hidden_bias : hidden_gates).chunk(3, 1);
+  const auto reset = (given[0] + hidden[0]).sigmoid(), update = (given[1] + hidden[1]).sigmoid();
+  const auto fresh = (given[2] + reset * hidden[2]).tanh();
+  return {fresh + update * (hx - fresh), at::cat({reset, update, fresh, hx, hidden[2]}, 1)};
+}
+
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_backward(
+    const at::Tensor& grad, const at::Tensor& workspace, bool has_bias) {
+  const auto parts = workspace.chunk(5, 1);
+  const auto &reset = parts[0], &update = parts[1], &fresh = parts[2], &hx = parts[3], &hidden = parts[4];
+  const auto of_fresh = grad * (1 - update) * (1 - fresh * fresh);
+  const auto of_update = grad * (hx - fresh) * update * (1 - update);
+  const auto of_reset = of_fresh * hidden * reset * (1 - reset);
+  const auto input = at::cat({of_reset, of_update, of_fresh}, 1);
+  const auto of_hidden = at::cat({of_reset, of_update, of_fresh * reset}, 1);
+  const at::Tensor none;
+  return {
+      input, of_hidden, grad * update, has_bias ? input.sum(0) : none, has_bias ? of_hidden.sum(0) : none};
+}
+
+inline void record_stream(at::Tensor&, c10::Stream) {}
+
+// Convolutions are chosen by device; the choice for devices of others is an op of its own.
+inline void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const auto called = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+  run_on_backing(op, called, stack);
+}
+
+// The backward takes the sizes of the bias behind the weight, which the op of its own has not.
+inline void convolution_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const auto called = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution_backward", "");
+  const auto& schema = op.schema();
+  const size_t begin = stack->size() - schema.arguments().size();
+  const bool transposed = (*stack)[begin + 6].toBool();
+  const auto groups = (*stack)[begin + 8].toInt();
+  const auto weight = (*stack)[begin + 2].toTensor();
+  const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
+  const auto mask = (*stack)[begin + 9].toBoolList();
+  const c10::IValue bias = mask.get(2) ? c10::IValue(c10::List<int64_t>({channels})) : c10::IValue();
+  stack->insert(stack->begin() + static_cast<int64_t>(begin) + 3, bias);
+  run_on_backing(called, called, stack);
+}
+
+inline int64_t attention_choice(
+    const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, double, bool,
+    std::optional<double>, bool) {
+  return static_cast<int64_t>(at::SDPBackend::math);
+}
+
+// Where the backing device has a kernel of its own, it is taken; torch would put the op together from others.
+inline void prefer_kernels() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static std::vector<c10::RegistrationHandleRAII> kept;
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (op && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(backing_key()) &&
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+        !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      kept.push_back(dispatcher.registerImpl(
+          name, c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&fallback>(), std::nullopt,
+          nullptr, "torchair.sim"));
+    }
+  }
+}
+
+}  // namespace sim
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &sim::attention_choice)
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", &sim::empty);
+  library.impl("empty_strided", &sim::empty_strided);
+  library.impl("_copy_from", &sim::copy_from);
+  library.impl("_copy_from_and_resize", &sim::copy_from_and_resize);
+  library.impl("resize_", &sim::resize_);
+  library.impl("set_.source_Storage_storage_offset", &sim::set_storage);
+  library.impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(&at::native::set_));
+  library.impl("set_.source_Tensor", &at::native::set_tensor_);
+  library.impl("set_", &sim::set_nothing);
+  library.impl("view", &sim::view);
+  library.impl("as_strided", &sim::as_strided);
+  library.impl("_reshape_alias", &sim::reshape_alias);
+  library.impl("is_set_to", &at::native::is_set_to);
+  library.impl("native_dropout", &sim::native_dropout);
+  library.impl("_thnn_fused_lstm_cell", &sim::lstm_cell);
+  library.impl("_thnn_fused_lstm_cell_backward_impl", &sim::lstm_cell_backward);
+  library.impl("_thnn_fused_gru_cell", &sim::gru_cell);
+  library.impl("_thnn_fused_gru_cell_backward", &sim::gru_cell_backward);
+  library.impl("record_stream", &sim::record_stream);
+  library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution>());
+  library.impl(
+      "convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution_backward>());
+}

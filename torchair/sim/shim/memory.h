@@ -1,0 +1,328 @@
+// Memory of the simulated devices: taken from the backing device, counted to the byte, limited as a device's is.
+#pragma once
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+constexpr c10::DeviceType NPU = c10::DeviceType::PrivateUse1;
+constexpr int MAX_DEVICES = 64;
+constexpr size_t UNIT = 512;  // device memory is given out in such pieces
+constexpr size_t SMALL = size_t(64) << 10;  // so much at most lies apart in a pool, or it would cut what is large
+constexpr size_t SMALL_SEGMENT = size_t(1) << 20;
+
+// Which device does the work, how many there seem to be, and how much memory each has.
+struct Setup {
+  c10::DeviceType backing = c10::DeviceType::CPU;
+  c10::DeviceIndex devices = 8;
+  size_t memory = size_t(64) << 30;
+};
+
+inline Setup& setup() {
+  static Setup one;
+  return one;
+}
+
+inline c10::Device backing_device() {
+  return c10::Device(setup().backing, setup().backing == c10::DeviceType::CPU ? -1 : 0);
+}
+
+inline thread_local c10::DeviceIndex current_device = 0;
+
+inline size_t rounded(size_t bytes) {
+  return (bytes + UNIT - 1) / UNIT * UNIT;
+}
+
+struct Count {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+
+  void add(int64_t amount) {
+    current += amount;
+    allocated += amount;
+    peak = std::max(peak, current);
+  }
+  void remove(int64_t amount) {
+    current -= amount;
+    freed += amount;
+  }
+  void reset_peak() { peak = current; }
+  void reset_accumulated() { allocated = freed = 0; }
+};
+
+// Memory of one graph pool: what one graph lets go while it is captured, the next one takes, whole or a part of it.
+struct Pool {
+  struct Segment {
+    c10::DataPtr memory;
+    bool is_small;
+  };
+  struct Piece {
+    std::shared_ptr<Segment> segment;
+    size_t bytes;
+  };
+
+  std::map<char*, Piece> free;
+  int users = 0;  // captures and graphs
+
+  // The smallest free piece that is large enough, cut to size; none where there is no such piece.
+  std::optional<std::pair<char*, Piece>> take(size_t bytes) {
+    auto best = free.end();
+    for (auto at = free.begin(); at != free.end(); ++at) {
+      if (at->second.segment->is_small == (bytes <= SMALL) && at->second.bytes >= bytes &&
+          (best == free.end() || at->second.bytes < best->second.bytes)) {
+        best = at;
+      }
+    }
+    if (best == free.end()) {
+      return std::nullopt;
+    }
+    char* const address = best->first;
+    const Piece found = best->second;
+    free.erase(best);
+    if (found.bytes > bytes) {
+      free.emplace(address + bytes, Piece{found.segment, found.bytes - bytes});
+    }
+    return std::make_pair(address, Piece{found.segment, bytes});
+  }
+
+  // A piece comes back, and is one with its neighbours.
+  void give(char* address, Piece piece) {
+    auto next = free.lower_bound(address);
+    if (next != free.end() && next->second.segment == piece.segment && address + piece.bytes == next->first) {
+      piece.bytes += next->second.bytes;
+      next = free.erase(next);
+    }
+    if (next != free.begin()) {
+      auto before = std::prev(next);
+      if (before->second.segment == piece.segment && before->first + before->second.bytes == address) {
+        before->second.bytes += piece.bytes;
+        return;
+      }
+    }
+    free.emplace(address, std::move(piece));
+  }
+
+  size_t free_bytes() const {
+    size_t all = 0;
+    for (const auto& [address, piece] : free) {
+      all += piece.bytes;
+    }
+    return all;
+  }
+};
+
+using PoolId = std::pair<uint64_t, uint64_t>;
+
+// What is known of one device's memory.
+struct Memory {
+  std::mutex mutex;
+  Count allocations, allocated, requested, reserved, segments;
+  int64_t out_of_memory = 0;
+  size_t limit = 0;
+  std::map<PoolId, Pool> pools;
+};
+
+inline Memory& memory_of(c10::DeviceIndex device) {
+  static std::array<Memory, MAX_DEVICES> all;
+  return all.at(device);
+}
+
+// One allocation. It owns memory of the backing device, holds a storage of the backing device that a kernel made, or is
+// a piece of a pool.
+struct Block {
+  c10::DataPtr memory;
+  size_t requested, bytes;
+  c10::DeviceIndex device;
+  PoolId pool{0, 0};
+  std::shared_ptr<Pool::Segment> segment;
+  uint64_t capture = 0;  // made while this graph was captured
+};
+
+inline std::string in_words(double bytes) {
+  const char* units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024 && unit < 4) {
+    bytes /= 1024;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
+  return text;
+}
+
+// Count bytes that are about to be used; an error where the device has no such memory left.
+inline void count_in(Memory& memory, c10::DeviceIndex device, size_t requested, size_t bytes, bool is_reserved) {
+  const size_t limit = memory.limit ? memory.limit : setup().memory;
+  int64_t cached = memory.reserved.current - memory.allocated.current;
+  for (const auto& [id, pool] : memory.pools) {
+    cached -= static_cast<int64_t>(pool.free_bytes());  // for graphs alone
+  }
+  if (static_cast<size_t>(memory.allocated.current) + bytes > limit) {
+    ++memory.out_of_memory;
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, false, "NPU out of memory. Tried to allocate ", in_words(bytes), ". NPU ", int(device),
+        " has a total capacity of ", in_words(limit), ", of which ", in_words(limit - memory.allocated.current),
+        " is free; ", in_words(memory.allocated.current), " is allocated by PyTorch (simulated device)");
+  }
+  memory.allocations.add(1);
+  memory.allocated.add(bytes);
+  memory.requested.add(requested);
+  if (!is_reserved) {
+    const int64_t more = static_cast<int64_t>(bytes) - std::max<int64_t>(cached, 0);
+    if (more > 0) {
+      memory.reserved.add(more);
+      memory.segments.add(1);
+    }
+  }
+}
+
+inline void free_block(void* context) {
+  std::unique_ptr<Block> block(static_cast<Block*>(context));
+  Memory& memory = memory_of(block->device);
+  std::lock_guard<std::mutex> guard(memory.mutex);
+  memory.allocations.remove(1);
+  memory.allocated.remove(block->bytes);
+  memory.requested.remove(block->requested);
+  if (block->segment) {
+    auto pool = memory.pools.find(block->pool);
+    if (pool != memory.pools.end()) {
+      pool->second.give(static_cast<char*>(block->memory.get()), {block->segment, block->bytes});
+    }
+  }
+}
+
+inline c10::DataPtr as_device_memory(Block* block) {
+  void* address = block->memory.get();
+  return {address, block, &free_block, c10::Device(NPU, block->device)};
+}
+
+// The pool that memory comes from while this thread's stream is captured, and the number of the capture.
+struct Into {
+  PoolId pool;
+  uint64_t capture;
+};
+std::optional<Into> captured_into(c10::DeviceIndex device);
+
+// Fresh memory on a device.
+inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
+  Memory& memory = memory_of(device);
+  const size_t bytes = rounded(requested);
+  auto block = std::make_unique<Block>(Block{{}, requested, bytes, device});
+  if (requested == 0) {
+    return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(NPU, device)};
+  }
+  const auto into = captured_into(device);
+  std::lock_guard<std::mutex> guard(memory.mutex);
+  if (!into) {
+    count_in(memory, device, requested, bytes, false);
+    block->memory = c10::GetAllocator(setup().backing)->allocate(bytes);
+    return as_device_memory(block.release());
+  }
+  Pool& pool = memory.pools[into->pool];
+  auto piece = pool.take(bytes);
+  if (!piece) {
+    const bool is_small = bytes <= SMALL;
+    const size_t whole = is_small ? SMALL_SEGMENT : bytes;
+    auto fresh = c10::GetAllocator(setup().backing)->allocate(whole);
+    char* const address = static_cast<char*>(fresh.get());
+    pool.give(address, {std::make_shared<Pool::Segment>(Pool::Segment{std::move(fresh), is_small}), whole});
+    memory.reserved.add(static_cast<int64_t>(whole));
+    memory.segments.add(1);
+    piece = pool.take(bytes);
+  }
+  try {
+    count_in(memory, device, requested, bytes, true);
+  } catch (...) {
+    pool.give(piece->first, piece->second);
+    throw;
+  }
+  block->pool = into->pool;
+  block->capture = into->capture;
+  block->segment = piece->second.segment;
+  block->memory = {piece->first, nullptr, &c10::detail::deleteNothing, backing_device()};
+  return as_device_memory(block.release());
+}
+
+// Memory that a kernel of the backing device made, as memory of a device.
+inline c10::DataPtr adopt_memory(c10::DeviceIndex device, c10::DataPtr&& made, size_t bytes) {
+  Memory& memory = memory_of(device);
+  auto block = std::make_unique<Block>(Block{{}, bytes, rounded(bytes), device});
+  {
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    count_in(memory, device, bytes, block->bytes, false);
+  }
+  block->memory = std::move(made);
+  return as_device_memory(block.release());
+}
+
+struct DeviceAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override { return take_memory(current_device, bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* target, const void* source, size_t bytes) const override {
+    default_copy_data(target, source, bytes);
+  }
+};
+
+inline DeviceAllocator& device_allocator() {
+  static DeviceAllocator one;
+  return one;
+}
+
+// Memory of the host that a device can copy from while the host goes on.
+struct PinnedMemory final : at::HostAllocator {
+  std::mutex mutex;
+  std::map<const char*, size_t> pinned;
+
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* address = static_cast<char*>(c10::alloc_cpu(std::max<size_t>(bytes, 1)));
+    std::lock_guard<std::mutex> guard(mutex);
+    pinned.emplace(address, std::max<size_t>(bytes, 1));
+    return {address, address, &PinnedMemory::release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &PinnedMemory::release; }
+  void copy_data(void* target, const void* source, size_t bytes) const override {
+    default_copy_data(target, source, bytes);
+  }
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
+  bool holds(const void* address) {
+    std::lock_guard<std::mutex> guard(mutex);
+    auto after = pinned.upper_bound(static_cast<const char*>(address));
+    if (after == pinned.begin()) {
+      return false;
+    }
+    --after;
+    return static_cast<const char*>(address) < after->first + after->second;
+  }
+
+  static void release(void* address);
+};
+
+inline PinnedMemory& pinned_memory() {
+  static PinnedMemory one;
+  return one;
+}
+
+inline void PinnedMemory::release(void* address) {
+  {
+    std::lock_guard<std::mutex> guard(pinned_memory().mutex);
+    pinned_memory().pinned.erase(static_cast<const char*>(address));
+  }
+  c10::free_cpu(address);
+}
+
+}  // namespace sim

@@ -1,0 +1,149 @@
+// The simulated `npu` device: PrivateUse1 of torch on the memory and kernels of another device.
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "autocast.h"
+#include "device.h"
+#include "dispatch.h"
+#include "kernels.h"
+#include "memory.h"
+
+namespace {
+
+std::map<std::string, int64_t> numbers_of(const std::string& name, const sim::Count& count) {
+  return {
+      {name + ".all.current", count.current},
+      {name + ".all.peak", count.peak},
+      {name + ".all.allocated", count.allocated},
+      {name + ".all.freed", count.freed},
+  };
+}
+
+std::map<std::string, int64_t> memory_stats(c10::DeviceIndex device) {
+  auto& memory = sim::memory_of(device);
+  std::lock_guard<std::mutex> guard(memory.mutex);
+  std::map<std::string, int64_t> all{{"num_ooms", memory.out_of_memory}, {"num_alloc_retries", 0}};
+  all.merge(numbers_of("allocation", memory.allocations));
+  all.merge(numbers_of("active", memory.allocations));
+  all.merge(numbers_of("allocated_bytes", memory.allocated));
+  all.merge(numbers_of("active_bytes", memory.allocated));
+  all.merge(numbers_of("requested_bytes", memory.requested));
+  all.merge(numbers_of("reserved_bytes", memory.reserved));
+  all.merge(numbers_of("segment", memory.segments));
+  return all;
+}
+
+template <typename Change>
+void change_counts(c10::DeviceIndex device, Change change) {
+  auto& memory = sim::memory_of(device);
+  std::lock_guard<std::mutex> guard(memory.mutex);
+  for (auto* count : {&memory.allocations, &memory.allocated, &memory.requested, &memory.reserved, &memory.segments}) {
+    change(*count);
+  }
+}
+
+void empty_cache() {
+  for (int device = 0; device < sim::setup().devices; ++device) {
+    auto& memory = sim::memory_of(device);
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    int64_t kept = memory.allocated.current;
+    for (auto& [id, pool] : memory.pools) {
+      kept += static_cast<int64_t>(pool.free_bytes());
+    }
+    if (memory.reserved.current > kept) {
+      memory.reserved.remove(memory.reserved.current - kept);
+    }
+  }
+}
+
+void install(int devices, const std::string& backing, size_t memory) {
+  TORCH_CHECK_VALUE(devices >= 1 && devices <= sim::MAX_DEVICES, "devices must be 1 to ", sim::MAX_DEVICES);
+  sim::setup() = {backing == "cpu" ? c10::DeviceType::CPU : c10::DeviceType::CUDA, c10::DeviceIndex(devices), memory};
+  static sim::Hooks hooks;
+  static bool is_installed = [] {
+    c10::SetAllocator(sim::NPU, &sim::device_allocator());
+    at::setHostAllocator(sim::NPU, &sim::pinned_memory());
+    at::RegisterPrivateUse1HooksInterface(&hooks);
+    sim::prefer_kernels();
+    return true;
+  }();
+  (void)is_installed;
+}
+
+// Called in C++ before Python knows of a device: torch asks for the guard when a tensor is made.
+C10_REGISTER_GUARD_IMPL(PrivateUse1, sim::Guard)
+
+}  // namespace
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.def("install", &install);
+  module.def("memory_stats", &memory_stats);
+  module.def("empty_cache", &empty_cache);
+  module.def("reset_peak_memory_stats", [](c10::DeviceIndex device) {
+    change_counts(device, [](sim::Count& count) { count.reset_peak(); });
+  });
+  module.def("reset_accumulated_memory_stats", [](c10::DeviceIndex device) {
+    change_counts(device, [](sim::Count& count) { count.reset_accumulated(); });
+  });
+  module.def("set_memory_limit", [](c10::DeviceIndex device, size_t bytes) {
+    auto& memory = sim::memory_of(device);
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    memory.limit = bytes;
+  });
+  module.def("default_generator", [](c10::DeviceIndex device) { return sim::default_generator(device); });
+  module.def("current_device", [] { return sim::current_device; });
+  module.def("set_device", [](c10::DeviceIndex device) {
+    sim::check_device(device);
+    sim::current_device = device;
+  });
+  module.attr("DEVICE_TYPE") = static_cast<int>(sim::NPU);
+  module.def("setup", [] {
+    const auto& now = sim::setup();
+    return std::make_tuple(int(now.devices), std::string(now.backing == c10::kCPU ? "cpu" : "cuda"), now.memory);
+  });
+  module.def("device_count", [] { return int(sim::setup().devices); });
+  module.def("total_memory", [](c10::DeviceIndex) { return sim::setup().memory; });
+  module.def("synchronize", [](c10::DeviceIndex device) {
+    sim::synchronize(sim::stream_of(device, sim::current_streams.at(device)));
+  });
+  module.def("elapsed_time", [](uintptr_t first, uintptr_t second) {
+    return sim::Guard().elapsedTime(reinterpret_cast<void*>(first), reinterpret_cast<void*>(second), 0);
+  });
+  module.def("set_stream", [](c10::DeviceIndex device, c10::StreamId id) {
+    sim::check_device(device);
+    sim::current_device = device;
+    sim::current_streams.at(device) = id;
+  });
+  py::class_<sim::ExternalEvent, std::shared_ptr<sim::ExternalEvent>>(module, "ExternalEvent")
+      .def(py::init<>())
+      .def("record", [](const std::shared_ptr<sim::ExternalEvent>& event, const c10::Stream& stream) {
+        sim::on_stream(stream, "ExternalEvent.record", [event] {
+          event->record();
+          return true;
+        });
+      })
+      .def("wait", [](const std::shared_ptr<sim::ExternalEvent>& event, const c10::Stream& stream) {
+        sim::on_stream(stream, "ExternalEvent.wait", [event] {
+          sim::awaited = event.get();
+          return event->is_recorded;
+        });
+      })
+      .def("reset", [](const std::shared_ptr<sim::ExternalEvent>& event, const c10::Stream& stream) {
+        sim::on_stream(stream, "ExternalEvent.reset", [event] {
+          event->is_recorded = false;
+          return true;
+        });
+      });
+  py::class_<sim::Graph>(module, "Graph")
+      .def(py::init<>())
+      .def("begin", &sim::Graph::begin)
+      .def("end", &sim::Graph::end)
+      .def("replay", &sim::Graph::replay)
+      .def("reset", &sim::Graph::reset)
+      .def("pool", &sim::Graph::pool)
+      .def("names", &sim::Graph::names);
+  module.def("is_capturing", [](c10::DeviceIndex device) { return sim::capture_here(device) != nullptr; });
+  module.def("current_stream", [](c10::DeviceIndex device) { return sim::current_streams.at(device); });
+}
