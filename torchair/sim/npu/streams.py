@@ -75,7 +75,7 @@ class Event(torch.Event):
         """A stream goes on when the event has come."""
         super().wait(current_stream() if stream is None else stream)
 
-    def elapsed_time(self, end_event: Any) -> float:
+    def elapsed_time(self, end_event: Any) -> float:  # type: ignore[override]
         """Milliseconds from this event to another; both were made to take the time."""
         return shim().elapsed_time(self.event_id, end_event.event_id)
 
