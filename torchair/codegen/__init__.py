@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager, inductor, library, native
+from torchair.codegen.backing import KINDS, Backed, backing_of, move, moved_inputs, written_inputs
 from torchair.codegen.how import How
 from torchair.codegen.program import Boxed, FxCode, Tied
 from torchair.core.errors import BadOption
@@ -18,6 +19,7 @@ from torchair.core.program import Code, Program
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import code_kept_in
 from torchair.fxgraph.held import has_held
+from torchair.fxgraph.values import device_of
 
 __all__ = ["BUILDING", "RESERVED", "How", "build", "load"]
 
@@ -37,10 +39,20 @@ def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAU
     """Compile an ATen graph; `gm` is left as it is. The program has its code, from which it can be made again
     (`load`).
     """
-    program = _build(kind, gm, inputs, how)
+    program = _build_backed(kind, gm, inputs, how) or _build(kind, gm, inputs, how)
     if has_held(gm):
         program.code = Tied(program.code)
     return program
+
+
+def _build_backed(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Backed | None:
+    """For a device that another one compiles for; None where that is not so."""
+    backing = backing_of(gm) if kind in KINDS else None
+    if backing is None:
+        return None
+    moved = move(gm, backing)
+    program = _build(kind, moved, moved_inputs(inputs, moved, backing), how)
+    return Backed(program, device_of(gm), written_inputs(gm))
 
 
 def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed | native.Native:

@@ -7,11 +7,13 @@ import sys
 
 import torch
 
+from torchair import devices as devices_known
 from torchair.core.errors import BadOption, DeviceTaken
 from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
 from torchair.sim import npu
 from torchair.sim.load import shim
 from torchair.sim.npu.streams import Event, Stream
+from torchair.sim.row import SimulatedNpu
 
 BACKINGS = ("cpu", "cuda")
 MAX_DEVICES = 64
@@ -47,6 +49,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     rename_backend("npu", npu)
     register_interface("npu", npu, Stream, Event)
     sys.modules["torch.npu"] = npu
+    devices_known.install(SimulatedNpu(backing))
 
 
 def _check(devices: int, backing: str, memory: int) -> None:
