@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager, inductor, library, native
-from torchair.codegen.backing import KINDS, Backed, backing_of, move, moved_inputs, written_inputs
+from torchair.codegen.backing import Ground
 from torchair.codegen.how import How
 from torchair.codegen.program import Boxed, FxCode, Tied
 from torchair.core.errors import BadOption
@@ -19,7 +19,6 @@ from torchair.core.program import Code, Program
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import code_kept_in
 from torchair.fxgraph.held import has_held
-from torchair.fxgraph.values import device_of
 
 __all__ = ["BUILDING", "RESERVED", "How", "build", "load"]
 
@@ -27,6 +26,8 @@ BUILDING = threading.RLock()
 # In a child of this process whoever builds here is not there.
 os.register_at_fork(after_in_child=BUILDING._at_fork_reinit)  # type: ignore[attr-defined]
 DEFAULT = How()
+COMPILERS = ("inductor", "native")
+"""Code generators that compile for one device."""
 RESERVED = frozenset(
     name
     for options in (inductor.OPTIONS, inductor.KEEP, inductor.GUARDED, library.OPTIONS)
@@ -39,20 +40,16 @@ def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAU
     """Compile an ATen graph; `gm` is left as it is. The program has its code, from which it can be made again
     (`load`).
     """
-    program = _build_backed(kind, gm, inputs, how) or _build(kind, gm, inputs, how)
+    if kind in COMPILERS:
+        return Ground.of(gm).build(gm, inputs, lambda gm, inputs: _tied(kind, gm, inputs, how))
+    return _tied(kind, gm, inputs, how)
+
+
+def _tied(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Program:
+    program = _build(kind, gm, inputs, how)
     if has_held(gm):
         program.code = Tied(program.code)
     return program
-
-
-def _build_backed(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Backed | None:
-    """For a device that another one compiles for; None where that is not so."""
-    backing = backing_of(gm) if kind in KINDS else None
-    if backing is None:
-        return None
-    moved = move(gm, backing)
-    program = _build(kind, moved, moved_inputs(inputs, moved, backing), how)
-    return Backed(program, device_of(gm), written_inputs(gm))
 
 
 def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed | native.Native:

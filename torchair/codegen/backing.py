@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,16 +23,10 @@ from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.values import device_of, is_on_cpu, moves_between_devices, tensors_of
 
-KINDS = ("inductor", "native")
-"""Code generators that compile for a device."""
+Build = Callable[[fx.GraphModule, Sequence[Any]], Program]
 
 
-def backing_of(gm: fx.GraphModule) -> Backing | None:
-    """Who runs the compiled program of a graph, where its own device does not."""
-    return device_row(device_of(gm)).backing
-
-
-def move(gm: fx.GraphModule, backing: Backing) -> fx.GraphModule:
+def _move(gm: fx.GraphModule, backing: Backing) -> fx.GraphModule:
     """A copy of the graph for the backing device, without what is known of its values; `NotPossible` where
     the copy would be another graph.
     """
@@ -76,7 +71,7 @@ def _show(gm: fx.GraphModule, name: str, kind: str, backing: Backing) -> None:
             setattr(gm, name, backing.show(value))
 
 
-def moved_inputs(inputs: Sequence[Any], gm: fx.GraphModule, backing: Backing) -> list[Any]:
+def _moved_inputs(inputs: Sequence[Any], gm: fx.GraphModule, backing: Backing) -> list[Any]:
     """Fake inputs on the backing device; the graph that was moved knows its values again."""
     mode = graph.fake_mode_of(gm, inputs)
     made = [_twin(value, backing.device) if isinstance(value, torch.Tensor) else value for value in inputs]
@@ -121,3 +116,43 @@ class Backed(Wrapper):
 
     def __call__(self, args: list[Any]) -> list[Any]:
         return self._run(self.program, args, self._written, self._device)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a graph is compiled: on its own device, or on the one that backs it."""
+
+    device: torch.device
+    backing: Backing | None
+    written: tuple[int, ...]
+    """Inputs that the graph writes."""
+
+    @staticmethod
+    def of(gm: fx.GraphModule) -> Ground:
+        """That of a graph with its values."""
+        device = device_of(gm)
+        return Ground(device, device_row(device).backing, written_inputs(gm))
+
+    def graph(self, gm: fx.GraphModule) -> fx.GraphModule:
+        """A copy to compile there, without what is known of its values."""
+        if self.backing is not None:
+            return _move(gm, self.backing)
+        made = copy_graph(gm)
+        for node in made.graph.nodes:
+            node.meta = {}
+        return made
+
+    def device_there(self, device: torch.device) -> torch.device:
+        """Where a tensor of the graph is there."""
+        return self.backing.device if self.backing is not None and device.type == self.device.type else device
+
+    def program(self, program: Program) -> Program:
+        """A program from there, for tensors of the graph's own device."""
+        return program if self.backing is None else Backed(program, self.device, self.written)
+
+    def build(self, gm: fx.GraphModule, inputs: Sequence[Any], build: Build) -> Program:
+        """The program that `build` makes of the graph there."""
+        if self.backing is None:
+            return build(gm, inputs)
+        moved = _move(gm, self.backing)
+        return self.program(build(moved, _moved_inputs(inputs, moved, self.backing)))
