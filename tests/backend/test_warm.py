@@ -122,6 +122,23 @@ def test_what_is_detached_stays_so(counted: Counted) -> None:
     assert counted.graphs == 1
 
 
+def test_views_of_other_kinds_have_the_version_of_the_input(counted: Counted, row: SimulatedDevice) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.view_as_real(x), x.conj(), x.real, x.imag, x + 1
+
+    for _ in range(2):
+        run = new_process(function)
+        for _ in range(3):
+            x = torch.view_as_complex(X[:, :2].contiguous())
+            *views, _ = run(x)
+            for got, expected in zip(views, function(x), strict=False):
+                torch.testing.assert_close(got, expected)
+                version = x._version
+                got.zero_()
+                assert x._version > version
+    assert counted.graphs == 1
+
+
 def test_a_float_that_was_taken_as_it_is(counted: Counted) -> None:
     """A float that changes is an input, and AOTAutograd fixes what is computed from it: no size need be a
     symbol for that.
