@@ -113,8 +113,8 @@ def is_profiling() -> bool:
 
 
 def view_like(base: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-    """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it: both have
-    one version. Of other types, `sample` itself.
+    """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it: both
+    have one version. Of other types, `sample` itself.
     """
     if base.is_conj() != sample.is_conj():
         base = base.conj()
