@@ -45,6 +45,9 @@ inline void copy_view(c10::TensorImpl* to, const c10::TensorImpl* from) {
   if (from->key_set().has(c10::DispatchKey::Negative)) {
     to->_set_neg(true);
   }
+  if (from->key_set().has(c10::DispatchKey::ZeroTensor)) {
+    to->_set_zero(true);
+  }
 }
 
 inline void drop_storage(void* context) {
@@ -123,8 +126,8 @@ class Shown {
       }
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
-        made.layout() == c10::kStrided, name_, " gives a ", made.layout(),
-        " tensor; the simulated device has strided ones only");
+        made.layout() == c10::kStrided && !made.is_quantized(), name_, " gives a ",
+        made.is_quantized() ? "quantized " : "", made.layout(), " tensor; the simulated device has plain strided ones only");
     at::Tensor given = at::detail::make_tensor<c10::TensorImpl>(
         hide(made.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), made.dtype());
     copy_view(given.unsafeGetTensorImpl(), made.unsafeGetTensorImpl());
@@ -340,6 +343,9 @@ inline void call_on_backing(
     std::lock_guard<std::mutex> guard(generator.mutex());
     (*stack)[begin + at] = static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->draw();
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      called.hasComputedKernelForDispatchKey(backing_key()), called.schema().name(),
+      " has no kernel on the simulated npu device: ", setup().backing, ", which does its work, has none either");
   Below below;
   called.redispatchBoxed(c10::DispatchKeySet(backing_key()), stack);
 }
@@ -450,6 +456,13 @@ inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHan
 
 inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_backing(op, op, stack);
+}
+
+// For tensors of other layouts.
+inline void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.schema().name(),
+      " of sparse, nested or quantized tensors: the simulated npu device has plain strided ones only");
 }
 
 }  // namespace sim
