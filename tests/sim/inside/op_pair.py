@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
@@ -40,10 +42,14 @@ class Call:
         return [list(self.args), self.kwargs]
 
 
-def sampled(op: Any, device: str, dtype: torch.dtype, count: int, *, requires_grad: bool = False) -> Iterator[Any]:
+def sampled(
+    op: Any, device: str, dtype: torch.dtype, count: int, *, requires_grad: bool = False, seed: int = SEED
+) -> list[Any]:
     """So many samples of an operator, made on the device."""
-    torch.manual_seed(SEED)
-    return itertools.islice(op.sample_inputs(device, dtype, requires_grad=requires_grad), count)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    return list(itertools.islice(op.sample_inputs(device, dtype, requires_grad=requires_grad), count))
 
 
 def copied(sample: Any, device: torch.device) -> Call:
@@ -115,19 +121,21 @@ def check_value(got: Any, want: Any, where: str, *, values: bool, tolerance: flo
         return
     limits = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
     try:
-        torch.testing.assert_close(got.detach().cpu(), want.detach(), equal_nan=True, **limits)
+        torch.testing.assert_close(got.detach().cpu(), want.detach().cpu(), equal_nan=True, **limits)
     except AssertionError as error:
         raise Differs(f"{where}: {error}") from error
 
 
-def check(got: Seen, want: Seen, *, values: bool = True, tolerance: float | None = None) -> None:
-    """All that a caller sees of two calls."""
+def check(
+    got: Seen, want: Seen, *, values: bool = True, tolerance: float | None = None, on_device: bool = False
+) -> None:
+    """All that a caller sees of two calls, the second on the host, or on the device too."""
     (ours, shape), (theirs, wanted) = tree_flatten(got.results), tree_flatten(want.results)
     if shape != wanted:
         raise Differs(f"results {shape} for {wanted}")
     for at, (have, expected) in enumerate(zip(ours, theirs, strict=True)):
         check_value(have, expected, f"result {at}", values=values, tolerance=tolerance)
-        if isinstance(have, torch.Tensor) and have.device == HOST:
+        if isinstance(have, torch.Tensor) and have.device == HOST and not on_device:
             raise Differs(f"result {at} is on the host")
     for at, (have, expected) in enumerate(zip(tree_leaves(got.args), tree_leaves(want.args), strict=True)):
         if isinstance(expected, torch.Tensor):

@@ -29,6 +29,16 @@ inline bool stays_on_host(const std::string& name, size_t place) {
   return name == "aten::_pack_padded_sequence" && place == 1;
 }
 
+// Arguments that an op writes; of a few the schema does not say so.
+inline bool is_written(const c10::FunctionSchema& schema, size_t place) {
+  const auto* alias = schema.arguments()[place].alias_info();
+  if (alias != nullptr && alias->isWrite()) {
+    return true;
+  }
+  return (schema.name() == "aten::native_batch_norm" && (place == 3 || place == 4)) ||
+      (schema.name() == "aten::batch_norm_update_stats" && (place == 1 || place == 2));
+}
+
 inline c10::DispatchKey backing_key() {
   return setup().backing == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
 }
@@ -310,7 +320,6 @@ struct Prepared {
     const auto& arguments = schema.arguments();
     std::vector<size_t> generators;
     for (size_t at = 0; at < arguments.size(); ++at) {
-      const auto* alias = arguments[at].alias_info();
       auto& value = (*stack)[begin + at];
       if (wants_generator(arguments[at])) {
         generators.push_back(at);
@@ -319,7 +328,7 @@ struct Prepared {
         }
         continue;
       }
-      value = show_value(shown, value, alias != nullptr && alias->isWrite());
+      value = show_value(shown, value, is_written(schema, at));
     }
     shown.check_devices();
     if (!shown.device) {
@@ -396,8 +405,7 @@ inline void capture_call(
   torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end());
   bool writes = false;
   for (size_t at = 0; at < count; ++at) {
-    const auto* alias = schema.arguments()[at].alias_info();
-    if (alias != nullptr && alias->isWrite()) {
+    if (is_written(schema, at)) {
       for_each_tensor(kept[at], [&](const at::Tensor& tensor) {
         if (is_npu(tensor)) {
           capture->shadow(tensor.storage());

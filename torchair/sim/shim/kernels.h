@@ -245,8 +245,11 @@ inline void prefer_kernels() {
   static std::vector<c10::RegistrationHandleRAII> kept;
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (op && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(backing_key()) &&
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+    const bool is_composed = op &&
+        (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+         (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+          op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)));
+    if (is_composed && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(backing_key()) &&
         !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
       kept.push_back(dispatcher.registerImpl(
           name, c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&fallback>(), std::nullopt,
@@ -296,7 +299,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_thnn_fused_gru_cell", &sim::gru_cell);
   library.impl("_thnn_fused_gru_cell_backward", &sim::gru_cell_backward);
   library.impl("record_stream", &sim::record_stream);
-  library.impl("mode.values", torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());  // by device, inside
+  // These ask for the device inside.
+  for (const char* name : {"mode.values", "conj_physical_"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
+  }
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution>());
   library.impl(
       "convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution_backward>());
