@@ -54,6 +54,16 @@ UNDEFINED = frozenset(
         "resize_", "resize_as_",
     }
 )  # fmt: skip
+# Operators that ask for values of tensors, or copy from the host, where a graph under way has no values yet.
+REFUSED = frozenset(
+    {
+        "item", "allclose", "combinations", "corrcoef", "cov", "equal", "linspace:tensor_overload",
+        "logspace:tensor_overload", "masked_select", "__getitem__", "unique", "unique_consecutive", "nonzero",
+        "argwhere", "nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "linalg.cholesky",
+        "linalg.ldl_factor", "linalg.lstsq", "linalg.lstsq:grad_oriented", "linalg.lu_factor", "linalg.inv",
+        "linalg.solve", "linalg.tensorinv", "linalg.tensorsolve", "masked.cumsum", "masked.cumprod",
+    }
+)  # fmt: skip
 # Operators that cannot be tried in a graph, and why.
 UNCAPTURED = {
     **dict.fromkeys(("sparse.sampled_addmm", "sparse.mm:reduce", "to_sparse"), _LAYOUT),

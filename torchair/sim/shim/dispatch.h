@@ -148,7 +148,8 @@ class Shown {
   // Storages that a kernel made, as they came out of `hide`.
   bool has_made() const { return has_made_; }
 
-  // What a kernel did to its arguments besides writing: sizes, strides, other storages, storages of another size.
+  // What a kernel did to its arguments besides writing: sizes, strides, other storages, storages of another size,
+  // results that are to be read as conjugates.
   void settle() {
     for (size_t at = 0; at < storages_.size(); ++at) {
       auto entry = storages_[at];
@@ -173,6 +174,8 @@ class Shown {
           given->storage_offset() != shown->storage_offset()) {
         given->set_sizes_and_strides(shown->sizes(), shown->strides(), shown->storage_offset());
       }
+      given->_set_conj(entry.shown.is_conj());
+      given->_set_neg(entry.shown.is_neg());
     }
   }
 
