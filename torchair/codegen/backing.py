@@ -104,7 +104,7 @@ class Backed(Wrapper):
         self._device, self._written = device, written
         backing = device_row(device).backing
         assert backing is not None, "without one, nothing is moved"
-        self._run = backing.run
+        self._run = backing.bound(program, written, device)
 
     @property
     def code(self) -> Code:
@@ -115,7 +115,7 @@ class Backed(Wrapper):
         """A module of its own would be for the other device."""
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        return self._run(self.program, args, self._written, self._device)
+        return self._run(args)
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ class Backing(Protocol):
         """A tensor of this device as one of the other, on the same memory."""
         ...
 
-    def run(self, program: Call, args: list[Any], written: Sequence[int], device: torch.device) -> list[Any]:
-        """The program's results as tensors of this device; the arguments at `written` are written."""
+    def bound(self, program: Call, written: Sequence[int], device: torch.device) -> Call:
+        """The program for tensors of this device; it writes the arguments at `written`."""
         ...
 
 

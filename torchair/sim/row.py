@@ -24,11 +24,17 @@ class OnBacking:
         """The tensor there."""
         return shim().show(tensor)
 
-    def run(self, program: Call, args: list[Any], written: Sequence[int], device: torch.device) -> list[Any]:
-        """What the program computes there."""
-        made = shim().run_program(program, args, list(written), device.index or 0)
-        args.clear()
-        return made
+    def bound(self, program: Call, written: Sequence[int], device: torch.device) -> Call:
+        """The program, run there."""
+        memo, places, index = shim().Memo(), list(written), device.index or 0
+        run_program = shim().run_program
+
+        def run(args: list[Any]) -> list[Any]:
+            made = run_program(program, args, places, index, memo)
+            args.clear()
+            return made
+
+        return run
 
 
 class SimulatedNpu(Npu):

@@ -64,8 +64,9 @@ inline void drop_storage(void* context) {
   delete static_cast<c10::Storage*>(context);
 }
 
-// How the tensors of a call are shown: to run it now, to run it beside memory that must not be written, or to keep it.
-enum class As { NOW, SHADOW, LOG };
+// How the tensors of a call are shown: to run it now, to learn of its results without running it, to run it beside memory
+// that must not be written, or to keep it.
+enum class As { NOW, META, SHADOW, LOG };
 
 // The tensors of one call, on both devices.
 class Shown {
@@ -74,6 +75,9 @@ class Shown {
       : name_(name), may_mix_(may_mix), as_(as), capture_(capture) {}
 
   std::optional<c10::Device> device;
+
+  c10::Device there() const { return as_ == As::META ? c10::Device(c10::kMeta) : backing_device(); }
+  c10::DispatchKey key() const { return as_ == As::META ? c10::DispatchKey::Meta : backing_key(); }
 
   // A tensor of the device as one of the backing device, on the same memory.
   at::Tensor show(const at::Tensor& tensor, bool is_written) {
@@ -98,7 +102,7 @@ class Shown {
       }
     }
     at::Tensor shown = at::detail::make_tensor<c10::TensorImpl>(
-        show(tensor.storage()), c10::DispatchKeySet(backing_key()), tensor.dtype());
+        show(tensor.storage()), c10::DispatchKeySet(key()), tensor.dtype());
     copy_view(shown.unsafeGetTensorImpl(), tensor.unsafeGetTensorImpl());
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       shown.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -127,7 +131,7 @@ class Shown {
 
   // A result as a tensor of the device.
   at::Tensor hide(const at::Tensor& made) {
-    if (!made.defined() || made.device().type() != setup().backing) {
+    if (!made.defined() || made.device().type() != there().type()) {
       return made;
     }
     for (auto& entry : tensors_) {
@@ -198,7 +202,9 @@ class Shown {
       }
     }
     c10::DataPtr memory;
-    if (as_ == As::LOG) {
+    if (as_ == As::META) {
+      memory = {nullptr, nullptr, &c10::detail::deleteNothing, there()};
+    } else if (as_ == As::LOG) {
       capture_->need(storage, name_);
       memory = {storage.mutable_data(), nullptr, &c10::detail::deleteNothing, backing_device()};
     } else {
@@ -206,11 +212,14 @@ class Shown {
     }
     return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(memory),
-        c10::GetAllocator(setup().backing), /*resizable=*/true));
+        c10::GetAllocator(there().type()), /*resizable=*/true));
   }
 
   // Memory that belongs to a storage of the backing device, as the device's; of a captured stream, a copy in the pool.
   c10::DataPtr hold(const c10::Storage& made) {
+    if (as_ == As::META) {
+      return take_memory(device->index(), made.nbytes());
+    }
     if (capture_ != nullptr) {
       auto fresh = take_memory(device->index(), made.nbytes());
       c10::GetAllocator(setup().backing)->copy_data(fresh.get(), made.data(), made.nbytes());
@@ -288,7 +297,7 @@ inline c10::IValue show_value(Shown& shown, const c10::IValue& value, bool is_wr
     if (!shown.device) {
       shown.device = device.has_index() ? device : c10::Device(NPU, current_device);
     }
-    return backing_device();
+    return shown.there();
   }
   return value;
 }
@@ -386,7 +395,8 @@ inline void hide_results(const c10::FunctionSchema& schema, Shown& shown, torch:
 inline void put(const std::vector<at::Tensor>& targets, const c10::IValue& value, size_t& at) {
   for_each_tensor(value, [&](const at::Tensor& made) {
     const at::Tensor& target = targets.at(at++);
-    if (made.defined() && target.defined() && target.data_ptr() != made.data_ptr()) {
+    // Results that are not wanted may have no elements, whatever the op says of them.
+    if (made.defined() && target.defined() && made.numel() && target.data_ptr() != made.data_ptr()) {
       target.copy_(made);
     }
   });
@@ -399,36 +409,75 @@ inline void refuse_values(const c10::OperatorHandle& op) {
       " needs results, and a graph under way has none yet");
 }
 
-// A call on a captured stream: run beside memory that was there before, and kept.
+// The results of a call that is not run: the op says what they are like. Its stack then holds them, with memory of their
+// own; false, and nothing done, where it does not say.
+inline bool foretell(
+    const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack& stack, bool& has_made) {
+  const auto& schema = op.schema();
+  torch::jit::Stack trial(stack);
+  try {
+    Prepared guess(schema, &trial, 0, As::META, nullptr);
+    for (auto& [at, generator] : guess.draws) {
+      trial[at] = c10::IValue();
+    }
+    {
+      Below below;
+      called.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &trial);
+    }
+    guess.shown.settle();
+    hide_results(schema, guess.shown, &trial);
+    has_made = guess.shown.has_made();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::exception&) {
+    return false;  // what is wrong with the call, if it is wrong, the kernel tells
+  }
+  stack = std::move(trial);
+  return true;
+}
+
+// The results of a call that does not say what they are like: it is run beside memory that was there before.
+inline bool try_out(
+    Capture* capture, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack& stack) {
+  const auto& schema = op.schema();
+  for (size_t at = 0; at < schema.arguments().size(); ++at) {
+    if (is_written(schema, at)) {
+      for_each_tensor(stack[at], [&](const at::Tensor& tensor) {
+        if (is_npu(tensor)) {
+          capture->shadow(tensor.storage());
+        }
+      });
+    }
+  }
+  Prepared now(schema, &stack, 0, As::SHADOW, capture);
+  auto states = now.draws;  // a capture draws nothing from the generators themselves
+  for (auto& [at, generator] : states) {
+    generator = generator.clone();
+  }
+  call_on_backing(called, &stack, 0, states);
+  now.shown.settle();
+  hide_results(schema, now.shown, &stack);
+  return now.shown.has_made();
+}
+
+// A call on a captured stream: kept, and not run.
 inline void capture_call(
     Capture* capture, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   refuse_values(op);
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size(), begin = stack->size() - count;
-  torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end());
-  bool writes = false;
+  torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end()), made(kept);
+  bool writes = false, has_made = false;
   for (size_t at = 0; at < count; ++at) {
-    if (is_written(schema, at)) {
-      for_each_tensor(kept[at], [&](const at::Tensor& tensor) {
-        if (is_npu(tensor)) {
-          capture->shadow(tensor.storage());
-          writes = true;
-        }
-      });
-    }
+    writes |= is_written(schema, at);
   }
-  {
-    Prepared now(schema, stack, begin, As::SHADOW, capture);
-    auto states = now.draws;  // a capture draws nothing from the generators themselves
-    for (auto& [at, generator] : states) {
-      generator = generator.clone();
-    }
-    call_on_backing(called, stack, begin, states);
-    now.shown.settle();
-    hide_results(schema, now.shown, stack);
-    if (!writes && !now.shown.has_made()) {
-      return;  // a view
-    }
+  if (!foretell(op, called, made, has_made)) {
+    has_made = try_out(capture, op, called, made);
+  }
+  stack->resize(begin);
+  stack->insert(stack->end(), made.begin(), made.end());
+  if (!writes && !has_made) {
+    return;  // a view
   }
   Prepared later(schema, &kept, 0, As::LOG, capture);
   std::vector<at::Tensor> targets;

@@ -86,11 +86,6 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
       is_on_device || (non_blocking && (is_npu(source) ? target : source).is_pinned()),
       "NPU error: operation not permitted when stream is capturing: copies between host and device need pinned memory "
       "and non_blocking=True");
-  if (is_npu(target)) {
-    capture->shadow(target.storage());
-    Shown from(name, true, As::SHADOW, capture), to(name, true, As::SHADOW, capture);
-    to.show(target, true).copy_(from.show(source, false));
-  }
   Shown from(name, true, As::LOG, capture), to(name, true, As::LOG, capture);
   const at::Tensor read = from.show(source, false), written = to.show(target, true);
   capture->tasks.push_back({name, [read, written] {

@@ -121,6 +121,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     const auto found = sim::device_at(reinterpret_cast<const char*>(address));
     return found < 0 ? std::nullopt : std::make_optional(int(found));
   });
+  py::class_<sim::Memo>(module, "Memo").def(py::init<>());
   module.def("run_program", &sim::run_program);
   // A tensor of the device as one of the backing device, on the same memory, which it keeps.
   module.def("show", [](const at::Tensor& tensor) { return sim::Shown("show", true).show(tensor, false); });
