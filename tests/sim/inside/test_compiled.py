@@ -10,6 +10,7 @@ from torch import nn
 
 import torchair
 from tests.backend.watch import watching
+from tests.slow import slow
 from torchair.backend.settings import PATIENCE
 from torchair.codegen.backing import Backed
 
@@ -47,8 +48,17 @@ def pair() -> tuple[Net, Net]:
     return here, there.npu()
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("codegen", ["eager", "inductor", "native"])
+@pytest.mark.parametrize(
+    ("codegen", "mode"),
+    [
+        ("eager", "max-autotune"),
+        ("eager", "npugraph_ex"),
+        ("inductor", "max-autotune"),
+        slow("inductor", "npugraph_ex"),
+        slow("native", "max-autotune"),
+        ("native", "npugraph_ex"),
+    ],
+)
 def test_recorded_and_equal(mode: str, codegen: str) -> None:
     """Results, written buffers, and every call but the first a replay."""
     here, there = pair()
@@ -98,7 +108,7 @@ def test_outputs_that_are_held_are_not_overwritten(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 def test_training(mode: str, codegen: str) -> None:
     torch.manual_seed(0)
     here = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
@@ -163,7 +173,7 @@ def test_kernels_of_the_user_stay_the_users() -> None:
 
 
 @pytest.mark.usefixtures("builds")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [slow("max-autotune"), "npugraph_ex"])
 def test_a_better_program_takes_over(mode: str) -> None:
     here, there = pair()
     with watching() as seen, torch.no_grad():
