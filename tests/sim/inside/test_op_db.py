@@ -22,7 +22,7 @@ from tests.slow import leave_most_methods
 
 SAMPLES = 4
 QUICK = ("_float32", "_int64")
-SHARE = 4
+SHARE = 8
 CASES = {(name_of(op), dtype) for op in op_db for dtype in op.supported_dtypes("npu")}
 
 
