@@ -50,8 +50,8 @@ def seed_all(seed: int) -> None:
 def sampled(
     op: Any, device: str, dtype: torch.dtype, count: int, *, requires_grad: bool = False, seed: int = SEED
 ) -> list[Any]:
-    """So many samples of an operator, made on the device: not the first ones, which are alike. The function below
-    `op.sample_inputs` is asked, which does not look through the stack for the test that asks.
+    """So many samples of an operator, made on the device: not the first ones, which are alike. The function
+    below `op.sample_inputs` is asked, which does not look through the stack for the test that asks.
     """
     seed_all(seed)
     random.seed(seed)
@@ -61,8 +61,8 @@ def sampled(
 
 
 def copied(sample: Any, device: torch.device) -> Call:
-    """The arguments of a sample on a device: new memory that lies as the old did, tensors of one storage on one
-    storage. Tensors that the sample has on the host stay there, devices that it names are this one.
+    """The arguments of a sample on a device: new memory that lies as the old did, tensors of one storage on
+    one storage. Tensors that the sample has on the host stay there, devices that it names are this one.
     """
     storages: dict[int, torch.UntypedStorage] = {}
 
@@ -80,7 +80,9 @@ def copied(sample: Any, device: torch.device) -> Call:
     return Call(args, kwargs, device)
 
 
-def _laid_out(tensor: torch.Tensor, device: torch.device, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+def _laid_out(
+    tensor: torch.Tensor, device: torch.device, storages: dict[int, torch.UntypedStorage]
+) -> torch.Tensor:
     plain = tensor.detach()
     is_conj, is_neg = plain.is_conj(), plain.is_neg()
     plain = plain.conj() if is_conj else plain
@@ -124,7 +126,9 @@ def check_value(got: Any, want: Any, where: str, *, values: bool, exact: bool) -
         if getattr(got, name) != getattr(want, name):
             raise Differs(f"{where}: {name} {getattr(got, name)} for {getattr(want, name)}")
     if (got.is_conj(), got.is_neg()) != (want.is_conj(), want.is_neg()):
-        raise Differs(f"{where}: conj and neg {(got.is_conj(), got.is_neg())} for {(want.is_conj(), want.is_neg())}")
+        raise Differs(
+            f"{where}: conj and neg {(got.is_conj(), got.is_neg())} for {(want.is_conj(), want.is_neg())}"
+        )
     if not values:
         return
     limits = {"rtol": 0, "atol": 0} if exact else {}
@@ -135,8 +139,8 @@ def check_value(got: Any, want: Any, where: str, *, values: bool, exact: bool) -
 
 
 def check(got: Seen, want: Seen, *, values: bool = True, on_device: bool = False) -> None:
-    """All that a caller sees of two calls: the second on the host, or on the device too, where they are equal to
-    the bit.
+    """All that a caller sees of two calls: the second on the host, or on the device too, where they are equal
+    to the bit.
     """
     (ours, shape), (theirs, wanted) = tree_flatten(got.results), tree_flatten(want.results)
     if shape != wanted:
@@ -227,12 +231,21 @@ class Pair:
 
         def act(call: Call) -> Any:
             results = sample.output_process_fn_grad(self.op(*call.args, **call.kwargs))
-            ends = [each for each in tree_leaves(results) if isinstance(each, torch.Tensor) and each.requires_grad]
-            starts = [each for each in tree_leaves(call.trees) if isinstance(each, torch.Tensor) and each.requires_grad]
+            ends = [
+                each for each in tree_leaves(results) if isinstance(each, torch.Tensor) and each.requires_grad
+            ]
+            starts = [
+                each
+                for each in tree_leaves(call.trees)
+                if isinstance(each, torch.Tensor) and each.requires_grad
+            ]
             if not ends or not starts:
                 return None
             source = torch.Generator().manual_seed(SEED)
-            weights = [torch.rand(each.shape, dtype=torch.float64, generator=source).to(each.dtype).to(each.device) for each in ends]
+            weights = [
+                torch.rand(each.shape, dtype=torch.float64, generator=source).to(each.dtype).to(each.device)
+                for each in ends
+            ]
             return torch.autograd.grad(ends, starts, weights, allow_unused=True)
 
         self.both(sample, act)

@@ -1,5 +1,5 @@
-"""Every operator of torch's table in a graph: captured, replayed on other values, as without a graph; or refused
-while it is captured, because it asks for values.
+"""Every operator of torch's table in a graph: captured, replayed on other values, as without a graph; or
+refused while it is captured, because it asks for values.
 """
 
 from __future__ import annotations
