@@ -38,6 +38,29 @@ def test_views_share_memory() -> None:
     assert x.unfold(0, 2, 1).untyped_storage().data_ptr() == x.data_ptr()
 
 
+def test_conjugates_are_views_and_are_copied() -> None:
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    there = x.npu().conj()
+    assert there.is_conj()
+    assert there.cpu().equal(x.conj().resolve_conj())
+    assert there.imag.is_neg()
+    assert there.imag.cpu().equal(-x.imag)
+    assert torch.zeros_like(there).conj().copy_(x.npu()).cpu().equal(x)
+    lu, pivots = torch.linalg.lu_factor(x[:, :3].npu())
+    got = torch.linalg.lu_solve(lu, pivots, x[:, :3].npu(), left=False)
+    assert got.is_conj(), "a kernel says so of what it has written"
+    torch.testing.assert_close(got.cpu() @ x[:, :3], x[:, :3])
+
+
+def test_zeros_without_memory() -> None:
+    x = torch.randn(4, device="npu", requires_grad=True)
+    (grad,) = torch.autograd.grad(x.sgn().sum(), x)
+    assert grad.tolist() == [0.0] * 4
+    zeros = torch._efficientzerotensor((2, 3), device="npu:1")
+    assert zeros.t()._is_zerotensor()
+    assert (zeros.t() + 1).tolist() == [[1.0, 1.0]] * 3
+
+
 def test_out_arguments_are_resized_and_written() -> None:
     x, out = torch.randn(3, 4, device="npu"), torch.empty(0, device="npu")
     address = torch.empty(3, 4, device="npu")

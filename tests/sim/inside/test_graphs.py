@@ -28,6 +28,17 @@ def test_nothing_is_done_until_a_graph_is_replayed() -> None:
     torch.testing.assert_close(y.cpu(), want)
 
 
+def test_running_statistics_are_written_by_replays_alone() -> None:
+    layer, x, graph = nn.BatchNorm1d(3).npu(), torch.randn(8, 3, device="npu"), torch.npu.NPUGraph()
+    with torch.npu.graph(graph), torch.no_grad():
+        y = nn.functional.batch_norm(x, layer.running_mean, layer.running_var, training=True)
+    assert layer.running_mean is not None
+    assert layer.running_mean.tolist() == [0.0] * 3
+    graph.replay()
+    torch.testing.assert_close(layer.running_mean, x.mean(0) * 0.1)
+    torch.testing.assert_close(y.mean(0), torch.zeros(3, device="npu"), atol=1e-5, rtol=0)
+
+
 def test_replays_draw_new_numbers() -> None:
     graph = torch.npu.NPUGraph()
     torch.manual_seed(5)
