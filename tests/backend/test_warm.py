@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -248,11 +249,11 @@ def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch:
                 options = {"engine_config__strict": True}
             case "strict environment":
                 monkeypatch.setenv("TORCHAIR_STRICT", "1")
-            case "functorch":
-                monkeypatch.setattr(functorch_config, "view_replay_for_aliased_outputs", None)
         try:
             context: Any = torch.no_grad()
             match state:
+                case "functorch":
+                    context = functorch_config.patch(view_replay_for_aliased_outputs=None)
                 case "default dtype":
                     torch.set_default_dtype(torch.float64)
                 case "autocast":
@@ -334,6 +335,7 @@ def test_what_is_not_kept(
 ) -> None:
     model, mode, options, x = net(), "max-autotune", dict[str, Any](), X.clone()
     function: Any = model
+    changed: Any = contextlib.nullcontext()
     match why:
         case "switched off":
             options = {"engine_config__program_cache_mb": 0}
@@ -358,9 +360,9 @@ def test_what_is_not_kept(
         case "verification":
             options = {"engine_config__verify": True}
         case "a pass in Inductor":
-            monkeypatch.setattr(inductor_config, "post_grad_custom_post_pass", lambda graph: None)
+            changed = inductor_config.patch(post_grad_custom_post_pass=lambda graph: None)
     for _ in range(2):
-        with torch.set_grad_enabled(why == "gradients"):
+        with torch.set_grad_enabled(why == "gradients"), changed:
             run = new_process(function, mode, why == "gears", **options)
             torch.testing.assert_close(run(x), function(x))
     assert counted.graphs == 2

@@ -87,16 +87,16 @@ def compile_or_take(
     is_graph = isinstance(gm, fx.GraphModule)  # any module can be compiled with real inputs
     if not is_graph or decompositions or has_gears(inputs) or not _is_usual(settings):
         return compile_dynamo(gm, inputs, settings, decompositions)
-    environment = Environment.of(_symbolic(gm, inputs))
+    known_sizes = Environment.of(_symbolic(gm, inputs))
     try:
-        facts = facts_of(gm, inputs, environment, settings)
+        facts = facts_of(gm, inputs, known_sizes, settings)
     except NotPossible as error:
         logger.debug("what is compiled after Dynamo is not kept: %s", error)
         return compile_dynamo(gm, inputs, settings, decompositions)
     kept = Kept.of(facts, settings.program_cache_mb << 20)
     # What is taken for granted for one that cannot be loaded holds for the next, too.
-    conditions = environment.taken_for_granted()
-    found = None if kept is None else _taken(kept, environment, gm)
+    conditions = known_sizes.taken_for_granted()
+    found = None if kept is None else _taken(kept, known_sizes, gm)
     if found is not None:
         return found
     degraded = Degradations.count
@@ -135,11 +135,11 @@ def _is_usual(settings: Settings) -> bool:
     return not any(unusual)
 
 
-def _taken(kept: Kept, environment: Environment, gm: fx.GraphModule) -> Callable[..., Any] | None:
+def _taken(kept: Kept, known_sizes: Environment, gm: fx.GraphModule) -> Callable[..., Any] | None:
     warm = kept.get()
     if isinstance(warm, TracedAgain):
         FixedNumbers.ask(warm.numbers)
-    if not isinstance(warm, Warm) or not environment.take(warm.conditions):
+    if not isinstance(warm, Warm) or not known_sizes.take(warm.conditions):
         return None
     try:
         call = warm.call(first_source(gm))
@@ -170,7 +170,7 @@ def _keep(kept: Kept, layers: Layers, conditions: tuple[Any, ...]) -> None:
 
 
 def facts_of(
-    gm: fx.GraphModule, inputs: Sequence[Any], environment: Environment, settings: Settings
+    gm: fx.GraphModule, inputs: Sequence[Any], known_sizes: Environment, settings: Settings
 ) -> dict[str, str]:
     """All that a compile looks at, as text; `NotPossible` where something is no data."""
     if others := [*options_with_code(), *replaced_ops()]:
@@ -182,7 +182,7 @@ def facts_of(
     if not all(plain):
         raise NotPossible(f"an input is no plain tensor: {type(tensors[plain.index(False)]).__name__}")
     symbolic = _symbolic(gm, inputs)
-    if not environment.has_examples(symbols_of(symbolic)):
+    if not known_sizes.has_examples(symbols_of(symbolic)):
         raise NotPossible("only the data decides a size")
     keyed = sorted(cache_key_paths() & set(settings.options))
     return {
@@ -191,7 +191,7 @@ def facts_of(
         "names": digest_of(argument_names(gm)),
         "roles": digest_of(map(_role, gm.graph.find_nodes(op="placeholder"), inputs)),
         "memory": str(_shared(inputs, symbolic)),
-        "sizes": digest_of(environment.lines()),
+        "sizes": digest_of(known_sizes.lines()),
         "settings": _text({path: settings.options[path] for path in keyed}),
         "assigned": ", ".join(sorted(settings.assigned & set(keyed))),
         "better programs": str(settings.compile_budget != 0),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchair.core.environment import is_on
 from torchair.core.log import logger
 from torchair.core.torch_private.trees import flatten, leaves, unflatten
 from torchair.sim.load import shim
@@ -118,7 +118,7 @@ class graph:
 
     def __enter__(self) -> None:
         synchronize()
-        if os.environ.get("TORCH_NPUGRAPH_GC", "0") not in ("", "0"):
+        if is_on("TORCH_NPUGRAPH_GC"):
             gc.collect()
         empty_cache()
         self._context = stream(self.capture_stream)
