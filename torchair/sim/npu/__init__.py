@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torchair.core.late import attribute
 from torchair.sim.npu import amp, config, graphs, limits, memory, random, streams
 from torchair.sim.npu.amp import get_amp_supported_dtype, is_bf16_supported
 from torchair.sim.npu.config import set_compile_mode, set_option
@@ -160,3 +163,8 @@ def _is_in_bad_fork() -> bool:
 
 def _lazy_init() -> None:
     """There is nothing to start."""
+
+
+def __getattr__(name: str) -> Any:
+    """`torch.npu.npugraph_ex` is capture mode, loaded when it is asked for."""
+    return attribute(__name__, {"npugraph_ex": "torchair"}, name)

@@ -1,0 +1,12 @@
+"""`torch_npu` of the simulated device: importing it installs the device. It is no replacement for the vendor's plug-in,
+and refuses to be imported where that is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from torchair.sim.provide import provided
+
+__simulated__ = True
+sys.modules[__name__] = provided()
