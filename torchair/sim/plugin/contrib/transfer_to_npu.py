@@ -35,21 +35,16 @@ PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch, CREATES),
     (torch.Tensor, METHODS),
     (nn.Module, ("to", "to_empty")),
-    (torch.Generator, ("__init__",)),
     (torch.autocast, ("__init__",)),
     (torch.amp.GradScaler, ("__init__",)),
     (torch.utils.data.DataLoader, ("__init__",)),
-    (torch.nn.Linear, ("__init__",)),
-    (torch.nn.Embedding, ("__init__",)),
 )
 
 
 def moved(value: Any) -> Any:
     """A device of CUDA as one of the NPU, anything else as it is."""
-    if isinstance(value, torch.device):
-        return torch.device(NPU, value.index) if value.type == CUDA and value.index is not None else (
-            torch.device(NPU) if value.type == CUDA else value
-        )  # fmt: skip
+    if isinstance(value, torch.device) and value.type == CUDA:
+        return torch.device(NPU) if value.index is None else torch.device(NPU, value.index)
     if isinstance(value, str) and (value == CUDA or value.startswith(f"{CUDA}:")):
         return NPU + value.removeprefix(CUDA)
     if isinstance(value, Mapping) and any(moved(each) is not each for each in (*value, *value.values())):
@@ -63,6 +58,21 @@ def _wrapped(function: Callable[..., Any], change: Callable[[Any], Any] = moved)
         return function(*[change(each) for each in args], **{key: change(each) for key, each in kwargs.items()})
 
     return call
+
+
+class _IsGenerator(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Generator)
+
+
+_Generator = torch.Generator
+
+
+class Generator(metaclass=_IsGenerator):
+    """`torch.Generator`, of the device where CUDA is asked for."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _Generator(moved(device))
 
 
 def _group(value: Any) -> Any:
@@ -83,6 +93,7 @@ def transfer() -> None:
     for owner in (torch.Tensor, nn.Module, torch.UntypedStorage):
         if hasattr(owner, NPU):
             owner.cuda = getattr(owner, NPU)
+    torch.Generator = Generator  # type: ignore[misc, assignment]
     torch.Tensor.is_cuda = torch.Tensor.is_npu  # type: ignore[attr-defined, assignment]
     for name in (*torch.cuda.__all__, "is_bf16_supported"):
         if hasattr(npu, RENAMED.get(name, name)):
