@@ -9,7 +9,7 @@ import torchair
 
 library = Library("script_ops", "DEF")
 library.define("gated(Tensor x, Tensor gate) -> Tensor")
-library.define("accumulate_(Tensor(a!) total, Tensor x) -> Tensor(a!)")
+library.define("accumulate_(Tensor(a!) total, Tensor x) -> ()")
 
 
 @impl(library, "gated", "PrivateUse1")
@@ -23,9 +23,13 @@ def gated_meta(x, gate):
 
 
 @impl(library, "accumulate_", "PrivateUse1")
-@impl(library, "accumulate_", "Meta")
 def accumulate_(total, x):
-    return total.add_(x)
+    total.add_(x)
+
+
+@impl(library, "accumulate_", "Meta")
+def accumulate_meta(total, x):
+    pass
 
 
 def step(total, x, gate):

@@ -10,10 +10,11 @@ done = torchair.ops.npu_create_tagged_event("script_done")
 
 
 def f(a, b):
-    with torchair.scope.npu_stream_switch("side"):
-        c = a @ b
-        torchair.ops.npu_tagged_event_record(done)
-        torchair.ops.npu_record_tagged_stream(a, "side")
+    torch.ops.air.scope_enter(["_user_stream_label"], ["side"])
+    c = a @ b
+    torchair.ops.npu_tagged_event_record(done)
+    torchair.ops.npu_record_tagged_stream(a, "side")
+    torch.ops.air.scope_exit()
     d = a + 1
     torchair.ops.npu_tagged_event_wait(done)
     return c + d
