@@ -42,6 +42,16 @@ def leave_most_cases(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.full)
 
 
+def leave_most_methods(case: type, ends: tuple[str, ...], share: int) -> None:
+    """The same for the methods of a test case that torch's machinery made: of those whose names end so, the quick
+    run takes one in so many, of others none.
+    """
+    names = [name for name in vars(case) if name.startswith("test")]
+    chosen = sorted((name for name in names if name.endswith(ends)), key=lambda name: zlib.crc32(name.encode()))
+    for name in set(names) - set(chosen[: -(-len(chosen) // share)]):
+        setattr(case, name, pytest.mark.full(getattr(case, name)))
+
+
 def leave_one_form(items: Sequence[pytest.Item]) -> None:
     """Of a case with known sizes and with symbols (`dynamic`), the quick run takes one form, in turn."""
     forms: dict[tuple[str, tuple[Any, ...]], dict[bool, pytest.Item]] = {}

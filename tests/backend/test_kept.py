@@ -162,6 +162,14 @@ def test_what_others_can_write_is_left_alone(counting: Counting, place: Path) ->
     assert len(counting.orders) == 2
 
 
+def test_entries_that_others_drop_meanwhile(tmp_path: Path) -> None:
+    for name in ("one", "two", "gone"):
+        (tmp_path / name).mkdir()
+    for name in ("one", "two"):
+        (tmp_path / name / kept.FILE).write_bytes(b"some")
+    assert kept._size(tmp_path) == 8
+
+
 def test_what_is_unused_longest_is_dropped(counting: Counting, place: Path, monkeypatch: Any) -> None:
     sizes = iter([0, 0, 1 << 40])
     monkeypatch.setattr(kept, "_size", lambda root: next(sizes))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,17 @@ from torch import nn
 
 import torchair
 from tests.backend.test_better import Quick
+from tests.capture.simulated import SimulatedDevice
 from tests.process import python
-from torchair.backend import background, kept, warm
+from torchair.backend import aot, background, kept, warm
 from torchair.backend.order import symbols_of
+from torchair.core import facts
 from torchair.core.errors import DegradedWarning
+from torchair.core.log import capture_logger
+from torchair.core.torch_private.inductor import inductor_config
+from torchair.core.torch_private.options import functorch_config
+from torchair.devices import installed
+from torchair.passes.run import PassFailed
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 MODES = pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
@@ -47,7 +57,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return made
 
 
-def new_process(function: Any, mode: str = "npugraph_ex", dynamic: bool = False, **options: Any) -> Any:
+def new_process(
+    function: Any, mode: str = "npugraph_ex", dynamic: bool | None = False, **options: Any
+) -> Any:
     torch.compiler.reset()
     warm.logger.forget()
     config = torchair.CompilerConfig()
@@ -99,6 +111,69 @@ def test_views_of_inputs_and_inputs_that_are_written(counted: Counted) -> None:
     assert counted.graphs == 1
 
 
+def test_what_is_detached_stays_so(counted: Counted) -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    with torch.no_grad():
+        for _ in range(2):
+            detached, view, _ = new_process(lambda x: (x.detach(), x.view(-1), x * 2))(x)
+            assert not detached.requires_grad
+            assert view.requires_grad
+            assert detached.data_ptr() == view.data_ptr() == x.data_ptr()
+    assert counted.graphs == 1
+
+
+def test_views_of_other_kinds_have_the_version_of_the_input(counted: Counted, row: SimulatedDevice) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.view_as_real(x), x.conj(), x.real, x.imag, x + 1
+
+    for _ in range(2):
+        run = new_process(function)
+        for _ in range(3):
+            x = torch.view_as_complex(X[:, :2].contiguous())
+            *views, _ = run(x)
+            for got, expected in zip(views, function(x), strict=False):
+                torch.testing.assert_close(got, expected)
+                version = x._version
+                got.zero_()
+                assert x._version > version
+    assert counted.graphs == 1
+
+
+def test_a_float_that_was_taken_as_it_is(counted: Counted) -> None:
+    """A float that changes is an input, and AOTAutograd fixes what is computed from it: no size need be a
+    symbol for that.
+    """
+
+    def function(x: torch.Tensor, by: float) -> tuple[torch.Tensor, float]:
+        return x * by, by * 2
+
+    with torch.no_grad():
+        for values in ((3.5, 4.5, 5.5), (3.5, 5.5, 6.5)):
+            run = new_process(function, dynamic=None)
+            for value in values:
+                got, doubled = run(X, value)
+                torch.testing.assert_close(got, X * value)
+                assert doubled == value * 2
+    assert counted.graphs == 4, "one process had 3.5, and 5.5 last"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_memory_that_overlaps_elsewhere(times: int, counted: Counted) -> None:
+    """Where offsets are symbols, a guard says how inputs overlap."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return y * 2 + x
+
+    for _ in range(times):
+        run = new_process(function, dynamic=True)
+        for first in (5, 2):
+            memory, same = torch.zeros(16), torch.zeros(16)
+            got = run(memory[:4], memory[first : first + 4])
+            torch.testing.assert_close(got, function(same[:4], same[first : first + 4]))
+    assert counted.graphs == 2 * times
+
+
 def scaled(by: Any = 2) -> Callable[..., Any]:
     return lambda x, y: (torch.nn.functional.silu(x * by + torch.ones(8)), y.sum(0))
 
@@ -117,6 +192,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "a type": (scaled(), X, X.double()),
     "another input": (lambda x, y: (torch.nn.functional.silu(y * 2 + torch.ones(8)), x.sum(0)), X, X + 1),
     "one tensor": (scaled(), X, X),
+    "a view that is negated": (scaled(), X, torch._neg_view(X + 1)),
 }
 
 
@@ -140,7 +216,20 @@ def test_memory_in_common_is_another_case(counted: Counted) -> None:
 
 @pytest.mark.parametrize(
     "state",
-    ["default dtype", "autocast", "attention", "deterministic", "torch", "sources", "option"],
+    [
+        "default dtype",
+        "autocast",
+        "attention",
+        "attention in halves",
+        "deterministic",
+        "torch",
+        "sources",
+        "option",
+        "strict",
+        "strict environment",
+        "functorch",
+        "device",
+    ],
 )
 def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -155,6 +244,12 @@ def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch:
                 monkeypatch.setattr(kept, name, lambda: "another")
             case "option":
                 options = {"experimental_config__remove_noop_ops": False}
+            case "strict":
+                options = {"engine_config__strict": True}
+            case "strict environment":
+                monkeypatch.setenv("TORCHAIR_STRICT", "1")
+            case "functorch":
+                monkeypatch.setattr(functorch_config, "view_replay_for_aliased_outputs", None)
         try:
             context: Any = torch.no_grad()
             match state:
@@ -166,23 +261,78 @@ def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch:
                     torch.backends.cuda.enable_flash_sdp(False)
                 case "deterministic":
                     torch.use_deterministic_algorithms(True)
+                case "attention in halves":
+                    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+                case "device":
+                    context = installed(SimulatedDevice())
             with context:
                 torch.testing.assert_close(new_process(function, **options)(X), function(X))
         finally:
             torch.set_default_dtype(torch.float32)
             torch.backends.cuda.enable_flash_sdp(True)
+            torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)
             torch.use_deterministic_algorithms(False)
     assert counted.graphs == 2
 
 
+def as_silu(by: int) -> Callable[..., Any]:
+    """A function of the user's that says it is torch's."""
+
+    @functools.wraps(torch.nn.functional.silu)
+    def silu(x: torch.Tensor) -> torch.Tensor:
+        return x * by
+
+    return torch.compiler.allow_in_graph(silu)
+
+
+def test_who_only_says_to_be_of_torch(counted: Counted) -> None:
+    for by in (2, 3):
+        called = as_silu(by)
+        torch.testing.assert_close(new_process(lambda x, called=called: called(x))(X), X * by)
+    assert counted.graphs == 2
+
+
+def test_an_op_that_somebody_takes_apart(counted: Counted) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, x)
+
+    with torch.no_grad():
+        torch.testing.assert_close(new_process(function)(X), function(X))
+        library = torch.library.Library("aten", "IMPL")
+        try:
+            library.impl("linear", lambda x, w, b=None: x.new_ones(4, 4), "CompositeImplicitAutograd")
+            torch.testing.assert_close(new_process(function)(X), torch.ones(4, 4))
+        finally:
+            library._destroy()
+        torch.testing.assert_close(new_process(function)(X), function(X))
+    assert counted.graphs == 2
+
+
 @pytest.mark.filterwarnings("ignore:warmtest.twice:torchair.DegradedWarning")
+@pytest.mark.filterwarnings("ignore:with use_graph_pool:UserWarning")
 @pytest.mark.parametrize(
-    "why", ["gradients", "switched off", "the user's op", "a converter", "debugging", "gears"]
+    "why",
+    [
+        "gradients",
+        "switched off",
+        "the user's op",
+        "a converter",
+        "debugging",
+        "gears",
+        "a pool of the user's",
+        "statistics",
+        "verification",
+        "a pass in Inductor",
+    ],
 )
 def test_what_is_not_kept(
-    why: str, counted: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    why: str,
+    counted: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    model, options, x = net(), dict[str, Any](), X.clone()
+    model, mode, options, x = net(), "max-autotune", dict[str, Any](), X.clone()
     function: Any = model
     match why:
         case "switched off":
@@ -200,9 +350,18 @@ def test_what_is_not_kept(
             warm.EXTENSIONS["a test's"] = 1
         case "debugging":
             monkeypatch.setattr(warm, "is_debugging", lambda: True)
+        case "a pool of the user's":
+            mode, options = "npugraph_ex", {"aclgraph_config__use_custom_pool": (1, 0)}
+        case "statistics":
+            mode, options = "npugraph_ex", {"capture__record_statistics_debug_info": True}
+            caplog.set_level(logging.DEBUG, capture_logger.name)
+        case "verification":
+            options = {"engine_config__verify": True}
+        case "a pass in Inductor":
+            monkeypatch.setattr(inductor_config, "post_grad_custom_post_pass", lambda graph: None)
     for _ in range(2):
         with torch.set_grad_enabled(why == "gradients"):
-            run = new_process(function, "max-autotune", why == "gears", **options)
+            run = new_process(function, mode, why == "gears", **options)
             torch.testing.assert_close(run(x), function(x))
     assert counted.graphs == 2
     assert not [path for path in (tmp_path / "programs").rglob("*") if path.is_file()]
@@ -213,6 +372,82 @@ def test_what_was_less_than_promised_is_compiled_and_told_again(counted: Counted
     for _ in range(2):
         with torch.no_grad(), pytest.warns(DegradedWarning, match="it could be better"):
             new_process(torch.sin)(X)
+    assert counted.graphs == 2
+
+
+def test_passes_that_are_switched_in_a_file(counted: Counted, tmp_path: Path) -> None:
+    """The name of the file says nothing."""
+    file = tmp_path / "switches.json"
+    with torch.no_grad():
+        for switch in ("on", "off", "on"):
+            file.write_text(json.dumps({"Switch": {"GraphFusion": {"fuse_before_autograd": switch}}}))
+            new_process(torch.sin, "max-autotune", fusion_config__fusion_switch_file=str(file))(X)
+    assert counted.graphs == 2
+
+
+def test_what_fails_before_autograd_is_told_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> Any:
+        raise PassFailed("a_pass", ValueError("it fails"))
+
+    monkeypatch.setattr(aot, "run", fails)
+    for _ in range(2):
+        with torch.no_grad(), pytest.warns(DegradedWarning, match="compiled without it"):
+            new_process(torch.sin, "max-autotune", experimental_config__npu_fx_pass=True)(X)
+    assert counted.graphs == 2
+
+
+def test_warnings_name_the_line_of_this_process(counted: Counted) -> None:
+    def first(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    def second(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    found = list[Any]()
+    with torch.no_grad():
+        new_process(first)(X)
+        own = warm.Warm.call
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(warm.Warm, "call", lambda *args: found.append(own(*args)) or found[0])
+            new_process(second)(X)
+    assert counted.graphs == 1
+    line = second.__code__.co_firstlineno + 1
+    with pytest.warns(DegradedWarning, match=rf"test_warm.py:{line}"):
+        found[0].kept.runner.strategy.compiled.degradations.add("it is slow", here=True)
+
+
+def test_files_that_change_meanwhile(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs is not what the files say: nobody else takes it."""
+    with torch.no_grad():
+        monkeypatch.setattr(facts, "_LOADED", 0.0)
+        for _ in range(2):
+            monkeypatch.setattr(kept, "sources", facts.sources.__wrapped__)
+            new_process(torch.sin)(X)
+    assert counted.graphs == 2
+
+
+def test_conditions_of_what_cannot_be_loaded(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are taken for granted when it is compiled again, and are conditions of that, too."""
+    counted.before = lambda inputs: [bool(n % 2 == 0) for n in symbols_of(inputs)] and None
+    with torch.no_grad():
+        new_process(torch.sin, dynamic=True)(torch.ones(4, 3))
+        with monkeypatch.context() as patch:
+            patch.setattr(kept.Kept, "get", lambda place, own=kept.Kept.get: _of_another_torch(own(place)))
+            with pytest.warns(DegradedWarning, match="compiled again"):
+                new_process(torch.sin, dynamic=True)(torch.ones(4, 3))
+        assert counted.graphs == 2
+        new_process(torch.sin, dynamic=True)(torch.ones(7, 3))
+    assert counted.graphs == 3, "an odd size is for another graph"
+
+
+def test_what_was_damaged_is_kept_anew(counted: Counted, tmp_path: Path) -> None:
+    with torch.no_grad():
+        new_process(torch.sin)(X)
+        (file,) = [path for path in (tmp_path / "programs").rglob("*") if path.is_file()]
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.warns(DegradedWarning, match="is damaged"):
+            new_process(torch.sin)(X)
+        new_process(torch.sin)(X)
     assert counted.graphs == 2
 
 

@@ -22,6 +22,7 @@ from torchair.backend.surroundings import Surroundings
 from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
 from torchair.codegen import How, load
+from torchair.codegen.backing import Ground
 from torchair.codegen.fitting import Fitting
 from torchair.codegen.graph import is_custom
 from torchair.core.errors import first_line
@@ -94,6 +95,7 @@ class Better:
     stage: Stage
     limits: Limits
     binding: Binding
+    ground: Ground
 
     @staticmethod
     def of(gm: fx.GraphModule, stage: Stage) -> Better | None:
@@ -101,8 +103,9 @@ class Better:
         limits = _limits(stage)
         if limits.seconds == 0:
             return None
-        better = Better(_bare(gm), stage, limits, Binding(stage.inputs))
         try:
+            ground = Ground.of(gm)
+            better = Better(ground.graph(gm), stage, limits, Binding(stage.inputs), ground)
             return better if better.wanted else None
         except Exception as error:
             why = f"{type(error).__name__}: {first_line(error)}"
@@ -114,9 +117,8 @@ class Better:
         """What it is made of."""
         stage, around = self.stage, Surroundings.now()
         symbols = Symbols.of(symbols_of(stage.inputs))
-        return Wanted(
-            self.gm, likes_of(stage.inputs), _how(self.gm, stage), better_kinds(stage), symbols, around
-        )
+        likes = likes_of(stage.inputs, self.ground.device_there)
+        return Wanted(self.gm, likes, _how(self.gm, stage), better_kinds(stage), symbols, around)
 
     @cached_property
     def kept(self) -> Kept | None:
@@ -143,6 +145,7 @@ class Better:
         return self._fitting(program, made, eager)
 
     def _fitting(self, program: Program, made: Made, eager: Callable[[], Program]) -> Program:
+        program = self.ground.program(program)
         if not made.conditions:
             return program
         return Fitting(program, code_of(eager()), made.conditions, self.binding)
@@ -219,11 +222,3 @@ def _how(gm: fx.GraphModule, stage: Stage) -> How:
         tuned=not stage.settings.captures,
         options=SAME_NUMBERS if any(map(draws, gm.graph.nodes)) else {},
     )
-
-
-def _bare(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph without what is known of its values: they are computed anew."""
-    made = copy_graph(gm)
-    for node in made.graph.nodes:
-        node.meta = {}
-    return made

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.spawn import get_executable
 from pathlib import Path
@@ -71,14 +71,16 @@ class Like:
         return memory.as_strided(sizes, strides, first)
 
 
-def likes_of(args: Sequence[Any]) -> list[Any]:
-    """Descriptions in place of tensors; numbers stay."""
+def likes_of(
+    args: Sequence[Any], where: Callable[[torch.device], torch.device] = lambda device: device
+) -> list[Any]:
+    """Descriptions in place of tensors, on the device where each shall be; numbers stay."""
     return [
         Like(
             _plain(arg.size()),
             _plain(arg.stride()),
             arg.dtype,
-            arg.device,
+            where(arg.device),
             *_plain([arg.storage_offset()]),
         )
         if isinstance(arg, torch.Tensor)

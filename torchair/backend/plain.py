@@ -41,8 +41,8 @@ class Kept:
     """Inputs whose versions a call raises."""
     marks: dict[int, set[int]]
     """Sizes of outputs that Dynamo is told to be dynamic."""
-    views: dict[int, tuple[int, bool]]
-    """Outputs that are views of inputs, or inputs themselves."""
+    views: dict[int, tuple[int, bool, bool]]
+    """Outputs that are views of inputs, whether they are these inputs, and whether they require gradients."""
     without_autocast: bool = False
 
     def call(self) -> Callable[..., Any]:
@@ -54,8 +54,10 @@ class Kept:
         def run(*args: Any) -> Any:
             with disabled_autocast() if self.without_autocast else nullcontext():
                 outputs = list(inner(*args))
-            for place, (base, is_input) in self.views.items():
-                outputs[place] = args[base] if is_input else view_like(args[base], outputs[place])
+            for place, (base, is_input, requires_grad) in self.views.items():
+                view = args[base] if is_input else view_like(args[base], outputs[place])
+                is_detached = view.requires_grad and not requires_grad and not is_input
+                outputs[place] = view.detach() if is_detached else view
             for place, dims in self.marks.items():
                 mark_propagated(outputs[place], dims)
             return outputs

@@ -21,6 +21,7 @@ from torchair.capture import Pending
 from torchair.capture.key import key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import How
+from torchair.codegen.backing import Ground
 from torchair.core.degraded import Degradations
 from torchair.core.environment import text_of
 from torchair.core.torch_private.fake import FakeTensorMode, dump_graph, faking, graph_module
@@ -67,9 +68,10 @@ class StaticKernels:
         if why := why_not_here():
             self.degradations.add(f"static kernels of {self.name} are not compiled: {why}")
             return None
-        title, likes = f"{self.name} {key_text(key)}", likes_of(args)
+        title, ground = f"{self.name} {key_text(key)}", Ground.of(self.gm)
+        likes = likes_of(args, ground.device_there)
         try:
-            made = specialised(self.gm, likes)
+            made = specialised(ground.graph(self.gm), likes)
         except Exception as error:
             self.degradations.add(f"static kernels for {title} are not compiled: {last_line(str(error))}")
             return None
@@ -77,7 +79,7 @@ class StaticKernels:
         task = Task(
             title,
             lambda: Order(dump_graph(made), likes, how, kinds, surroundings=around, root=self.root),
-            lambda program, _: Promised(program, self.contract, (), self.degradations),
+            lambda program, _: Promised(ground.program(program), self.contract, (), self.degradations),
             lambda why: self.degradations.add(f"static kernels for {title} are not {why}"),
             self.limits,
         )

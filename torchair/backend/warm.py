@@ -9,8 +9,10 @@ What a compile took for granted about sizes is kept as conditions, which become 
 
 from __future__ import annotations
 
-import operator
+import os
+import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,23 +31,29 @@ from torchair.backend.settings import NEVER, Settings
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen.graph import is_custom
 from torchair.configs.freeze import cache_key_paths
-from torchair.core.degraded import Degradations
+from torchair.core.degraded import Degradations, is_strict
 from torchair.core.errors import AirError, NotPossible, first_line
 from torchair.core.extensions import EXTENSIONS
 from torchair.core.facts import device_facts
 from torchair.core.identity import BY_TEXT, PLAIN
 from torchair.core.log import logger
+from torchair.core.source import first_source
 from torchair.core.torch_private.aot import FixedNumbers, argument_names
 from torchair.core.torch_private.fake import FakeTensor
 from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.symbols import Symbols, guarded, taken_for_granted
+from torchair.core.torch_private.options import options_with_code, torch_options
+from torchair.core.torch_private.state import replaced_ops, trace_state
+from torchair.core.torch_private.symbols import Environment
 from torchair.debug.options import DebugOptions
 from torchair.debug.run_folder import is_debugging
+from torchair.devices import device_row
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 TENSORS = (torch.Tensor, Parameter, FakeTensor)
 MODULES = ("torch", "math", "operator", "_operator", "builtins")
-"""Whose functions are the same in every process with the same torch."""
+"""Whose built-in functions are the same in every process with the same torch."""
+HOST = torch.device("cpu")
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,9 @@ class Warm:
     layers: Layers
     conditions: tuple[Any, ...]
 
-    def call(self) -> Callable[..., Any]:
-        """As Dynamo calls it."""
+    def call(self, begins_at: str) -> Callable[..., Any]:
+        """As Dynamo calls it; the graph begins with this line of the user's."""
+        self.artefact.degradations.begins_at(begins_at)
         layers = replace(self.layers, runner=self.artefact.runner())
         run = layers.call()
         run.kept = layers  # type: ignore[attr-defined]
@@ -78,17 +87,19 @@ def compile_or_take(
     is_graph = isinstance(gm, fx.GraphModule)  # any module can be compiled with real inputs
     if not is_graph or decompositions or has_gears(inputs) or not _is_usual(settings):
         return compile_dynamo(gm, inputs, settings, decompositions)
-    numbers = symbols_of(_symbolic(gm, inputs))
+    environment = Environment.of(_symbolic(gm, inputs))
     try:
-        facts = facts_of(gm, inputs, numbers, settings)
-    except (NotPossible, LookupError) as error:
+        facts = facts_of(gm, inputs, environment, settings)
+    except NotPossible as error:
         logger.debug("what is compiled after Dynamo is not kept: %s", error)
         return compile_dynamo(gm, inputs, settings, decompositions)
     kept = Kept.of(facts, settings.program_cache_mb << 20)
-    found = None if kept is None else _taken(kept, numbers)
+    # What is taken for granted for one that cannot be loaded holds for the next, too.
+    conditions = environment.taken_for_granted()
+    found = None if kept is None else _taken(kept, environment, gm)
     if found is not None:
         return found
-    conditions = taken_for_granted(numbers)
+    degraded = Degradations.count
     try:
         compiled = compile_dynamo(gm, inputs, settings, decompositions)
     except FixedNumbers.Asked:
@@ -96,7 +107,7 @@ def compile_or_take(
             kept.put(TracedAgain(FixedNumbers.now()))
         raise
     layers: Layers | None = getattr(compiled, "kept", None)
-    if kept is not None and layers is not None:
+    if kept is not None and layers is not None and Degradations.count == degraded:
         _keep(kept, layers, conditions())
     return compiled
 
@@ -114,6 +125,9 @@ def _is_usual(settings: Settings) -> bool:
         settings.checks_deadlocks,
         settings.statistics_when != NEVER,
         settings.joint_graph,
+        settings.verify,
+        settings.options["aclgraph_config.use_custom_pool"] is not None,
+        settings.options["capture.record_statistics_debug_info"],
         settings.debug != DebugOptions(),
         is_debugging(),
         bool(EXTENSIONS),
@@ -121,16 +135,16 @@ def _is_usual(settings: Settings) -> bool:
     return not any(unusual)
 
 
-def _taken(kept: Kept, numbers: Sequence[torch.SymInt]) -> Callable[..., Any] | None:
+def _taken(kept: Kept, environment: Environment, gm: fx.GraphModule) -> Callable[..., Any] | None:
     warm = kept.get()
     if isinstance(warm, TracedAgain):
         FixedNumbers.ask(warm.numbers)
-    if not isinstance(warm, Warm) or not guarded(numbers, warm.conditions):
+    if not isinstance(warm, Warm) or not environment.take(warm.conditions):
         return None
     try:
-        call = warm.call()
+        call = warm.call(first_source(gm))
     except Exception as error:
-        degradations = Degradations()
+        degradations = Degradations(of=first_source(gm))
         degradations.add(f"a graph of an earlier process is compiled again: {first_line(error)}")
         return None
     logger.event("%s: from an earlier process", warm.artefact.name)
@@ -156,29 +170,44 @@ def _keep(kept: Kept, layers: Layers, conditions: tuple[Any, ...]) -> None:
 
 
 def facts_of(
-    gm: fx.GraphModule, inputs: Sequence[Any], numbers: Sequence[torch.SymInt], settings: Settings
+    gm: fx.GraphModule, inputs: Sequence[Any], environment: Environment, settings: Settings
 ) -> dict[str, str]:
     """All that a compile looks at, as text; `NotPossible` where something is no data."""
+    if others := [*options_with_code(), *replaced_ops()]:
+        raise NotPossible(f"a part of torch is the user's: {others[0]}")
     if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         raise NotPossible("it has gradients")
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if odd := [type(value).__name__ for value in tensors if type(value) not in TENSORS]:
-        raise NotPossible(f"an input is a {odd[0]}")
+    plain = [type(value) in TENSORS and value.layout is torch.strided for value in tensors]
+    if not all(plain):
+        raise NotPossible(f"an input is no plain tensor: {type(tensors[plain.index(False)]).__name__}")
+    symbolic = _symbolic(gm, inputs)
+    if not environment.has_examples(symbols_of(symbolic)):
+        raise NotPossible("only the data decides a size")
     keyed = sorted(cache_key_paths() & set(settings.options))
     return {
         "dynamo graph": digest_of(_lines(gm)),
-        "inputs": digest_of(map(repr, likes_of(_symbolic(gm, inputs)))),
+        "inputs": digest_of(map(repr, likes_of(symbolic))),
         "names": digest_of(argument_names(gm)),
         "roles": digest_of(map(_role, gm.graph.find_nodes(op="placeholder"), inputs)),
-        "memory": str(_shared(tensors)),
-        "sizes": digest_of(Symbols.of(numbers).lines()),
+        "memory": str(_shared(inputs, symbolic)),
+        "sizes": digest_of(environment.lines()),
         "settings": _text({path: settings.options[path] for path in keyed}),
         "assigned": ", ".join(sorted(settings.assigned & set(keyed))),
         "better programs": str(settings.compile_budget != 0),
-        "state": str((Surroundings.now(), _state())),
-        "devices": ", ".join(sorted(map(device_facts, {tensor.device for tensor in tensors}))),
+        "passes": str(settings.named_passes),
+        "strict": str(settings.strict or is_strict()),
+        "state": str((Surroundings.now(), trace_state())),
+        "torch options": torch_options(),
+        "devices": ", ".join(sorted({_device(tensor.device) for tensor in tensors} | {_device(HOST)})),
         **process_facts(),
     }
+
+
+def _device(device: torch.device) -> str:
+    """What code for it is made for, and who runs it: others can be installed."""
+    row = device_row(device)
+    return f"{device_facts(device)} {type(row).__module__}.{type(row).__qualname__} {row.why_no_graphs()}"
 
 
 def _symbolic(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
@@ -201,10 +230,19 @@ def _function(target: Any) -> str:
             raise NotPossible(f"{target} is the user's")
         return str(target)
     module = str(getattr(target, "__module__", None) or "")
-    is_known = module.partition(".")[0] in MODULES or getattr(torch, str(target.__name__), None) is target
-    if not isinstance(target, FUNCTIONS) or not is_known:
+    if not isinstance(target, FUNCTIONS) or not _is_of_torch(target, module):
         raise NotPossible(f"{target} is no function of torch's")
-    return f"{module}.{target.__qualname__}"
+    return f"{module}.{target.__qualname__} {target.__name__}"
+
+
+def _is_of_torch(target: Any, module: str) -> bool:
+    """A function in Python may say that it is torch's (`functools.wraps` does), and may have numbers of its
+    own inside.
+    """
+    if isinstance(target, types.FunctionType):
+        is_found = getattr(sys.modules.get(module), target.__name__, None) is target
+        return is_found and target.__code__.co_filename.startswith(_TORCH)
+    return module.partition(".")[0] in MODULES or getattr(torch, target.__name__, None) is target
 
 
 def _text(value: Any) -> str:
@@ -225,36 +263,26 @@ def _text(value: Any) -> str:
 
 
 def _role(node: fx.Node, value: Any) -> str:
-    """What Dynamo says of an input beside its form: a parameter, always at one address."""
+    """What is known of an input beside its form: a parameter, always at one address."""
     known = node.meta.get("tensor_dict") or {}
     marks = {name: known[name] for name in known if name.startswith("_dynamo_")}
     is_parameter = isinstance(value, Parameter) or "_parameters[" in str(getattr(node, "_dynamo_source", ""))
-    return f"{is_parameter} {getattr(value, 'requires_grad', False)} {sorted(marks.items())}"
-
-
-def _shared(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Which of them have their memory in common: each as the first of those."""
-    ids = [tensor.untyped_storage()._cdata for tensor in tensors]
-    return [ids.index(each) for each in ids]
-
-
-def _state() -> tuple[Any, ...]:
-    """What torch asks while it takes functions apart."""
-    autocast = [
-        (device, torch.get_autocast_dtype(device))
-        for device in ("cpu", "cuda")
-        if torch.is_autocast_enabled(device)
-    ]
-    attention = [
-        operator.attrgetter(f"{name}_sdp_enabled")(torch.backends.cuda)()
-        for name in ("flash", "math", "mem_efficient", "cudnn")
-    ]
-    return (
-        torch.is_grad_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.is_autocast_cache_enabled(),
-        autocast,
-        attention,
-        str(torch.get_default_device()),
+    tensor = isinstance(value, torch.Tensor) and (
+        value.requires_grad,
+        value.is_inference(),
+        value.is_conj(),
+        value.is_neg(),
     )
+    return f"{is_parameter} {tensor} {sorted(marks.items())}"
+
+
+def _shared(inputs: Sequence[Any], symbolic: Sequence[Any]) -> list[int]:
+    """Which tensors have their memory in common: each as the first of those. How those overlap whose sizes
+    are symbols is told by guards of AOTAutograd's, which are not kept.
+    """
+    pairs = [pair for pair in zip(inputs, symbolic, strict=True) if isinstance(pair[0], torch.Tensor)]
+    ids = [tensor.untyped_storage()._cdata for tensor, _ in pairs]
+    uses, first = Counter(ids), {each: place for place, each in reversed(list(enumerate(ids)))}
+    if symbols_of([known for (_, known), each in zip(pairs, ids, strict=True) if uses[each] > 1]):
+        raise NotPossible("inputs whose sizes are symbols share memory")
+    return [first[each] for each in ids]

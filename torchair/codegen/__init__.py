@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager, inductor, library, native
+from torchair.codegen.backing import Ground
 from torchair.codegen.how import How
 from torchair.codegen.program import Boxed, FxCode, Tied
 from torchair.core.errors import BadOption
@@ -25,6 +26,8 @@ BUILDING = threading.RLock()
 # In a child of this process whoever builds here is not there.
 os.register_at_fork(after_in_child=BUILDING._at_fork_reinit)  # type: ignore[attr-defined]
 DEFAULT = How()
+COMPILERS = ("inductor", "native")
+"""Code generators that compile for one device."""
 RESERVED = frozenset(
     name
     for options in (inductor.OPTIONS, inductor.KEEP, inductor.GUARDED, library.OPTIONS)
@@ -37,6 +40,12 @@ def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAU
     """Compile an ATen graph; `gm` is left as it is. The program has its code, from which it can be made again
     (`load`).
     """
+    if kind in COMPILERS:
+        return Ground.of(gm).build(gm, inputs, lambda gm, inputs: _tied(kind, gm, inputs, how))
+    return _tied(kind, gm, inputs, how)
+
+
+def _tied(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Program:
     program = _build(kind, gm, inputs, how)
     if has_held(gm):
         program.code = Tied(program.code)

@@ -28,6 +28,9 @@ def is_strict() -> bool:
 class Degradations:
     """What was less than promised in one compilation and in the calls of what it made."""
 
+    count = 0
+    """How often something was, in this process."""
+
     def __init__(self, strict: bool = False, of: str = "") -> None:
         self.strict = strict or is_strict()
         self.texts: list[str] = []
@@ -37,10 +40,15 @@ class Degradations:
         """In another process nothing was told yet."""
         return Degradations, (self.strict, self._of)
 
+    def begins_at(self, line: str) -> None:
+        """The graph is now one that begins with this line."""
+        self._of = line
+
     def add(self, what: str, *, at: str = "", next: str = "", here: bool = False) -> None:
         """Tell it: `at` is the line of the user's code (`file:line   code`), `here` that it is about this
         graph, `next` what to do about it. A cause is told once in a process; in strict mode it is raised.
         """
+        Degradations.count += 1
         at, begins = (self._of, "in the graph that begins at ") if here and not at else (at, "")
         place = _PLACE.match(at)
         text = what

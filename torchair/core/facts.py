@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import time
+import uuid
 from functools import cache
 from pathlib import Path
 
@@ -13,16 +15,21 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _PROCESSORS = Path("/proc/cpuinfo")
 _PROCESSOR_LINES = ("model name", "flags", "Features", "CPU part", "isa")
 _SOURCES = (".py", ".json", ".cpp", ".h")
+_LOADED = time.time()
 
 
 @cache
 def sources() -> str:
-    """The digest of this package's own files: converters, kernels, passes and all that compiles."""
+    """The digest of this package's own files: converters, kernels, passes and all that compiles. What runs in
+    this process are not the files that were changed since it began: it then has a digest of its own.
+    """
     digest = hashlib.sha256()
     files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _SOURCES)
     for path in files:
         digest.update(path.relative_to(_PACKAGE).as_posix().encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
+    if any(path.stat().st_ctime > _LOADED for path in files):
+        digest.update(uuid.uuid4().bytes)
     return digest.hexdigest()
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import torch
 
 from torchair.devices import cpu, cuda, npu
-from torchair.devices.base import CaptureTarget, Device, Graph, PoolToken
+from torchair.devices.base import Backing, CaptureTarget, Device, Graph, PoolToken
 from torchair.devices.head import Copy, Head, Refused
 
 __all__ = [
+    "Backing",
     "CaptureTarget",
     "Copy",
     "Device",

@@ -38,6 +38,23 @@ class Graph(Protocol):
     def reset(self) -> None: ...
 
 
+class Backing(Protocol):
+    """Another device, on whose memory tensors of this one lie: it runs compiled programs."""
+
+    @property
+    def device(self) -> torch.device:
+        """Which one."""
+        ...
+
+    def show(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of this device as one of the other, on the same memory."""
+        ...
+
+    def run(self, program: Call, args: list[Any], written: Sequence[int], device: torch.device) -> list[Any]:
+        """The program's results as tensors of this device; the arguments at `written` are written."""
+        ...
+
+
 class Device:
     """A kind of device. A file has one object of it, `DEVICE`; what differs is a subclass."""
 
@@ -47,6 +64,8 @@ class Device:
     """Can a graph copy its inputs itself, and be told where from?"""
     traces = False
     """Can a graph write its tasks as a trace?"""
+    backing: Backing | None = None
+    """Who runs compiled programs; none: the device itself."""
     tuned: Mapping[str, Any] = {}
     """Options of Inductor for graphs that multiply a matrix and a vector; none: products stay products."""
 

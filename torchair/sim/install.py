@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+from torchair import devices as devices_known
 from torchair.core.errors import BadOption, DeviceTaken, PluginTaken
 from torchair.core.plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
@@ -13,6 +14,7 @@ from torchair.sim import npu
 from torchair.sim.load import shim
 from torchair.sim.names import give_names
 from torchair.sim.npu.streams import Event, Stream
+from torchair.sim.row import SimulatedNpu
 
 BACKINGS = ("cpu", "cuda")
 MAX_DEVICES = 64
@@ -51,6 +53,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     register_interface("npu", npu, Stream, Event)
     sys.modules["torch.npu"] = npu
     give_names()
+    devices_known.install(SimulatedNpu(backing))
 
 
 def _check(devices: int, backing: str, memory: int) -> None:

@@ -293,7 +293,7 @@ def written_by_plain_call(count: int) -> tuple[int, ...] | None:
     return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
-def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool]]] | None:
+def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool, bool]]] | None:
     """What AOTAutograd does with the outputs of the inference graph being compiled, if that is no more than
     this: it marks sizes of them as dynamic, and makes views of inputs anew (or hands the inputs out). None if
     there is more to do around a call with `count` inputs of Dynamo's graph.
@@ -317,7 +317,7 @@ def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[i
         return None
     marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
     views = {
-        place: (int(row.base_idx or 0), row.output_type is OutputType.is_input)
+        place: (int(row.base_idx or 0), row.output_type is OutputType.is_input, row.requires_grad)
         for place, row in rows.items()
         if row.output_type not in _PLAIN_OUTPUTS
     }

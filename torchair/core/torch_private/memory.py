@@ -113,13 +113,17 @@ def is_profiling() -> bool:
 
 
 def view_like(base: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-    """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it."""
-    if (
-        base.dtype is not sample.dtype
-        or base.is_conj() != sample.is_conj()
-        or base.is_neg() != sample.is_neg()
-    ):
+    """The view of `base` that has the sizes, strides and offset of `sample`, as AOTAutograd makes it: both
+    have one version. Of other types, `sample` itself.
+    """
+    if base.is_conj() != sample.is_conj():
+        base = base.conj()
+    if base.is_complex() and not sample.is_complex():
+        base = torch.view_as_real(base)
+    if base.dtype is not sample.dtype:
         return sample
+    if base.is_neg() != sample.is_neg():
+        base = neg_view(base)
     return base.as_strided(sample.size(), sample.stride(), sample.storage_offset())
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "decomposition_of",
     "decomposition_table",
     "find_overload",
+    "has_kernel",
     "has_operator",
     "higher_order_op",
     "parse_schema",
@@ -37,6 +38,11 @@ __all__ = [
 
 # Its decomposition returns attention weights in place of the log-sum-exp, and loses the fused kernel.
 _KEPT_WHOLE = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,)
+
+
+def has_kernel(op: OpOverload, key: str) -> bool:
+    """Is there a kernel of its own for the op and a dispatch key?"""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def process_group(name: str) -> Any:

@@ -12,7 +12,7 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 
 from torchair.core.errors import NotPossible
-from torchair.core.identity import identity
+from torchair.core.identity import data, identity
 
 WITHOUT_EFFECT = (
     "trace.",
@@ -30,6 +30,26 @@ def torch_options() -> str:
     """A digest of each group of them."""
     groups = {"dynamo": dynamo_config, "functorch": functorch_config, "inductor": inductor_config}
     return ", ".join(f"{name} {_digest(group.get_config_copy())}" for name, group in groups.items())
+
+
+def options_with_code() -> list[str]:
+    """Those that were set to functions or objects, passes of the user's say: what these do, nobody can tell
+    in another process.
+    """
+    groups = (functorch_config, inductor_config)
+    return [
+        name
+        for group in groups
+        for name, value in group.get_config_copy().items()
+        if not group._is_default(name) and not _is_data(value)
+    ]
+
+
+def _is_data(value: Any) -> bool:
+    try:
+        return not callable(value) and bool(data(value))
+    except NotPossible:
+        return False
 
 
 def _digest(options: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._dynamo.source import ConstantSource
+from torch._guards import detect_fake_mode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torchair.core.number import Number
@@ -41,7 +42,7 @@ class Symbols:
         if not numbers:
             return Symbols()
         env = numbers[0].node.shape_env
-        hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+        hints = _examples(env)
         symbols = sorted({s for n in numbers for s in n.node.expr.free_symbols}, key=str)
         seen: list[Seen] = []
         for symbol in symbols:
@@ -59,24 +60,51 @@ class Symbols:
         return World(self)
 
 
-def taken_for_granted(numbers: Sequence[torch.SymInt]) -> Callable[[], tuple[Any, ...]]:
-    """A function for what the environment of these numbers has come to take for granted since now."""
-    if not numbers:
-        return tuple
-    env = numbers[0].node.shape_env
-    known = len(env.guards)
-    return lambda: tuple(guard.expr for guard in env.guards[known:])
+@dataclass(frozen=True)
+class Environment:
+    """What a compile knows of sizes, and of floats that are inputs: those are symbols where no size is."""
+
+    env: ShapeEnv | None
+
+    @staticmethod
+    def of(values: Sequence[Any]) -> Environment:
+        """Of the compile that goes on, or in which these values were made."""
+        mode = detect_fake_mode(list(values))
+        return Environment(None if mode is None else mode.shape_env)
+
+    def has_examples(self, numbers: Sequence[torch.SymInt]) -> bool:
+        """Does each symbol in these stand for a number? The data alone decides others."""
+        symbols = {symbol for number in numbers for symbol in number.node.expr.free_symbols}
+        return not symbols or (self.env is not None and symbols <= _examples(self.env).keys())
+
+    def lines(self) -> list[str]:
+        """As text to the last digit, without the numbers that symbols stand for."""
+        if self.env is None:
+            return []
+        ranges = (
+            " ".join(map(sympy.srepr, (symbol, bounds.lower, bounds.upper)))
+            for symbol, bounds in self.env.var_to_range.items()
+        )
+        rows = (each for rows in self.env.deferred_runtime_asserts.values() for each in rows)
+        return [*sorted(ranges), *(sympy.srepr(row.expr) for row in (*self.env.guards, *rows))]
+
+    def taken_for_granted(self) -> Callable[[], tuple[Any, ...]]:
+        """A function for what it has come to take for granted since now."""
+        env = self.env
+        if env is None:
+            return tuple
+        known = len(env.guards)
+        return lambda: tuple(guard.expr for guard in env.guards[known:])
+
+    def take(self, conditions: Sequence[Any]) -> bool:
+        """Do these hold? If so, they are taken for granted from now on."""
+        if not conditions:
+            return True
+        return self.env is not None and _take(self.env, conditions)
 
 
-def guarded(numbers: Sequence[torch.SymInt], conditions: Sequence[Any]) -> bool:
-    """Do these hold of the numbers? If so, they are taken for granted from now on."""
-    if not conditions:
-        return True
-    if not numbers:
-        return False
-    env = numbers[0].node.shape_env
-    hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
-    if not all(condition.xreplace(hints) == sympy.true for condition in conditions):
+def _take(env: ShapeEnv, conditions: Sequence[Any]) -> bool:
+    if not all(condition.xreplace(_examples(env)) == sympy.true for condition in conditions):
         return False
     for condition in conditions:
         env.evaluate_expr(condition, hint=sympy.true)
@@ -116,13 +144,17 @@ class World:
         if not isinstance(value, Number):
             return value
         expr = value.expr.xreplace(self._there)
-        hints = self.env.backed_var_to_val if hasattr(self.env, "backed_var_to_val") else self.env.var_to_val
-        return self.env.create_symintnode(expr, hint=int(expr.xreplace(hints)))
+        return self.env.create_symintnode(expr, hint=int(expr.xreplace(_examples(self.env))))
 
     def conditions(self) -> tuple[Any, ...]:
         """What was taken for granted here since, in symbols of the other environment."""
         back = {here: there for there, here in self._there.items()}
         return tuple(guard.expr.xreplace(back) for guard in self.env.guards[self._known :])
+
+
+def _examples(env: ShapeEnv) -> dict[Any, Any]:
+    """The numbers that symbols stood for when they were made."""
+    return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
 
 
 def _finite(bound: Any) -> int | None:

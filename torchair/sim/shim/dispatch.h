@@ -29,6 +29,16 @@ inline bool stays_on_host(const std::string& name, size_t place) {
   return name == "aten::_pack_padded_sequence" && place == 1;
 }
 
+// Arguments that an op writes; of a few the schema does not say so.
+inline bool is_written(const c10::FunctionSchema& schema, size_t place) {
+  const auto* alias = schema.arguments()[place].alias_info();
+  if (alias != nullptr && alias->isWrite()) {
+    return true;
+  }
+  return (schema.name() == "aten::native_batch_norm" && (place == 3 || place == 4)) ||
+      (schema.name() == "aten::batch_norm_update_stats" && (place == 1 || place == 2));
+}
+
 inline c10::DispatchKey backing_key() {
   return setup().backing == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
 }
@@ -44,6 +54,9 @@ inline void copy_view(c10::TensorImpl* to, const c10::TensorImpl* from) {
   }
   if (from->key_set().has(c10::DispatchKey::Negative)) {
     to->_set_neg(true);
+  }
+  if (from->key_set().has(c10::DispatchKey::ZeroTensor)) {
+    to->_set_zero(true);
   }
 }
 
@@ -123,8 +136,8 @@ class Shown {
       }
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
-        made.layout() == c10::kStrided, name_, " gives a ", made.layout(),
-        " tensor; the simulated device has strided ones only");
+        made.layout() == c10::kStrided && !made.is_quantized(), name_, " gives a ",
+        made.is_quantized() ? "quantized " : "", made.layout(), " tensor; the simulated device has plain strided ones only");
     at::Tensor given = at::detail::make_tensor<c10::TensorImpl>(
         hide(made.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), made.dtype());
     copy_view(given.unsafeGetTensorImpl(), made.unsafeGetTensorImpl());
@@ -135,7 +148,8 @@ class Shown {
   // Storages that a kernel made, as they came out of `hide`.
   bool has_made() const { return has_made_; }
 
-  // What a kernel did to its arguments besides writing: sizes, strides, other storages, storages of another size.
+  // What a kernel did to its arguments besides writing: sizes, strides, other storages, storages of another size,
+  // results that are to be read as conjugates.
   void settle() {
     for (size_t at = 0; at < storages_.size(); ++at) {
       auto entry = storages_[at];
@@ -160,6 +174,8 @@ class Shown {
           given->storage_offset() != shown->storage_offset()) {
         given->set_sizes_and_strides(shown->sizes(), shown->strides(), shown->storage_offset());
       }
+      given->_set_conj(entry.shown.is_conj());
+      given->_set_neg(entry.shown.is_neg());
     }
   }
 
@@ -307,7 +323,6 @@ struct Prepared {
     const auto& arguments = schema.arguments();
     std::vector<size_t> generators;
     for (size_t at = 0; at < arguments.size(); ++at) {
-      const auto* alias = arguments[at].alias_info();
       auto& value = (*stack)[begin + at];
       if (wants_generator(arguments[at])) {
         generators.push_back(at);
@@ -316,7 +331,7 @@ struct Prepared {
         }
         continue;
       }
-      value = show_value(shown, value, alias != nullptr && alias->isWrite());
+      value = show_value(shown, value, is_written(schema, at));
     }
     shown.check_devices();
     if (!shown.device) {
@@ -340,6 +355,9 @@ inline void call_on_backing(
     std::lock_guard<std::mutex> guard(generator.mutex());
     (*stack)[begin + at] = static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->draw();
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      called.hasComputedKernelForDispatchKey(backing_key()), called.schema().name(),
+      " has no kernel on the simulated npu device: ", setup().backing, ", which does its work, has none either");
   Below below;
   called.redispatchBoxed(c10::DispatchKeySet(backing_key()), stack);
 }
@@ -390,8 +408,7 @@ inline void capture_call(
   torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end());
   bool writes = false;
   for (size_t at = 0; at < count; ++at) {
-    const auto* alias = schema.arguments()[at].alias_info();
-    if (alias != nullptr && alias->isWrite()) {
+    if (is_written(schema, at)) {
       for_each_tensor(kept[at], [&](const at::Tensor& tensor) {
         if (is_npu(tensor)) {
           capture->shadow(tensor.storage());
@@ -450,6 +467,13 @@ inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHan
 
 inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_on_backing(op, op, stack);
+}
+
+// For tensors of other layouts.
+inline void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.schema().name(),
+      " of sparse, nested or quantized tensors: the simulated npu device has plain strided ones only");
 }
 
 }  // namespace sim

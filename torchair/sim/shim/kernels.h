@@ -5,6 +5,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_copy_from_and_resize_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -56,6 +57,18 @@ inline at::Tensor empty_strided(
   return at::detail::empty_strided_generic(
       C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride), &device_allocator(),
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+
+// Zeros without memory, which autograd makes.
+inline at::Tensor zeros_without_memory(
+    c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+    std::optional<at::Device> device, std::optional<bool>) {
+  OnDevice here(device);
+  at::native::ZeroTensorAllocator none(c10::Device(NPU, current_device));
+  return at::detail::empty_generic(
+      C10_AS_INTARRAYREF_SLOW(size), &none,
+      c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),
+      dtype.value_or(c10::get_default_dtype_as_scalartype()), std::nullopt);
 }
 
 inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
@@ -232,8 +245,11 @@ inline void prefer_kernels() {
   static std::vector<c10::RegistrationHandleRAII> kept;
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (op && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(backing_key()) &&
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+    const bool is_composed = op &&
+        (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+         (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+          op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)));
+    if (is_composed && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(backing_key()) &&
         !op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
       kept.push_back(dispatcher.registerImpl(
           name, c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&fallback>(), std::nullopt,
@@ -252,9 +268,20 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
 }
 
+#define REFUSED(KEY)                                                              \
+  TORCH_LIBRARY_IMPL(_, KEY, library) {                                           \
+    library.fallback(torch::CppFunction::makeFromBoxedFunction<&sim::refuse>());  \
+  }
+REFUSED(SparsePrivateUse1)
+REFUSED(SparseCsrPrivateUse1)
+REFUSED(NestedTensorPrivateUse1)
+REFUSED(QuantizedPrivateUse1)
+#undef REFUSED
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &sim::empty);
   library.impl("empty_strided", &sim::empty_strided);
+  library.impl("_efficientzerotensor", &sim::zeros_without_memory);
   library.impl("_copy_from", &sim::copy_from);
   library.impl("_copy_from_and_resize", &sim::copy_from_and_resize);
   library.impl("resize_", &sim::resize_);
@@ -272,7 +299,22 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_thnn_fused_gru_cell", &sim::gru_cell);
   library.impl("_thnn_fused_gru_cell_backward", &sim::gru_cell_backward);
   library.impl("record_stream", &sim::record_stream);
+  // These ask for the device inside.
+  for (const char* name : {"mode.values", "conj_physical_"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
+  }
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution>());
   library.impl(
       "convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution_backward>());
+}
+
+// A copy makes conjugates and negatives real itself: torch would clone them first, which is a copy.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  library.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  library.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
 }

@@ -186,8 +186,11 @@ inline void count_in(Memory& memory, c10::DeviceIndex device, size_t requested, 
   }
 }
 
+void forget_place(const void* address);
+
 inline void free_block(void* context) {
   std::unique_ptr<Block> block(static_cast<Block*>(context));
+  forget_place(block->memory.get());
   Memory& memory = memory_of(block->device);
   std::lock_guard<std::mutex> guard(memory.mutex);
   memory.allocations.remove(1);
@@ -201,8 +204,31 @@ inline void free_block(void* context) {
   }
 }
 
+// Whose memory lies at an address; -1 for nobody's.
+inline std::mutex places_mutex;
+inline std::map<const char*, std::pair<size_t, c10::DeviceIndex>> places;
+
+inline c10::DeviceIndex device_at(const char* address) {
+  std::lock_guard<std::mutex> guard(places_mutex);
+  auto after = places.upper_bound(address);
+  if (after == places.begin()) {
+    return -1;
+  }
+  --after;
+  return address < after->first + after->second.first ? after->second.second : c10::DeviceIndex(-1);
+}
+
+inline void forget_place(const void* address) {
+  std::lock_guard<std::mutex> guard(places_mutex);
+  places.erase(static_cast<const char*>(address));
+}
+
 inline c10::DataPtr as_device_memory(Block* block) {
   void* address = block->memory.get();
+  {
+    std::lock_guard<std::mutex> guard(places_mutex);
+    places[static_cast<const char*>(address)] = {block->bytes, block->device};
+  }
   return {address, block, &free_block, c10::Device(NPU, block->device)};
 }
 

@@ -9,6 +9,7 @@
 #include "dispatch.h"
 #include "kernels.h"
 #include "memory.h"
+#include "program.h"
 
 namespace {
 
@@ -116,6 +117,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     sim::current_device = device;
     sim::current_streams.at(device) = id;
   });
+  module.def("device_at", [](uintptr_t address) -> std::optional<int> {
+    const auto found = sim::device_at(reinterpret_cast<const char*>(address));
+    return found < 0 ? std::nullopt : std::make_optional(int(found));
+  });
+  module.def("run_program", &sim::run_program);
+  // A tensor of the device as one of the backing device, on the same memory, which it keeps.
+  module.def("show", [](const at::Tensor& tensor) { return sim::Shown("show", true).show(tensor, false); });
   py::class_<sim::ExternalEvent, std::shared_ptr<sim::ExternalEvent>>(module, "ExternalEvent")
       .def(py::init<>())
       .def("record", [](const std::shared_ptr<sim::ExternalEvent>& event, const c10::Stream& stream) {

@@ -1,0 +1,158 @@
+"""Graphs of a device whose kernels are another's: compiled for that one, and run on the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_aggregate
+
+from torchair.codegen import graph
+from torchair.codegen.program import Wrapped
+from torchair.core.errors import NotPossible
+from torchair.core.program import Code, Program, Wrapper, code_of
+from torchair.core.torch_private.fake import disable_modes, fake_tensor_prop
+from torchair.core.torch_private.ops import OpOverload, has_kernel
+from torchair.devices import Backing, device_row
+from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.ends import placeholders, returned
+from torchair.fxgraph.layout import root_of
+from torchair.fxgraph.values import device_of, is_on_cpu, moves_between_devices, tensors_of
+
+Build = Callable[[fx.GraphModule, Sequence[Any]], Program]
+
+
+def _move(gm: fx.GraphModule, backing: Backing) -> fx.GraphModule:
+    """A copy of the graph for the backing device, without what is known of its values; `NotPossible` where
+    the copy would be another graph.
+    """
+    kind = device_of(gm).type
+    for node in gm.graph.nodes:
+        _check(node, kind)
+    if any(is_on_cpu(value) for node in _outputs(gm) for value in tensors_of(node)):
+        raise NotPossible("results of the graph lie in the memory of the host")
+    made = copy_graph(gm)
+    for node in made.graph.nodes:
+        node.meta = {}
+        node.args, node.kwargs = map_aggregate(
+            (node.args, node.kwargs), lambda value: _moved(value, kind, backing.device)
+        )  # type: ignore[assignment]
+        if node.op == "get_attr":
+            _show(made, str(node.target), kind, backing)
+    made.recompile()
+    return made
+
+
+def _outputs(gm: fx.GraphModule) -> list[fx.Node]:
+    return [value for value in returned(gm) if isinstance(value, fx.Node)]
+
+
+def _check(node: fx.Node, kind: str) -> None:
+    if moves_between_devices(node):
+        raise NotPossible(f"{node.name} copies between devices")
+    target = node.target
+    own = isinstance(target, OpOverload) and target.namespace != "aten" and has_kernel(target, "PrivateUse1")
+    if own:
+        raise NotPossible(f"{target} has a kernel for tensors of {kind}")
+
+
+def _moved(value: Any, kind: str, device: torch.device) -> Any:
+    return device if isinstance(value, torch.device) and value.type == kind else value
+
+
+def _show(gm: fx.GraphModule, name: str, kind: str, backing: Backing) -> None:
+    value = graph.attribute(gm, name)
+    if isinstance(value, torch.Tensor) and value.device.type == kind:
+        with disable_modes():
+            setattr(gm, name, backing.show(value))
+
+
+def _moved_inputs(inputs: Sequence[Any], gm: fx.GraphModule, backing: Backing) -> list[Any]:
+    """Fake inputs on the backing device; the graph that was moved knows its values again."""
+    mode = graph.fake_mode_of(gm, inputs)
+    made = [_twin(value, backing.device) if isinstance(value, torch.Tensor) else value for value in inputs]
+    fake_tensor_prop(gm, mode, made)
+    return made
+
+
+def _twin(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    with value.fake_mode:  # type: ignore[attr-defined]
+        first = value.storage_offset()
+        last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+        if isinstance(first, int) and first == 0:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        memory = torch.empty(first + last + 1, dtype=value.dtype, device=device)
+        return memory.as_strided(value.shape, value.stride(), first)
+
+
+def written_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
+    """The places of inputs that the graph writes."""
+    places = {node: place for place, node in enumerate(placeholders(gm))}
+    written = (root_of(value)[0] for node in gm.graph.nodes for value in written_by(node))
+    return tuple(sorted({places[node] for node in written if node in places}))
+
+
+class Backed(Wrapper):
+    """A program of another device, called with tensors of this one."""
+
+    def __init__(self, program: Program, device: torch.device, written: tuple[int, ...]) -> None:
+        self.program = program
+        self._device, self._written = device, written
+        backing = device_row(device).backing
+        assert backing is not None, "without one, nothing is moved"
+        self._run = backing.run
+
+    @property
+    def code(self) -> Code:
+        return Wrapped(Backed, code_of(self.program), (self._device, self._written))
+
+    @property
+    def standalone(self) -> None:
+        """A module of its own would be for the other device."""
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        return self._run(self.program, args, self._written, self._device)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a graph is compiled: on its own device, or on the one that backs it."""
+
+    device: torch.device
+    backing: Backing | None
+    written: tuple[int, ...]
+    """Inputs that the graph writes."""
+
+    @staticmethod
+    def of(gm: fx.GraphModule) -> Ground:
+        """That of a graph with its values."""
+        device = device_of(gm)
+        return Ground(device, device_row(device).backing, written_inputs(gm))
+
+    def graph(self, gm: fx.GraphModule) -> fx.GraphModule:
+        """A copy to compile there, without what is known of its values."""
+        if self.backing is not None:
+            return _move(gm, self.backing)
+        made = copy_graph(gm)
+        for node in made.graph.nodes:
+            node.meta = {}
+        return made
+
+    def device_there(self, device: torch.device) -> torch.device:
+        """Where a tensor of the graph is there."""
+        return self.backing.device if self.backing is not None and device.type == self.device.type else device
+
+    def program(self, program: Program) -> Program:
+        """A program from there, for tensors of the graph's own device."""
+        return program if self.backing is None else Backed(program, self.device, self.written)
+
+    def build(self, gm: fx.GraphModule, inputs: Sequence[Any], build: Build) -> Program:
+        """The program that `build` makes of the graph there."""
+        if self.backing is None:
+            return build(gm, inputs)
+        moved = _move(gm, self.backing)
+        return self.program(build(moved, _moved_inputs(inputs, moved, self.backing)))
