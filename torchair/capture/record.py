@@ -293,6 +293,8 @@ def record(
     started = time.perf_counter()
     into, home, row = plan.into, plan.home, plan.row
     statics = StaticInputs(inputs, args, plan.arena, in_graph=plan.in_graph)
+    if row.runs_while_recording:
+        statics.fill(args)
     placed = statics.place(args)
     before = row.reserved_bytes(into.device)
 

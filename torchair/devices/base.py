@@ -62,6 +62,8 @@ class Device:
     """Is there such a thing as a device graph?"""
     copies_inside = False
     """Can a graph copy its inputs itself, and be told where from?"""
+    runs_while_recording = False
+    """Do kernels run beside a recording, on what its inputs hold then? Indices must be indices already."""
     traces = False
     """Can a graph write its tasks as a trace?"""
     backing: Backing | None = None

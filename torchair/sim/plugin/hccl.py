@@ -18,7 +18,6 @@ from torchair.core.torch_private.groups import ProcessGroup, Store, Work, done, 
 from torchair.core.torch_private.trees import flatten, unflatten
 from torchair.sim.load import shim
 from torchair.sim.npu.device import current_device
-from torchair.sim.shared import shown
 
 NAME = "hccl"
 CALLS = (
@@ -45,6 +44,11 @@ def _collective(tensors: Sequence[torch.Tensor], number: int) -> None:
 
 for _key in ("CPU", "CUDA"):
     _library.impl("collective", _collective, _key)
+
+
+def _shown(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as gloo takes it, on the same memory, which it keeps."""
+    return shim().show(tensor) if tensor.device.type == "npu" else tensor
 
 
 class ProcessGroupHCCL(ProcessGroup):
@@ -75,7 +79,7 @@ class ProcessGroupHCCL(ProcessGroup):
 
     def _given(self, carry: Callable[[Sequence[torch.Tensor]], Work], tensors: list[torch.Tensor]) -> Work:
         if not shim().is_capturing(current_device()):
-            return carry([shown(tensor) for tensor in tensors])
+            return carry([_shown(tensor) for tensor in tensors])
         number = next(_numbers)
         _captured[number] = lambda given: carry(given).wait()
         torch.ops.torchair_sim.collective(tensors, number)
