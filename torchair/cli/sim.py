@@ -19,6 +19,8 @@ from torchair.sim.provide import BACKING, DEVICES, MEMORY, provided
 DESCRIPTION = """Runs a script, or a module, as python itself would, with a simulated npu device in its process and in
 those that it starts: `import torch_npu` works, and `device="npu"` is there."""
 
+_FOR_CHILDREN = str(Path(children.__file__).parent)
+
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
@@ -50,6 +52,7 @@ def run(given: argparse.Namespace) -> int:
     provided()
     sys.argv[:] = [str(main.__file__) if given.module is not None else name, *arguments]
     sys.path[0] = place
+    sys.path.append(_FOR_CHILDREN)  # multiprocessing gives it to children that it spawns
     return _run(code, main)
 
 
@@ -91,9 +94,8 @@ def _main(file: str) -> ModuleType:
 
 def _for_children(given: argparse.Namespace) -> None:
     """Processes that the script starts find a `torch_npu` of the same kind."""
-    root = str(Path(children.__file__).parent)
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = root if not before else f"{root}{os.pathsep}{before}"
+    os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_CHILDREN, *([before] if before else [])])
     os.environ[DEVICES], os.environ[BACKING], os.environ[MEMORY] = (
         str(given.devices), given.backing, str(given.memory)
     )  # fmt: skip

@@ -22,7 +22,7 @@ with torch_npu.profiler.profile(
         prof.step()
 (path,) = folder.glob("*.json")
 names = [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
-assert names.count("aten::mm") == 2, names
+assert names.count("aten::mm") >= 2, names
 try:
     torch_npu.profiler.profile(activities=["npu"])
 except TypeError:

@@ -156,6 +156,10 @@ __all__ = [
 ]
 
 
+_initialized = True
+"""What torch asks before it keeps the state of the generators."""
+
+
 def _is_in_bad_fork() -> bool:
     """A simulated device lives in the memory of the process: a fork has its own."""
     return False
