@@ -25,6 +25,7 @@ SHARES = {
     "tests/fxgraph/": 2,
     "tests/models/": 2,
     "tests/passes/": 2,
+    "tests/sim/test_scripts.py": 6,
 }
 """Of the cases of one test in these folders, the quick run takes one in so many, and at least one."""
 
@@ -47,7 +48,9 @@ def leave_most_methods(case: type, ends: tuple[str, ...], share: int) -> None:
     run takes one in so many, of others none.
     """
     names = [name for name in vars(case) if name.startswith("test")]
-    chosen = sorted((name for name in names if name.endswith(ends)), key=lambda name: zlib.crc32(name.encode()))
+    chosen = sorted(
+        (name for name in names if name.endswith(ends)), key=lambda name: zlib.crc32(name.encode())
+    )
     for name in set(names) - set(chosen[: -(-len(chosen) // share)]):
         setattr(case, name, pytest.mark.full(getattr(case, name)))
 

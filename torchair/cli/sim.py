@@ -16,8 +16,8 @@ from torchair.sim.install import BACKINGS
 from torchair.sim.install import MEMORY as BYTES
 from torchair.sim.provide import BACKING, DEVICES, MEMORY, provided
 
-DESCRIPTION = """Runs a script, or a module, as python itself would, with a simulated npu device in its process and in
-those that it starts: `import torch_npu` works, and `device="npu"` is there."""
+DESCRIPTION = """Runs a script, or a module, as python itself would, with a simulated npu device in its
+process and in those that it starts: `import torch_npu` works, and `device="npu"` is there."""
 
 _FOR_CHILDREN = str(Path(children.__file__).parent)
 
@@ -25,7 +25,9 @@ _FOR_CHILDREN = str(Path(children.__file__).parent)
 def declare(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.description = DESCRIPTION
-    parser.usage = "python -m torchair sim [--devices N] [--backing cpu|cuda] [--memory BYTES] SCRIPT.py|-m MODULE ..."
+    parser.usage = (
+        "python -m torchair sim [--devices N] [--backing cpu|cuda] [--memory BYTES] SCRIPT.py|-m MODULE ..."
+    )
     parser.add_argument("--devices", type=int, default=8, metavar="N", help="how many there seem to be")
     parser.add_argument("--backing", choices=BACKINGS, default="cpu", help="who does the work")
     parser.add_argument("--memory", type=int, default=BYTES, metavar="BYTES", help="how much each has")
@@ -33,7 +35,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, and its arguments"
     )
     parser.add_argument("script", nargs="?", metavar="SCRIPT.py")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
+    )
 
 
 def run(given: argparse.Namespace) -> int:
@@ -56,14 +60,13 @@ def run(given: argparse.Namespace) -> int:
     return _run(code, main)
 
 
-def _script(name: str) -> tuple[CodeType, ModuleType]:
+def _script(name: str) -> tuple[bytes, ModuleType]:
     path = Path(name)
     if path.is_dir():
         path = path / "__main__.py"
     if not path.is_file():
         raise BadPath(f"can't open file {name!r}: there is no such script")
-    main = _main(name)
-    return compile(path.read_bytes(), name, "exec", dont_inherit=True), main
+    return path.read_bytes(), _main(name)
 
 
 def _module(name: str) -> tuple[CodeType, ModuleType]:
@@ -101,10 +104,12 @@ def _for_children(given: argparse.Namespace) -> None:
     )  # fmt: skip
 
 
-def _run(code: CodeType, main: ModuleType) -> int:
+def _run(code: CodeType | bytes, main: ModuleType) -> int:
     """Python's own end of a script: its traceback begins with the script."""
     ours, sys.modules["__main__"] = sys.modules["__main__"], main
     try:
+        if isinstance(code, bytes):
+            code = compile(code, str(main.__file__), "exec", dont_inherit=True)
         exec(code, vars(main))
     except Exception as error:
         own = error.__traceback__.tb_next if error.__traceback__ is not None else None

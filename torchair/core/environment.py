@@ -115,8 +115,8 @@ VARIABLES = {
         Variable(
             "TORCHAIR_SIM_DEVICES",
             "8",
-            "How many simulated devices there seem to be, where TORCHAIR_SIM_NPU or `import torch_npu` brings "
-            "them.",
+            "How many simulated devices there seem to be, where TORCHAIR_SIM_NPU or `import torch_npu` "
+            "brings them.",
             "when they are installed",
         ),
         Variable(

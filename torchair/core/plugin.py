@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,17 +20,24 @@ SIMULATED = "__simulated__"
 def real_plugin() -> str | None:
     """Where the vendor's plug-in is installed, if it is; nothing of it is imported."""
     loaded = sys.modules.get(PLUGIN)
-    if loaded is not None and not hasattr(loaded, SIMULATED):
+    if (
+        loaded is not None
+        and not hasattr(loaded, SIMULATED)
+        and not _is_marked(getattr(loaded, "__path__", ()))
+    ):
         return getattr(loaded, "__file__", None) or PLUGIN
     for spec in _specs():
-        places = list(spec.submodule_search_locations or ())
-        if not any(Path(place, MARK).exists() for place in places) and spec.origin is not None:
+        if not _is_marked(spec.submodule_search_locations or ()) and spec.origin is not None:
             return spec.origin
     try:
         # Both in one folder: one has written over the other.
         return str(distribution(PLUGIN).locate_file(PLUGIN))
     except PackageNotFoundError:
         return None
+
+
+def _is_marked(places: Iterable[str]) -> bool:
+    return any(Path(place, MARK).exists() for place in places)
 
 
 def _specs() -> Iterator[Any]:

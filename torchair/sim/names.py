@@ -1,5 +1,5 @@
-"""Modules of the simulated device under the names that users import them by: `torch_npu`, `torch.npu` and what is
-below them. They are the same objects under both names.
+"""Modules of the simulated device under the names that users import them by: `torch_npu`, `torch.npu` and
+what is below them. They are the same objects under both names.
 """
 
 from __future__ import annotations

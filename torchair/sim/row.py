@@ -32,7 +32,9 @@ class OnBacking:
 
 
 class SimulatedNpu(Npu):
-    """Code for it is generated for its backing device. Its graphs are recorded by running kernels on memory aside."""
+    """Code for it is generated for its backing device. Its graphs are recorded by running
+    kernels on memory aside.
+    """
 
     runs_while_recording = True
 

@@ -1,5 +1,5 @@
-"""`torch_npu` of the simulated device: importing it installs the device. It is no replacement for the vendor's plug-in,
-and refuses to be imported where that is installed.
+"""`torch_npu` of the simulated device: importing it installs the device. It does not replace the
+vendor's plug-in, and refuses to be imported where that is installed.
 """
 
 from __future__ import annotations
@@ -8,5 +8,4 @@ import sys
 
 from torchair.sim.provide import provided
 
-__simulated__ = True
 sys.modules[__name__] = provided()

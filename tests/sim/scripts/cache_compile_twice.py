@@ -16,7 +16,9 @@ class Model(torch.nn.Module):
         self.linear = torch.nn.Linear(4, 4)
         config = torchair.CompilerConfig()
         config.engine_config.codegen = "eager"  # nothing better is built first
-        self.step = torchair.inference.cache_compile(self.inner, config=config, dynamic=False, cache_dir=folder)
+        self.step = torchair.inference.cache_compile(
+            self.inner, config=config, dynamic=False, cache_dir=folder
+        )
 
     def inner(self, x):
         return torch.relu(self.linear(x))

@@ -1,4 +1,4 @@
-"""A greedy loop with a KV cache that each step updates in place, in both modes: the tokens are those of eager."""
+"""A greedy loop with a KV cache that each step updates in place, in both modes: tokens are those of eager."""
 
 import proof
 import torch

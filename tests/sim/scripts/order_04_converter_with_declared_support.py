@@ -23,7 +23,9 @@ def convert_add(self, other, *, alpha=1, meta_outputs=None):
     return ge.AxpyV2(self, other, dtype_promote(alpha, target_dtype=meta_outputs.dtype))
 
 
-opt = torch.compile(lambda x, y: torch.add(x, y) + torch.add(x, y, alpha=2), backend=torchair.get_npu_backend())
+opt = torch.compile(
+    lambda x, y: torch.add(x, y) + torch.add(x, y, alpha=2), backend=torchair.get_npu_backend()
+)
 x, y = torch.randn(2, 2), torch.randn(2, 1)
 with proof.compiled(), proof.replayed():
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What scripts assert about themselves: that graphs were compiled and replayed, and that numbers are right."""
+"""What scripts assert about themselves: graphs were compiled and replayed, and numbers are right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def replayed(at_least: int = 1) -> Iterator[None]:
     """What happens inside replays graphs."""
     before = _replays[0]
     yield
-    assert _replays[0] - before >= at_least, f"{_replays[0] - before} replays, at least {at_least} were expected"
+    assert _replays[0] - before >= at_least, (
+        f"{_replays[0] - before} replays, at least {at_least} were expected"
+    )
 
 
 @contextlib.contextmanager

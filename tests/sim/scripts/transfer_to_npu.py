@@ -7,7 +7,9 @@ from torch_npu.contrib import transfer_to_npu
 assert torch.cuda.is_available()
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch.cuda.manual_seed_all(0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8, device="cuda"), torch.nn.ReLU(), torch.nn.Linear(8, 2)).cuda()
+model = torch.nn.Sequential(
+    torch.nn.Linear(4, 8, device="cuda"), torch.nn.ReLU(), torch.nn.Linear(8, 2)
+).cuda()
 x = torch.randn(3, 4, device=device)
 assert x.is_cuda
 assert x.device.type == "npu"

@@ -1,5 +1,5 @@
-"""`torch_npu` of the simulated device: what scripts import by that name. Operators of the `npu` library are its
-attributes; what only hardware has is not here.
+"""`torch_npu` of the simulated device: what scripts import by that name. Operators of the `npu` library are
+its attributes; what only hardware has is not here.
 """
 
 from __future__ import annotations

@@ -33,13 +33,18 @@ def all_gather_into_tensor_uneven(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Every process gets the parts of all, one behind the other; `output_split_sizes` says how many rows each has."""
+    """Every process gets the parts of all, one behind the other; `output_split_sizes` says how many rows each
+    has.
+    """
     parts = _parts(output_tensor, output_split_sizes, group)
     mine = parts[distributed.get_rank(group)]
-    assert mine.shape == input_tensor.shape, f"this part has {tuple(mine.shape)}, the input {tuple(input_tensor.shape)}"
+    assert mine.shape == input_tensor.shape, (
+        f"this part has {tuple(mine.shape)}, the input {tuple(input_tensor.shape)}"
+    )
     mine.copy_(input_tensor)
     works = [
-        distributed.broadcast(part, group_src=rank, group=group, async_op=True) for rank, part in enumerate(parts)
+        distributed.broadcast(part, group_src=rank, group=group, async_op=True)
+        for rank, part in enumerate(parts)
     ]
     return _awaited(works, async_op)
 
@@ -52,7 +57,9 @@ def reduce_scatter_tensor_uneven(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """Inputs are reduced over all processes, and each gets its part; `input_split_sizes` says how many rows."""
+    """Inputs are reduced over all processes, and each gets its part; `input_split_sizes` says how many
+    rows.
+    """
     whole = input_tensor.clone()
     mine = _parts(whole, input_split_sizes, group)[distributed.get_rank(group)]
     assert mine.shape == output_tensor.shape, (

@@ -1,5 +1,5 @@
-"""Layouts of tensors. Here all lie in memory as torch has them; the number of the layout that was asked for is kept
-with the memory, so that it can be read again.
+"""Layouts of tensors. Here all lie in memory as torch has them; the number of the layout that was asked for
+is kept with the memory, so that it can be read again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def get_npu_format(self: torch.Tensor) -> int:
 
 
 def npu_format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
-    """The tensor in another layout: a hint for the hardware, which keeps values in blocks. Here a new tensor of the
-    same values says what it was cast to.
+    """The tensor in another layout: a hint for the hardware, which keeps values in blocks. Here a new tensor
+    of the same values says what it was cast to.
     """
     return npu_format_cast_(self.clone(), acl_format, customize_dtype)
 

@@ -1,7 +1,7 @@
 """The `hccl` backend of `torch.distributed`: tensors of the device, carried by gloo.
 
-Gloo sees the memory of the tensors as memory of the host, so that nothing is copied. While a stream is captured
-nothing is sent: the call becomes a task of the graph, and every replay sends.
+Gloo sees the memory of the tensors as memory of the host, so that nothing is copied. While a stream is
+captured nothing is sent: the call becomes a task of the graph, and every replay sends.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from torchair.sim.npu.device import current_device
 
 NAME = "hccl"
 CALLS = (
-    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "all_gather_single",
-    "allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather", "scatter",
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
+    "all_gather_single", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced", "gather", "scatter",
     "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
     "reduce_scatter_single_coalesced", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource",
     "barrier",

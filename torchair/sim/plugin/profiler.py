@@ -1,5 +1,5 @@
-"""`torch_npu.profiler`: torch's own profiler. What it says of the device are the times of the host, whose kernels do
-the work.
+"""`torch_npu.profiler`: torch's own profiler. What it says of the device are the times of the host, whose
+kernels do the work.
 """
 
 from __future__ import annotations
@@ -86,11 +86,15 @@ class profile(torch.profiler.profile):
     def __init__(self, *, activities: Iterable[Any] | None = None, **options: Any) -> None:
         wishes = options.pop("experimental_config", None)
         if wishes is not None and not isinstance(wishes, _ExperimentalConfig):
-            raise TypeError(f"experimental_config must be a torch_npu.profiler._ExperimentalConfig: {wishes!r}")
+            raise TypeError(
+                f"experimental_config must be a torch_npu.profiler._ExperimentalConfig: {wishes!r}"
+            )
         if wishes is not None:
             logger.info("%s is for the hardware: the simulated device has no such counters", wishes)
         kinds = supported_activities() if activities is None else set(activities)
-        unknown = [each for each in kinds if not isinstance(each, ProfilerActivity | torch.profiler.ProfilerActivity)]
+        unknown = [
+            each for each in kinds if not isinstance(each, ProfilerActivity | torch.profiler.ProfilerActivity)
+        ]
         if unknown:
             raise TypeError(f"activities must be of torch_npu.profiler.ProfilerActivity, got {unknown}")
         super().__init__(activities=[torch.profiler.ProfilerActivity.CPU], **options)

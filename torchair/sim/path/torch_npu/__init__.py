@@ -6,5 +6,4 @@ import sys
 
 from torchair.sim.provide import provided
 
-__simulated__ = True
 sys.modules[__name__] = provided()

@@ -1,5 +1,6 @@
-"""Importing this turns a script for CUDA into one for the device: `torch.cuda` answers as `torch.npu`, "cuda" means
-"npu" wherever torch takes a device, `.cuda()` is `.npu()`, and `nccl` is `hccl`. It holds for the whole process.
+"""Importing this turns a script for CUDA into one for the device: `torch.cuda` answers as `torch.npu`, "cuda"
+means "npu" wherever torch takes a device, `.cuda()` is `.npu()`, and `nccl` is `hccl`. It holds for the whole
+process.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ CUDA, NPU = "cuda", "npu"
 GROUPS = {"nccl": "hccl"}
 """Backends of groups, by what stands for them."""
 CREATES = (
-    "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace",
-    "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "randperm", "range", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full", "full_like",
+    "linspace", "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
     "hann_window", "hamming_window", "set_default_device", "load", "get_device_module",
 )  # fmt: skip
 """Functions of torch that take a device."""
@@ -55,7 +56,9 @@ def moved(value: Any) -> Any:
 def _wrapped(function: Callable[..., Any], change: Callable[[Any], Any] = moved) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*[change(each) for each in args], **{key: change(each) for key, each in kwargs.items()})
+        return function(
+            *[change(each) for each in args], **{key: change(each) for key, each in kwargs.items()}
+        )
 
     return call
 
@@ -104,7 +107,9 @@ def transfer() -> None:
         for name in ("init_process_group", "new_group"):
             setattr(distributed, name, _wrapped(getattr(distributed, name), _group))
         distributed.is_nccl_available = distributed.is_available
-    warnings.warn("from now on torch.cuda and the device 'cuda' are the npu device in this process", stacklevel=2)
+    warnings.warn(
+        "from now on torch.cuda and the device 'cuda' are the npu device in this process", stacklevel=2
+    )
 
 
 if torch.Tensor.cuda is not getattr(torch.Tensor, NPU, None):
