@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
@@ -111,7 +112,7 @@ def test_installed_it_is_loaded_with_torch_where_asked(tmp_path: Path) -> None:
         command = [str(place / "bin/python"), "-c", code]
         done = subprocess.run(
             command,
-            env={"TORCHAIR_SIM_NPU": switch, "PATH": "/usr/bin:/bin"},
+            env={**os.environ, "TORCHAIR_SIM_NPU": switch, "PYTHONPATH": ""},
             capture_output=True,
             text=True,
             check=False,

@@ -13,6 +13,7 @@ from torchair.core.torch_private.backends import backend_name, register_interfac
 from torchair.sim import npu
 from torchair.sim.load import shim
 from torchair.sim.names import give_names
+from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
 from torchair.sim.row import SimulatedNpu
 
@@ -53,6 +54,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     register_interface("npu", npu, Stream, Event)
     sys.modules["torch.npu"] = npu
     give_names()
+    define_scopes()
     devices_known.install(SimulatedNpu(backing))
 
 

@@ -21,7 +21,8 @@ GROUPS = {"nccl": "hccl"}
 CREATES = (
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full", "full_like",
     "linspace", "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint",
-    "randint_like", "randn", "randn_like", "randperm", "range", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+    "randint_like", "randn", "randn_like", "randperm",
+    "range", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
     "hann_window", "hamming_window", "set_default_device", "load", "get_device_module",
 )  # fmt: skip
 """Functions of torch that take a device."""
