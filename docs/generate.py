@@ -76,8 +76,8 @@ CURES = {
         "once, and not beside the vendor's `torch_npu`."
     ),
     "PluginTaken": (
-        "The vendor's plug-in answers to `import torch_npu`. On a machine with the hardware use it; on one without, "
-        "uninstall it (`pip uninstall torch_npu`) before the simulated one is installed."
+        "The vendor's plug-in answers to `import torch_npu`. On a machine with the hardware use it; on one "
+        "without, uninstall it (`pip uninstall torch_npu`) before the simulated one is installed."
     ),
     "Degraded": (
         "The first line says what would be less than promised, `at` where, `next` what to do about it. Or "

@@ -5,6 +5,7 @@ on them here.
 from __future__ import annotations
 
 import torch
+from torch.fx.node import has_side_effect
 
 from torchair.core.log import logger
 
@@ -45,7 +46,7 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     that none waits.
     """
     known = MODES.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
-    if isinstance(known, bool) or known not in MODES.values():
+    if known is None or isinstance(known, bool) or known not in MODES.values():
         raise RuntimeError(f"expected one of {', '.join(MODES)}, or 0, 1, 2, got {debug_mode!r}")
     _mode[0] = known
     _said(f"sync_debug_mode={debug_mode}")
@@ -90,4 +91,4 @@ def define_scopes() -> None:
     for function in (super_kernel_scope_begin, super_kernel_scope_end):
         library.define(f"{function.__name__}(str? scope_name=None) -> ()")
         library.impl(function.__name__, function, "CompositeExplicitAutograd")
-        torch.fx.node.has_side_effect(getattr(torch.ops.npu, function.__name__).default)
+        has_side_effect(getattr(torch.ops.npu, function.__name__).default)

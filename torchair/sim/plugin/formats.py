@@ -5,13 +5,14 @@ is kept with the memory, so that it can be read again.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import torch
 
 from torchair.core.log import logger
 from torchair.ge.types import Format as _Format
 
-Format = enum.IntEnum("Format", {each.name.removeprefix("FORMAT_"): each.value for each in _Format})  # type: ignore[misc]
+Format: Any = enum.IntEnum("Format", {each.name.removeprefix("FORMAT_"): each.value for each in _Format})
 """Names of the layouts."""
 
 

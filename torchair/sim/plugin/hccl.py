@@ -56,7 +56,7 @@ class ProcessGroupHCCL(ProcessGroup):
     """A group whose tensors are on the simulated device; tensors of the host may come, too."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg] - without a store it is one of Python's
         self._gloo, backend = gloo_group(store, rank, size, timeout)
         serve(self, backend, ("cpu", "npu"))
 
