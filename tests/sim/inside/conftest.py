@@ -1,4 +1,4 @@
-"""Every test here finds an `npu` device. Of torch's table of operators, what torch calls slow is tried too."""
+"""Every test here finds an `npu` device. What torch calls slow in its table of operators is tried too."""
 
 from __future__ import annotations
 
