@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import overhead, replay, report, scaling, speed, startup
-from benchmarks.columns import COLUMNS
+from benchmarks.columns import COLUMNS, KEPT
 from benchmarks.models import MODELS
 from benchmarks.options import Options
 from torchair.core.degraded import STRICT
@@ -31,7 +31,7 @@ SUITES: dict[str, Callable[[Options], report.Suite]] = {
 
 def columns() -> list[str]:
     """The columns of all suites."""
-    return list(dict.fromkeys([column.name for column in COLUMNS] + list(overhead.BACKENDS)))
+    return list(dict.fromkeys([column.name for column in (*COLUMNS, *KEPT)] + list(overhead.BACKENDS)))
 
 
 def parse(arguments: list[str]) -> tuple[list[str], Options]:

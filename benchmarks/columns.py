@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,6 +122,20 @@ class Loaded:
         return self._run(**feed)
 
 
+def kept(mode: str) -> Callable[[nn.Module, bool], Call]:
+    """`cache_compile`, whose entries lie among the other caches of the process."""
+
+    def make(model: nn.Module, dynamic: bool) -> Call:
+        config = torchair.CompilerConfig()
+        config.mode = mode
+        folder = Path(os.environ["XDG_CACHE_HOME"]) / "kept"
+        return torchair.inference.cache_compile(
+            model.forward, config=config, dynamic=dynamic, cache_dir=str(folder)
+        )
+
+    return make
+
+
 def with_static_kernels(model: nn.Module, dynamic: bool) -> Call:
     """Capture mode that also compiles kernels for the shapes it sees."""
     options = {"static_kernel_compile": True}
@@ -149,9 +165,14 @@ COLUMNS = (
 )  # fmt: skip
 UNCOMPILED = Column("aot", "aot_eager", stock(backend="aot_eager"))
 """Torch's own tracing, and nothing compiled: what a first call costs at least."""
-BY_NAME = {column.name: column for column in (*COLUMNS, UNCOMPILED)}
+KEPT = (
+    Column("kept-graph", "graph, cache_compile", kept("max-autotune"), ours=True, settle=optimised),
+    Column("kept-capture", "capture, cache_compile", kept("npugraph_ex"), ours=True, settle=optimised),
+)
+"""Ways to start; once they have, they run like others."""
+BY_NAME = {column.name: column for column in (*COLUMNS, UNCOMPILED, *KEPT)}
 
 
-def chosen(names: list[str] | None, device: str) -> list[Column]:
+def chosen(names: list[str] | None, device: str, among: Iterable[Column] = COLUMNS) -> list[Column]:
     """The columns asked for (all, unless named) that exist on a device, in table order."""
-    return [column for column in COLUMNS if device in column.devices and (not names or column.name in names)]
+    return [column for column in among if device in column.devices and (not names or column.name in names)]

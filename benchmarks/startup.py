@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import report
 from benchmarks.columns import BY_NAME as COLUMN_BY_NAME
-from benchmarks.columns import UNCOMPILED, chosen
+from benchmarks.columns import COLUMNS, KEPT, UNCOMPILED, chosen
 from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, MODELS
 from benchmarks.options import Options
@@ -37,7 +37,7 @@ def run(options: Options) -> report.Suite:
     """Start each model under each column twice: nothing cached, then everything."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     suite = report.Suite("startup", device)
-    compared = chosen(options.backends, device)
+    compared = chosen(options.backends, device, (*COLUMNS, *KEPT))
     columns = [UNCOMPILED, *(column for column in compared if column.name not in ("eager", "dynamo"))]
     models = [m for m in MODELS if device in m.devices and (options.models or m.name in SUBJECTS)]
     for model in filter(lambda model: options.wants(model.name), models):

@@ -23,7 +23,7 @@ from torchair.capture.pool import extent
 from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
 from torchair.core.overlaps import is_dense
-from torchair.core.quick import AtRest, hand_out, view_on
+from torchair.core.quick import AtRest, clones, hand_out, view_on
 from torchair.core.torch_private.memory import borrow_memory, storage_id
 
 Copies = dict[int, torch.UntypedStorage]
@@ -87,7 +87,7 @@ class Owned:
     def copy(self, args: Sequence[Any], copies: Copies) -> Any:
         like = self.like
         if self.alone:
-            return like.clone()
+            return clones([like])[0]
         storage = like.untyped_storage()
         copied = copies.get(storage._cdata)
         if copied is None:

@@ -130,8 +130,10 @@ class Recorder:
 
     @property
     def _moves_outputs(self) -> bool:
-        """Does the next recording, where its outputs are handed out?"""
-        return self._is_shared and not self.pool.is_fresh
+        """Does the next recording, where its outputs are handed out? The first of a pool need not; but where
+        others are sure to come, one more block for its outputs would be more memory.
+        """
+        return self._is_shared and not (self.pool.is_fresh and not self._compiled.room.outputs)
 
     def repeat(self, made: Recording, args: list[Any]) -> Repeat | None:
         """How it serves calls like this one; None where each call needs a closer look."""

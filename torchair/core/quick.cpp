@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/clone.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -182,6 +183,25 @@ PyObject* hand_out(PyObject*, PyObject* const* given, Py_ssize_t count) {
   read_pairs(given[0], outputs);
   check_storages(given[1], outputs);
   return handed_out(outputs, given[1]);
+  END_HANDLE_TH_ERRORS
+}
+
+// clones(tensors)
+PyObject* clones(PyObject*, PyObject* given) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(given), "expected a list");
+  const Py_ssize_t size = PyList_GET_SIZE(given);
+  THPObjectPtr results(PyList_New(size));
+  for (Py_ssize_t at = 0; results && at < size; ++at) {
+    PyObject* tensor = PyList_GET_ITEM(given, at);
+    TORCH_CHECK_TYPE(THPVariable_Check(tensor), "expected tensors");
+    PyObject* made = THPVariable_Wrap(THPVariable_Unpack(tensor).clone());
+    if (made == nullptr) {
+      return nullptr;
+    }
+    PyList_SET_ITEM(results.get(), at, made);
+  }
+  return results.release();
   END_HANDLE_TH_ERRORS
 }
 
@@ -512,6 +532,7 @@ PyMethodDef methods[] = {
     {"same_addresses", as_method(same_addresses), METH_FASTCALL, nullptr},
     {"raise_versions", as_method(raise_versions), METH_FASTCALL, nullptr},
     {"hand_out", as_method(hand_out), METH_FASTCALL, nullptr},
+    {"clones", clones, METH_O, nullptr},
     {"repeat", repeat, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

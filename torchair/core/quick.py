@@ -121,6 +121,13 @@ def hand_out(outputs: Sequence[tuple[int, torch.Tensor]], rest: AtRest) -> list[
     return [view_on(like, rest.storages[at], int(like.storage_offset())) for at, like in outputs]
 
 
+def clones(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A copy of each. The extension keeps the interpreter's lock, which is short for a copy: whoever copies
+    on a device has others wait for their turn, and must not wait for theirs with the interpreter.
+    """
+    return [tensor.clone() for tensor in tensors] if _extension is None else _extension.clones(tensors)
+
+
 def view_on(like: torch.Tensor, storage: torch.UntypedStorage, offset: int) -> torch.Tensor:
     """A tensor like another at a place in a storage, conjugated or negated on reading if that one is."""
     view = torch.empty(0, dtype=like.dtype, device=storage.device)

@@ -86,7 +86,7 @@ class Runtime:
     WHOSE = "cudaPointerGetAttributes"
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(None)
+        library = ctypes.PyDLL(None)  # short calls, which keep the interpreter's lock (see `head.py`)
         self._calls = {name: getattr(library, name, None) for name in (*self.CALLS, self.WHOSE)}
 
     def is_complete(self) -> bool:

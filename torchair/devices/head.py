@@ -17,10 +17,12 @@ import torch
 
 Copy = tuple[torch.Tensor, torch.Tensor]  # target and source; the same bytes in the same places
 
-SETTER = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4, ctypes.c_size_t, ctypes.c_int)
-"""`status = set(graph, node, target, source, bytes, kind)`."""
+SETTER = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4, ctypes.c_size_t, ctypes.c_int)
+"""`status = set(graph, node, target, source, bytes, kind)`. It is short, and keeps the interpreter's lock:
+threads that wait for their turn must not wait until this one has the interpreter again.
+"""
 
-FORGET = ctypes.CFUNCTYPE(ctypes.c_int)
+FORGET = ctypes.PYFUNCTYPE(ctypes.c_int)
 """The last error of the runtime, forgotten: torch would find it behind its next kernel."""
 
 FEW = 4  # copies at most: the device makes them one after another; not measured where it pays no more
