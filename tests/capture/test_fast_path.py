@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from torchair.capture.pending import Pending
 from torchair.capture.replay import Replay
 from torchair.core import quick
 from torchair.devices import Refused, cpu, npu
+from torchair.devices.head import FORGET
 
 
 @pytest.fixture(autouse=True, params=["extension", "python"])
@@ -143,12 +145,89 @@ def test_inside_a_capture_and_under_a_profiler() -> None:
     assert ask(runner, weight, torch.ones(4)) is not None
 
 
-@pytest.mark.parametrize(
-    "policy", [{"clone_output": True}, {"clone_input": False}], ids=["outputs copied", "inputs borrowed"]
-)
-def test_recordings_that_need_a_closer_look(policy: dict[str, Any]) -> None:
-    runner, _, weight = warm(**policy)
+def test_borrowed_inputs_need_a_closer_look() -> None:
+    runner, _, weight = warm(clone_input=False)
     assert ask(runner, weight, torch.ones(4)) is None
+
+
+def test_outputs_that_are_copied() -> None:
+    runner, _, weight = warm(clone_output=True)
+    held = [ask(runner, weight, torch.full((4,), number))[0] for number in (1.0, 2.0, 3.0)]
+    assert [y.tolist() for y in held] == [[2 * number + 1] * 4 for number in (1.0, 2.0, 3.0)]
+
+
+def test_held_outputs_take_turns_and_then_are_copied() -> None:
+    runner, _, weight = warm()
+    held = [runner.run(weight, torch.full((4,), number))[0] for number in range(4)]
+    recordings = runner.report().recordings
+    assert [recording.private for recording in recordings] == [False, False, True]
+    held += [ask(runner, weight, torch.full((4,), number))[0] for number in range(4, 8)]
+    assert [y.tolist() for y in held] == [[2.0 * number + 1] * 4 for number in range(8)]
+    copied = runner.report().recordings[-1].replays
+    held.clear()
+    for _ in range(3):
+        assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
+    assert runner.report().recordings[-1].replays == copied, "nothing is held: nothing is copied"
+
+
+class Launches:
+    """The runtime's own launch, of a simulated device."""
+
+    def __init__(self, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.graphs: dict[int, Any] = {}
+        self.streams: list[int | None] = []
+        self.status = 0
+        self.forgotten = 0
+        self._calls = LAUNCH(self._launch), FORGET(self._forget)
+        monkeypatch.setattr(row, "direct_launch", self._of)
+
+    def _of(self, graph: Any, device: torch.device) -> quick.DirectLaunch:
+        self.graphs[len(self.graphs) + 1] = graph
+        launch, forget = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in self._calls)
+        return quick.DirectLaunch(launch, len(self.graphs), torch.device("cpu"), forget)
+
+    def _launch(self, graph: int, stream: int | None) -> int:
+        self.streams.append(stream)
+        if not self.status:
+            self.graphs[graph].replay()
+        return self.status
+
+    def _forget(self) -> int:
+        self.forgotten += 1
+        return self.status
+
+
+LAUNCH = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def test_the_runtime_launches(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SimulatedDevice()
+    monkeypatch.setattr(row, "stream_handle", lambda: lambda index: 77)
+    launches = Launches(row, monkeypatch)
+    runner, _ = make(lambda x: [x + 1], row=row)
+    for _ in range(2):
+        runner([torch.zeros(4)])
+    assert ask(runner, torch.ones(4))[0].tolist() == [2.0] * 4
+    if how == "python":
+        assert not launches.streams
+        return
+    assert launches.streams == [77]
+    launches.status = 700
+    with pytest.raises(RuntimeError, match="could not be launched: status 700"):
+        ask(runner, torch.ones(4))
+    assert launches.forgotten == 1
+    launches.status = 0
+    assert ask(runner, torch.ones(4))[0].tolist() == [2.0] * 4, "the turn was given back"
+
+
+def test_who_draws_random_numbers_is_launched_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where nobody knows that the program does: torch advances the generator."""
+    row = SimulatedDevice()
+    launches = Launches(row, monkeypatch)
+    runner, _ = make(lambda x: [x + torch.rand(4)], row=row, random=False)
+    seen = {tuple(runner.run(torch.zeros(4))[0].tolist()) for _ in range(6)}
+    assert len(seen) == 6
+    assert not launches.streams
 
 
 def test_forced_recaptures_have_no_quick_way() -> None:
@@ -173,7 +252,7 @@ def test_mutated_inputs_are_compared_even_when_parameters_are_frozen() -> None:
 def repeat_of(replay: Replay) -> Any:
     """Of the only key."""
     (entry,) = replay._entries
-    return entry.repeat
+    return entry.repeats[0]
 
 
 def test_keys_in_turn_are_served_quickly() -> None:

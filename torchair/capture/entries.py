@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from torchair.capture.compiled import Compiled
-from torchair.capture.homes import Home
+from torchair.capture.homes import TURNS, Home
 from torchair.capture.key import key_text
 from torchair.capture.outputs import Need
 from torchair.capture.pending import Pending
@@ -31,7 +31,7 @@ class Entry:
         self.pending: Pending | None = None  # a better one on its way
         self.better: Program | None = None  # and here
         self.recordings: list[Recording] = []
-        self.repeat: Repeat | None = None  # of the recording that was replayed last
+        self.repeats: tuple[Repeat, ...] = ()  # of recordings that may serve the next call, in this order
         self.used = 0  # a higher number than those used before
         self.moves = 0
         self.unprofitable_recaptures = 0  # in a row
@@ -40,6 +40,14 @@ class Entry:
         self.own_buffers = False  # plain inputs got buffers after all
         self.needs: list[Need] = []  # of memory for its outputs
         self.draws = False  # running it advances the random generator
+
+    def offer(self, latest: Recording) -> None:
+        """The next call may be like the one that this recording served: it, or one that takes turns with it,
+        serves that. One that copies its outputs does where all others are held.
+        """
+        latest_first = [latest, *(each for each in reversed(self.recordings) if each is not latest)]
+        found = sorted(latest_first[: TURNS + 1], key=lambda each: each.private)
+        self.repeats = () if latest.repeat is None else tuple(each.repeat for each in found if each.repeat)
 
     @property
     def sizes(self) -> list[int]:

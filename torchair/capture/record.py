@@ -239,8 +239,10 @@ class Recording:
     bytes_out: int = 0
     """Copied on each call."""
     seconds: float = 0.0
+    draws: bool = True
+    """Do its replays advance the random generator? The first one tells."""
     repeat: Repeat | None = None
-    """Serves a call like the one before without a closer look."""
+    """Serves a call like the one before without a closer look, once it was replayed."""
 
     def __post_init__(self) -> None:
         self.fill = self.statics.fill

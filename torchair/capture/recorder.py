@@ -109,7 +109,6 @@ class Recorder:
         )
         with torch.profiler.record_function("acl_graph_capture"):
             made = record(entry.program, args, compiled.inputs, self._watched, plan)
-        made.repeat = self.repeat(made, args)
         pool.is_fresh = pool.is_fresh and not self._is_shared
         made.fill = compiled.timed(INPUTS, made.fill)
         for observer in compiled.observers:
@@ -135,21 +134,24 @@ class Recorder:
         """
         return self._is_shared and not (self.pool.is_fresh and not self._compiled.room.outputs)
 
-    def repeat(self, made: Recording, args: list[Any]) -> Repeat | None:
+    def repeat(self, made: Recording) -> Repeat | None:
         """How it serves calls like this one; None where each call needs a closer look."""
         targets, outputs = made.statics.targets(), made.outputs
-        if made.private or targets is None:
+        if targets is None:
             return None
+        plain = None if made.private else outputs.plain
+        device = torch.device(self._device.type, self.pool.turns.index)
         return quick.repeat(
             quick.FastReplaySpec(
                 addresses=made.ledger,
                 inputs=targets,
                 rest=outputs.rest,
-                outputs=outputs.plain or [],
-                give=None if outputs.plain is not None else outputs.give,
+                outputs=plain or [],
+                give=outputs.copy if made.private else outputs.give if plain is None else None,
                 refusals=(self._row.is_capturing, is_profiling),
                 turns=self.pool.turns,
                 launch=self._row.launcher(made.graph),
+                direct=None if made.draws else self._row.direct_launch(made.graph, device),
                 head=made.statics.head,
                 count=made.count,
             )

@@ -121,11 +121,15 @@ class Replay(Direct):
             entry = find(("inference", key_of(args)) if is_inference() else key_of(args))
             if entry is None:
                 return None
-            repeat, pending = entry.repeat, entry.pending
-            if repeat is None or (pending is not None and pending.is_done.is_set()):
+            pending = entry.pending
+            if pending is not None and pending.is_done.is_set():
                 return None
             entry.used = tick()
-            return repeat(args, written)
+            for repeat in entry.repeats:
+                outputs = repeat(args, written)
+                if outputs is not None:
+                    return outputs
+            return None
 
         return call
 
@@ -164,7 +168,7 @@ class Replay(Direct):
         if entry is None:
             self._succeed()
             return self._first_call(key, args) if self._entries.is_due(key) else None
-        entry.used, entry.repeat = self._entries.tick(), None
+        entry.used, entry.repeats = self._entries.tick(), ()
         if entry.better is not None:
             program, entry.better = entry.better, None
             return self._take_over(entry, program, args)
@@ -181,7 +185,7 @@ class Replay(Direct):
         except Refused:
             return self._copy_before(entry, args)
         if self._later is None and self.why_not is None:
-            entry.repeat = recording.repeat
+            entry.offer(recording)
         args.clear()
         return outputs
 
@@ -189,20 +193,18 @@ class Replay(Direct):
         """Load a better program; others replay meanwhile, and take it with their next call."""
         better = pending.take()
         with self._turns.lock:
-            entry.better, entry.repeat = better, None
+            entry.better, entry.repeats = better, ()
         self._succeed()
 
     def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
             recording.statics.check(args)
         if isinstance(recording.repeat, quick.PythonRepeat) and quick.is_loaded():
-            recording.repeat = self._recorder.repeat(recording, args)
-        if entry.draws and not recording.replays:
-            return self._replay_random(recording, args)
+            recording.repeat = self._recorder.repeat(recording)
         if is_profiling():
             with torch.profiler.record_function("acl_graph_replay"):
-                return recording.replay(args)
-        return recording.replay(args)
+                return self._launch(entry, recording, args)
+        return self._launch(entry, recording, args)
 
     def _instead(self, entry: Entry, args: list[Any]) -> list[Any]:
         """Without a recording. Where none could be made, it was not for the arguments if the program runs."""
@@ -229,11 +231,15 @@ class Replay(Direct):
         args.clear()
         return outputs
 
-    def _replay_random(self, recording: Recording, args: list[Any]) -> list[Any]:
+    def _launch(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         """The first replay of a graph that draws random numbers must advance the generator."""
+        if recording.replays:
+            return recording.replay(args)
         before = self._row.random_offset(self.device)
         outputs = recording.replay(args)
-        if self._row.random_offset(self.device) == before:
+        recording.draws = self._row.random_offset(self.device) != before
+        recording.repeat = self._recorder.repeat(recording)
+        if entry.draws and not recording.draws:
             self._give_up("random numbers repeat: a replay did not advance the generator of the device")
         return outputs
 

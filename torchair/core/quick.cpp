@@ -11,6 +11,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -230,12 +231,25 @@ struct Spec {
     View sources;
   };
 
+  // The runtime's own launch.
+  struct Direct {
+    int (*launch)(void*, void*) = nullptr;
+    int (*forget_error)() = nullptr;
+    void* graph = nullptr;
+    c10::Device device = c10::kCPU;
+
+    bool is_possible() const {
+      return launch != nullptr && c10::impl::getDeviceGuardImpl(device.type())->getDevice() == device;
+    }
+  };
+
   THPObjectPtr pairs, acquire, release, handle_of, device, turns, launch, give, kept;
   std::vector<THPObjectPtr> refusals;
   std::vector<Input> inputs;
   std::vector<Rest> at_rest;
   std::vector<Output> outputs;
   Head head;
+  Direct direct;
   View count;
   bool inference = c10::InferenceMode::is_enabled();
   bool is_over = false;
@@ -311,6 +325,20 @@ struct Spec {
     }
   }
 
+  // On this stream; false with a Python error. Torch's call lets other threads run meanwhile, and has to wait
+  // for them afterwards, while those that wait for their turn wait for it.
+  bool start(PyObject* stream) {
+    if (!direct.is_possible()) {
+      return THPObjectPtr(PyObject_CallNoArgs(launch)).get() != nullptr;
+    }
+    const int status = direct.launch(direct.graph, PyLong_AsVoidPtr(stream));
+    if (status != 0 && direct.forget_error != nullptr) {
+      direct.forget_error();
+    }
+    TORCH_CHECK(status == 0, "a recorded graph could not be launched: status ", status);
+    return true;
+  }
+
   // What the caller gets, None where this call is not like the one before, nullptr with a Python error.
   PyObject* serve(PyObject* args, PyObject* written) {
     if (is_over) {
@@ -337,8 +365,7 @@ struct Spec {
     }
     c10::AutoGradMode without_gradients(false);
     fill(args);
-    THPObjectPtr launched(PyObject_CallNoArgs(launch));
-    if (!launched) {
+    if (!start(handle)) {
       return nullptr;
     }
     ++*count.numbers();
@@ -465,6 +492,18 @@ void read_head(PyObject* given, Spec::Head& head) {
       head.sources.size() == head.nodes.size() && head.set != nullptr, "expected a source for each node");
 }
 
+void read_direct(PyObject* given, Spec::Direct& direct) {
+  if (given == Py_None) {
+    return;
+  }
+  THPObjectPtr device = field(given, "device");
+  TORCH_CHECK_TYPE(THPDevice_Check(device.get()), "device: expected a device");
+  direct.launch = reinterpret_cast<int (*)(void*, void*)>(number(given, "address"));
+  direct.graph = reinterpret_cast<void*>(number(given, "graph"));
+  direct.device = reinterpret_cast<THPDevice*>(device.get())->device;
+  direct.forget_error = reinterpret_cast<int (*)()>(number(given, "forget_error"));
+}
+
 // What is known of an AtRest.
 void read_rest(PyObject* rest, Spec& spec) {
   // References to a storage are counted, so the list is kept and no storage of it.
@@ -500,6 +539,7 @@ PyObject* repeat(PyObject*, PyObject* given) {
   }
   open(spec->count, given, "count");
   read_head(field(given, "head"), spec->head);
+  read_direct(field(given, "direct"), spec->direct);
   read_pairs(field(given, "inputs", &PyList_Type), spec->inputs);
   read_pairs(field(given, "outputs", &PyList_Type), spec->outputs);
   read_rest(field(given, "rest"), *spec);

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -174,6 +174,17 @@ class Turns(Protocol):
     last_handle: int | None
 
 
+class DirectLaunch(NamedTuple):
+    """The runtime's own call, `status = launch(graph, stream)`, which keeps the interpreter's lock."""
+
+    address: int
+    graph: int
+    device: torch.device
+    """Must be the current one."""
+    forget_error: int
+    """See `Head`."""
+
+
 @dataclass(frozen=True)
 class FastReplaySpec:
     """A recording that may serve the next call with its key: what must not have changed since the last, and
@@ -188,6 +199,7 @@ class FastReplaySpec:
     refusals: tuple[Callable[[], bool], ...]  # all must say no
     turns: Turns
     launch: Callable[[], Any]
+    direct: DirectLaunch | None  # the same more quickly, for graphs that draw no random numbers
     head: Head | None  # copies the first of `inputs`, one for each of its nodes
     count: array[int]  # one number: of the launches
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from torchair.core.program import Call
+from torchair.core.quick import DirectLaunch
 from torchair.devices.head import Copy, Head
 
 PoolToken = tuple[int, int]
@@ -174,6 +175,10 @@ class Device:
     def launcher(self, graph: Any) -> Callable[[], None]:
         """The quickest way to launch a graph."""
         return graph.replay
+
+    def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
+        """A still quicker one, of the runtime's, that leaves random generators alone."""
+        return None
 
 
 class NoGraphs(AssertionError):

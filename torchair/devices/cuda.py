@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchair.core.quick import DirectLaunch
 from torchair.devices.graphs import GraphDevice
 from torchair.devices.head import Calls, Copy, Head, Refused
 
@@ -71,6 +72,9 @@ class Cuda(GraphDevice):
         """The launch, without the Python that torch wraps around it."""
         return super(type(graph), graph).replay  # type: ignore[misc]
 
+    def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
+        return None if self.runtime is None else self.runtime.direct_launch(graph, device)
+
 
 class Runtime:
     """Calls of the CUDA runtime, found in this process, where torch has loaded them."""
@@ -81,6 +85,7 @@ class Runtime:
         "cudaGraphNodeGetType",
         "cudaGraphMemcpyNodeGetParams",
         "cudaGraphExecMemcpyNodeSetParams1D",
+        "cudaGraphLaunch",
         "cudaGetLastError",
     )
     WHOSE = "cudaPointerGetAttributes"
@@ -121,6 +126,10 @@ class Runtime:
         setter, forget = map(self._address, ("cudaGraphExecMemcpyNodeSetParams1D", "cudaGetLastError"))
         calls = Calls(setter, DEVICE_TO_DEVICE, guard, forget)
         return Head(copies, nodes, graph.raw_cuda_graph_exec(), calls)
+
+    def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch:
+        launch, forget = map(self._address, ("cudaGraphLaunch", "cudaGetLastError"))
+        return DirectLaunch(launch, graph.raw_cuda_graph_exec(), device, forget)
 
     def _address(self, name: str) -> int:
         return ctypes.cast(self._calls[name], ctypes.c_void_p).value or 0  # type: ignore[arg-type]

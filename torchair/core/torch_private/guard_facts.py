@@ -32,6 +32,7 @@ from torch._dynamo.guards import (
     match_on_id_for_tensor,
 )
 from torch._dynamo.output_graph import OutputGraphCommon
+from torch._dynamo.source import NNModuleSource
 from torch._guards import Guard, GuardsSet
 from torch.overrides import _get_current_function_mode_stack
 
@@ -115,7 +116,15 @@ class Seen:
             return OF_STATE[self.kind](values)
         if self.kind not in FACTS:
             raise NotPossible(f"{self.kind} says nothing in another process")
+        if self._names_attribute:
+            source = self.source.base if isinstance(self.source, NNModuleSource) else self.source
+            return (hasattr(values.of(source.base), source.member),)
         return FACTS[self.kind](self, values, values.of(self.source))
+
+    @property
+    def _names_attribute(self) -> bool:
+        """Is the source an attribute that need not be there? So says torch 2.11; later ones give its name."""
+        return self.kind == "HASATTR" and not self.given
 
     def why_other(self, values: Values) -> str | None:
         """None where the guard sees what it saw."""
@@ -134,7 +143,7 @@ class Seen:
 
     def held(self, values: Values) -> Any:
         """An object whose address the guard knows; no other object may get that address."""
-        if self.kind in OF_STATE:
+        if self.kind in OF_STATE or self._names_attribute:
             return None
         value = values.of(self.source)
         return type(value) if isinstance(value, torch.Tensor) or self.kind == "TYPE_MATCH" else value
