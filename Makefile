@@ -35,7 +35,7 @@ PYTEST = $(PYTHON) -m pytest $(SPREAD)
 # torch's types are found through the interpreter it is installed for. The first use fetches pyright itself.
 PYRIGHT = $(PYTHON) -m pyright --pythonpath "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 
-.PHONY: help setup demo test test-full coverage style lint format docs bench check torchair install_torchair
+.PHONY: help setup sim demo test test-full coverage style lint format docs bench check torchair install_torchair
 
 help:  ## List the targets
 	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -48,6 +48,10 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 setup: $(READY)  ## Make the environment in .venv, or reuse it
+
+sim: $(READY)  ## Install torch_npu_sim into the environment: `import torch_npu` brings a simulated device
+	$(PYTHON) -c 'from torchair.sim.install import refuse_plugin; refuse_plugin()'
+	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation -e packages/torch_npu_sim
 
 demo: $(READY)  ## Three models in both modes, against eager and stock torch.compile
 	$(PYTHON) -m benchmarks.demo

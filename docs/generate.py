@@ -75,6 +75,10 @@ CURES = {
         "A process has one `npu` device. Install the simulated one before anything else brings a device, "
         "once, and not beside the vendor's `torch_npu`."
     ),
+    "PluginTaken": (
+        "The vendor's plug-in answers to `import torch_npu`. On a machine with the hardware use it; on one "
+        "without, uninstall it (`pip uninstall torch_npu`) before the simulated one is installed."
+    ),
     "Degraded": (
         "The first line says what would be less than promised, `at` where, `next` what to do about it. Or "
         "leave strict mode: `engine_config.strict`, and TORCHAIR_STRICT in the environment."

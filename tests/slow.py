@@ -25,6 +25,7 @@ SHARES = {
     "tests/fxgraph/": 2,
     "tests/models/": 2,
     "tests/passes/": 2,
+    "tests/sim/test_scripts.py": 6,
 }
 """Of the cases of one test in these folders, the quick run takes one in so many, and at least one."""
 

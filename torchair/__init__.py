@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchair import debug
-from torchair.core.environment import text_of
+from torchair.core.environment import is_on, text_of
 from torchair.core.late import attribute, declare_operators, is_backend_offered
 
 if TYPE_CHECKING:
@@ -107,5 +107,9 @@ if not is_backend_offered():
     from torchair.backend.doors import register_names
 
     register_names()
+if is_on("TORCHAIR_SIM_NPU"):
+    from torchair.sim.provide import provided
+
+    provided()
 if hasattr(torch, "npu") or "torch_npu" in sys.modules:
     from torchair import npugraph_ex

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from torchair.cli import cache, compare, run, show
+from torchair.cli import cache, compare, run, show, sim
 from torchair.core.errors import AirError
 
 COMMANDS = {
@@ -15,6 +15,7 @@ COMMANDS = {
     "compare": (compare, "find out where wrong numbers come from"),
     "run": (run, "run a graph file"),
     "show": (show, "say what is in a graph file"),
+    "sim": (sim, "run a script for the NPU on a simulated device"),
 }
 
 

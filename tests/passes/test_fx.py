@@ -202,6 +202,16 @@ def test_an_op_that_reads_the_input_twice_stays() -> None:
     assert reinplace_input_mutated_ops(gm, ctx) == 0
 
 
+def test_one_sample_stands_for_two_arguments() -> None:
+    sample = torch.ones(2)
+    register_replacement(
+        lambda a, b: torch.atan2(torch.hypot(a, b), b), lambda a, b: torch.fmod(a, b), (sample, sample)
+    )
+    gm, ctx = traced(lambda x, y: torch.atan2(torch.hypot(x, y), y), torch.ones(3), torch.ones(3))
+    assert apply_pattern_passes(gm, ctx) == 1
+    assert calls(gm) == ["aten.fmod.Tensor"]
+
+
 def test_patterns_are_matched_as_our_graphs_are_written() -> None:
     """Inductor would take `silu` and `softmax` apart in the pattern; our graphs keep them whole."""
     register_replacement(

@@ -11,6 +11,7 @@ from tests.structure.tree import modules, parse
 KEPT = {
     "torchair.backend.selftest.why_fails": "it is the answer of the case",
     "torchair.__main__.main": "it is printed, and the exit status is 2",
+    "torchair.cli.sim._run": "it is the error of the script, shown as Python shows it",
     "torchair.compare.compare._write_script": "a note of the comparison says so",
     "torchair.compare.conversion.wrong_calls": "it is the culprit's `why`",
     "torchair.compare.evidence._emits": "a case that cannot be run is no witness; the self-test tells it",

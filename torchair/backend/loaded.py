@@ -66,13 +66,16 @@ def load_air(
 ) -> LoadedModel:
     """The model of an `.air` file, to be called like the model that was exported; a file of another producer
     is called with its inputs in order, and returns a tuple of its outputs. It is compiled on the first call.
+    Without a `device` it runs where its arguments are.
     """
     settings = settle(checked(CompilerConfig() if config is None else config))
     if settings.captures:
         raise NotInThisMode("a graph of the IR runs in graph mode", got=f"mode {settings.mode!r}")
     where = torch.device("cpu" if device is None else device)
     with blamed(f"{path} is no graph that can be run"):
-        return LoadedModel(read_air(Path(path)), settings, where, Path(path).parent)
+        model = LoadedModel(read_air(Path(path)), settings, where, Path(path).parent)
+    model.follows = device is None
+    return model
 
 
 @contextmanager
@@ -107,6 +110,8 @@ class LoadedModel:
             if each.state
         }
         self.weights = _take_weights(graph, len(self.form.inputs), self.form.weights, device)
+        self.follows = False
+        """Does it run where its arguments are?"""
         self.degradations = Degradations(settings.strict)
         self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
         self._runners: dict[tuple[int, ...], Runner] = {}
@@ -134,6 +139,8 @@ class LoadedModel:
         arguments = call_form.arguments_of(self.form.signature, args, kwargs)
         leaves = call_form.leaves_of(arguments)
         self._check_constants(arguments, leaves)
+        if self.follows:
+            self._follow(leaves)
         values = [None if each.number else self._tensor(each, leaves) for each in self.form.inputs]
         sizes = self._sizes(values, leaves)
         with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
@@ -155,6 +162,19 @@ class LoadedModel:
         if not self.form.returns_arguments:
             self._repeated = Repeated.of((args, kwargs), given, list(self._states.values()), runner)
         return result
+
+    def _follow(self, leaves: Mapping[str, Any]) -> None:
+        """To the device of the first argument; what was compiled for another one is of no use there."""
+        devices = (value.device for value in leaves.values() if isinstance(value, torch.Tensor))
+        device = next(devices, self._device)
+        if device == self._device:
+            return
+        self._device = device
+        self._graph.results = [_on(result, device) for result in self._graph.results]
+        self._states = {name: state.to(device) for name, state in self._states.items()}
+        self.weights = [weight.to(device) for weight in self.weights]
+        self.compiled.clear()
+        self._runners.clear()
 
     def _result(self, outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
         return call_form.build(self.form.result, lambda place: self._found(place, outputs, leaves))

@@ -107,6 +107,31 @@ VARIABLES = {
             "with the first call of what is cached",
         ),
         Variable(
+            "TORCHAIR_SIM_NPU",
+            "0",
+            "1: there is an `npu` device on any machine, simulated; `import torch_npu` works.",
+            f"{_IMPORT}; where `torch_npu_sim` is installed, when torch is imported",
+        ),
+        Variable(
+            "TORCHAIR_SIM_DEVICES",
+            "8",
+            "How many simulated devices there seem to be, where TORCHAIR_SIM_NPU or `import torch_npu` "
+            "brings them.",
+            "when they are installed",
+        ),
+        Variable(
+            "TORCHAIR_SIM_BACKING",
+            "cpu",
+            "Who does the work of simulated devices: `cpu` or `cuda`.",
+            "when they are installed",
+        ),
+        Variable(
+            "TORCHAIR_SIM_MEMORY",
+            str(64 << 30),
+            "How many bytes of memory each simulated device has.",
+            "when they are installed",
+        ),
+        Variable(
             "ASCEND_DEVICE_ID",
             "0",
             "The device of a process without `torch_npu`. Here graphs run on the device of their tensors.",

@@ -146,3 +146,7 @@ class CannotBuild(AirError, RuntimeError):
 
 class DeviceTaken(AirError, RuntimeError):
     """The process has a device already where the simulated one was to be."""
+
+
+class PluginTaken(DeviceTaken, ImportError):
+    """The vendor's `torch_npu` is installed where the simulated one was to be."""

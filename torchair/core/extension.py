@@ -22,6 +22,9 @@ from torchair.core.torch_private.inductor import get_cpp_compiler
 BUILDER = Path(__file__).with_name("extension_build.py")
 BUILD_SECONDS = 600
 
+NO_PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""For the process that builds: torch would load the very plug-in that waits for the extension."""
+
 
 @dataclass(frozen=True)
 class Extension:
@@ -47,7 +50,7 @@ class Extension:
             done = subprocess.run(
                 [sys.executable, str(BUILDER), str(self.source), self.name, folder],
                 cwd=folder,  # setuptools reads the project files that it finds where it runs
-                env=os.environ | {"CC": compiler, "CXX": compiler},
+                env=os.environ | {"CC": compiler, "CXX": compiler, **NO_PLUGINS},
                 capture_output=True,
                 text=True,
                 timeout=BUILD_SECONDS,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchair.core.plugin import PLUGIN
 from torchair.core.torch_private.fake import tree_flatten, without_modes
 from torchair.fxgraph.layout import Layout
 from torchair.fxgraph.symbols import is_symbol
@@ -51,7 +52,9 @@ def module_text(program: Any, inputs: Sequence[Any]) -> str:
 def main_text(inputs: Sequence[Any]) -> str:
     """The `main` of a module whose `kernel` takes such inputs. The module imports torch."""
     arguments = "\n".join(f"        {_argument(value)}," for value in inputs)
-    return MAIN.format(arguments=arguments)
+    devices = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
+    brings = f"\nimport {PLUGIN}  # brings the device\n" if "npu" in devices else ""
+    return brings + MAIN.format(arguments=arguments)
 
 
 def views_text(layouts: Sequence[Layout | None]) -> str:

@@ -6,6 +6,7 @@ CPU and CUDA have none, so that there a cast to one is the tensor itself.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from torch import nn
 from torchair.core.environment import text_of
 from torchair.core.errors import NotPossible
 from torchair.core.log import logger
-from torchair.ops.npu.library import PLUGIN
+from torchair.core.plugin import PLUGIN
 
 FRACTAL_Z, FRACTAL_NZ = 4, 29
 TIMEOUT = "ACL_STREAM_TIMEOUT"
@@ -107,7 +108,7 @@ def npu_format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int | 
     """
     if self.device.type != NPU:
         return self
-    return sys.modules[PLUGIN].npu_format_cast(self, acl_format, customize_dtype)
+    return importlib.import_module(PLUGIN).npu_format_cast(self, acl_format, customize_dtype)
 
 
 def npu_format_cast_via_cpu(

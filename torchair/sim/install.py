@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 import torch
 
 from torchair import devices as devices_known
-from torchair.core.errors import BadOption, DeviceTaken
+from torchair.core.errors import BadOption, DeviceTaken, PluginTaken
+from torchair.core.plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
 from torchair.sim import npu
 from torchair.sim.load import shim
+from torchair.sim.names import give_names
+from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
 from torchair.sim.row import SimulatedNpu
 
@@ -26,7 +28,8 @@ def is_installed() -> bool:
 
 
 def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> None:
-    """From now on there is an `npu` device in this process, as `import torch_npu` makes one on the hardware.
+    """From now on there is an `npu` device in this process, as `import torch_npu` makes one on the hardware;
+    that import works, too.
 
     `devices` is how many there seem to be, `memory` how many bytes each has; `backing` does the work: `"cpu"`
     or `"cuda"`. Once installed it stays: a second call may say the same again.
@@ -39,6 +42,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
                 next="install it once, as it is wanted",
             )
         return
+    refuse_plugin()
     name = backend_name()
     if name != "privateuseone":
         raise DeviceTaken(
@@ -49,6 +53,8 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     rename_backend("npu", npu)
     register_interface("npu", npu, Stream, Event)
     sys.modules["torch.npu"] = npu
+    give_names()
+    define_scopes()
     devices_known.install(SimulatedNpu(backing))
 
 
@@ -63,7 +69,11 @@ def _check(devices: int, backing: str, memory: int) -> None:
         raise BadOption("memory must be a number of bytes", got=repr(memory))
 
 
-def real_plugin() -> str | None:
-    """Where the vendor's `torch_npu` is installed, if it is."""
-    found = importlib.util.find_spec("torch_npu")
-    return found.origin if found is not None else None
+def refuse_plugin() -> None:
+    """The simulated device never stands beside the vendor's plug-in."""
+    where = real_plugin()
+    if where is not None:
+        raise PluginTaken(
+            f"the vendor's {PLUGIN} is installed: {where}",
+            next="use it, or uninstall it where there is no hardware",
+        )

@@ -7,7 +7,6 @@ already defined: the real ones win.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchair.core.plugin import real_plugin
 from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import parse_schema
@@ -24,11 +24,10 @@ from torchair.ops.npu.gradients import Gradient
 from torchair.ops.npu.row import TYPES, InPlace, Row, bind, choose, defaults
 
 Fn = Callable[..., Any]
-PLUGIN = "torch_npu"
 # Namespaces of this package: the plug-in does not bring their ops.
 OUR_NAMESPACES = ("air", "torchair")
 # Direct kernels of in-place ops: on real data they write their rows only.
-DEVICES = ("CPU", "CUDA")
+DEVICES = ("CPU", "CUDA", "PrivateUse1")
 _libraries: dict[str, torch.library.Library] = {}
 
 
@@ -163,13 +162,19 @@ def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) 
 def _declare(op: str) -> torch.library.Library | None:
     """The library to fill, with the op's schema in it; None when the op is not ours to define."""
     namespace, name, variant = full_name(op).split(".")
-    if importlib.util.find_spec(PLUGIN) is not None and namespace not in OUR_NAMESPACES:
+    if _is_brought() and namespace not in OUR_NAMESPACES:
         return None
     if variant in getattr(getattr(torch.ops, namespace), name, _Nothing).overloads():
         return None
     library = _libraries.setdefault(namespace, torch.library.Library(namespace, "FRAGMENT"))
     library.define(schemas()[full_name(op)].partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
     return library
+
+
+@functools.cache
+def _is_brought() -> bool:
+    """Does the vendor's plug-in bring its own?"""
+    return real_plugin() is not None
 
 
 class _Nothing:

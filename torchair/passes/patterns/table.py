@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchair.core.errors import BadPass
@@ -66,13 +67,22 @@ def register_replacement(
         name,
         search_fn,
         _of_user(replace_fn),
-        list(example_inputs),
+        _each_its_own(example_inputs),
         _undecomposed if trace_fn is fwd_only else trace_fn,
         _of_user(extra_check),
         search_fn_pattern=search_fn_pattern,
         scalar_workaround=dict(scalar_workaround) if scalar_workaround else None,
         skip_duplicates=skip_duplicates,
     )
+
+
+def _each_its_own(inputs: Iterable[Any]) -> list[Any]:
+    """One tensor given for two arguments would make a pattern in which both are the same."""
+    made: list[Any] = []
+    for value in inputs:
+        is_taken = isinstance(value, torch.Tensor) and any(value is other for other in made)
+        made.append(value.clone() if is_taken else value)
+    return made
 
 
 def _register(

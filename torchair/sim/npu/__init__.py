@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from torchair.sim.npu import amp, config, graphs, limits, memory, random, streams
+from typing import Any
+
+from torchair.core.late import attribute
+from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams
 from torchair.sim.npu.amp import get_amp_supported_dtype, is_bf16_supported
-from torchair.sim.npu.config import set_compile_mode, set_option
+from torchair.sim.npu.config import is_jit_compile_false, set_compile_mode, set_option
 from torchair.sim.npu.device import (
     can_device_access_peer,
     current_device,
@@ -28,7 +31,16 @@ from torchair.sim.npu.graphs import (
     is_current_stream_capturing,
     make_graphed_callables,
 )
+from torchair.sim.npu.hints import (
+    conv,
+    get_sync_debug_mode,
+    matmul,
+    set_sync_debug_mode,
+    super_kernel_scope_begin,
+    super_kernel_scope_end,
+)
 from torchair.sim.npu.limits import (
+    get_deterministic_level,
     get_device_limit,
     get_stream_limit,
     reset_stream_limit,
@@ -37,7 +49,13 @@ from torchair.sim.npu.limits import (
     set_stream_limit,
 )
 from torchair.sim.npu.memory import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    device_memory_used,
     empty_cache,
+    get_allocator_backend,
+    get_per_process_memory_fraction,
+    ipc_collect,
     max_memory_allocated,
     max_memory_cached,
     max_memory_reserved,
@@ -48,6 +66,7 @@ from torchair.sim.npu.memory import (
     memory_stats,
     memory_stats_as_nested_dict,
     memory_summary,
+    memory_usage,
     reset_accumulated_memory_stats,
     reset_max_memory_allocated,
     reset_max_memory_cached,
@@ -74,49 +93,84 @@ from torchair.sim.npu.streams import (
     StreamContext,
     current_stream,
     default_stream,
+    get_stream_from_external,
     set_stream,
     stream,
 )
+from torchair.sim.npu.tensors import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
 
 __all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
+    "DoubleTensor",
     "Event",
     "ExternalEvent",
     "ExternalStream",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
     "NPUGraph",
+    "ShortTensor",
     "Stream",
     "StreamContext",
     "amp",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "can_device_access_peer",
     "config",
+    "conv",
     "current_device",
     "current_stream",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "empty_cache",
+    "get_allocator_backend",
     "get_amp_supported_dtype",
+    "get_deterministic_level",
     "get_device_capability",
     "get_device_limit",
     "get_device_name",
     "get_device_properties",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_stream_from_external",
     "get_stream_limit",
+    "get_sync_debug_mode",
     "graph",
     "graph_pool_handle",
     "graphs",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
+    "is_jit_compile_false",
     "limits",
     "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
+    "matmul",
     "max_memory_allocated",
     "max_memory_cached",
     "max_memory_reserved",
@@ -128,6 +182,8 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "memory_usage",
+    "mstx",
     "random",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
@@ -146,11 +202,18 @@ __all__ = [
     "set_rng_state_all",
     "set_stream",
     "set_stream_limit",
+    "set_sync_debug_mode",
     "stream",
     "streams",
+    "super_kernel_scope_begin",
+    "super_kernel_scope_end",
     "synchronize",
     "utilization",
 ]
+
+
+_initialized = True
+"""What torch asks before it keeps the state of the generators."""
 
 
 def _is_in_bad_fork() -> bool:
@@ -160,3 +223,8 @@ def _is_in_bad_fork() -> bool:
 
 def _lazy_init() -> None:
     """There is nothing to start."""
+
+
+def __getattr__(name: str) -> Any:
+    """`torch.npu.npugraph_ex` is capture mode, loaded when it is asked for."""
+    return attribute(__name__, {"npugraph_ex": "torchair"}, name)

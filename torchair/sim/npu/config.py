@@ -17,6 +17,11 @@ def set_compile_mode(jit_compile: bool = False) -> None:
     set_option({"jitCompile": "enable" if jit_compile else "disable"})
 
 
+def is_jit_compile_false() -> bool:
+    """Was that switched off, or never switched on?"""
+    return _options.get("jitCompile", "disable") == "disable"
+
+
 def set_option(option: dict[str, Any]) -> None:
     """Options of the hardware's runtime, by name."""
     if not isinstance(option, dict):

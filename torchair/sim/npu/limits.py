@@ -66,8 +66,8 @@ def reset_stream_limit(stream: Any) -> None:
 
 def set_deterministic_level(level: int) -> None:
     """How much depends on the order of additions: 0 may, 1 and more must not."""
-    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 2:
-        raise ValueError(f"expected a level of 0, 1 or 2, got {level!r}")
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 3:
+        raise ValueError(f"expected a level from 0 to 3, got {level!r}")
     is_on = torch.are_deterministic_algorithms_enabled()
     if is_on != (level > 0):
         warnings.warn(

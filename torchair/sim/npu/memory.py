@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import torch
+
 from torchair.sim.load import shim
 from torchair.sim.npu.device import index_of
+
+_fractions: dict[int, float] = {}
+_given: dict[int, torch.Tensor] = {}
+"""Memory of other libraries, by its address."""
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
@@ -82,6 +88,46 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise ValueError(f"expected a number from 0 to 1, got {fraction}")
     index = index_of(device)
     shim().set_memory_limit(index, max(1, int(fraction * shim().total_memory(index))))
+    _fractions[index] = float(fraction)
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """What `set_per_process_memory_fraction` was given, 1 if nothing."""
+    return _fractions.get(index_of(device), 1.0)
+
+
+def device_memory_used(device: Any = None) -> int:
+    """Bytes of a device that are taken."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
+def memory_usage(device: Any = None) -> int:
+    """The same, in percent."""
+    free, total = mem_get_info(device)
+    return 100 * (total - free) // total
+
+
+def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
+    """Memory for another library: its address, to be given back with `caching_allocator_delete`."""
+    memory = torch.empty(size, dtype=torch.uint8, device=f"npu:{index_of(device)}")
+    _given[memory.data_ptr()] = memory
+    return memory.data_ptr()
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Take it back."""
+    if _given.pop(mem_ptr, None) is None:
+        raise RuntimeError(f"{mem_ptr:#x} is no address of caching_allocator_alloc")
+
+
+def get_allocator_backend() -> str:
+    """The device's own."""
+    return "native"
+
+
+def ipc_collect() -> None:
+    """Give back memory that other processes have let go: none of this is ever shared with others."""
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:

@@ -104,6 +104,11 @@ class ExternalEvent:
         self._event.reset(current_stream() if stream is None else stream)
 
 
+def get_stream_from_external(data_ptr: int, device: Any = None) -> ExternalStream:
+    """A stream that another library made, by its handle."""
+    return ExternalStream(data_ptr, device)
+
+
 def _stream(device: int, number: int) -> Stream:
     return Stream(stream_id=number, device_index=device, device_type=shim().DEVICE_TYPE)
 

@@ -1,0 +1,166 @@
+"""`torch.npu` has what users of such a module expect, and refuses what makes no sense."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from torchair.core.log import logger
+from torchair.sim import npu
+
+# Names of torch.cuda that torch.npu has not, and why.
+OF_CUDA = {
+    "CUDAGraph": "NPUGraph",
+    "CudaError": "of the runtime",
+    "DeferredCudaCallError": "nothing is deferred",
+    "GreenContext": "of the hardware",
+    "caching_allocator_disabled": "of the runtime",
+    "caching_allocator_enable": "of the runtime",
+    "check_error": "of the runtime",
+    "clock_rate": "of the hardware",
+    "cudaStatus": "of the runtime",
+    "cudart": "of the runtime",
+    "current_blas_handle": "of the runtime",
+    "current_solver_handle": "of the runtime",
+    "CUDAPluggableAllocator": "memory is the host's",
+    "change_current_allocator": "memory is the host's",
+    "get_arch_list": "of the compiler",
+    "get_gencode_flags": "of the compiler",
+    "has_half": "of the build",
+    "has_magma": "of the build",
+    "host_memory_stats": "pinned memory is not counted",
+    "host_memory_stats_as_nested_dict": "pinned memory is not counted",
+    "is_tf32_supported": "matmul.allow_hf32",
+    "jiterator": "of the compiler",
+    "list_gpu_processes": "of the hardware",
+    "memory_snapshot": "blocks are not listed",
+    "MemPool": "pools are those of graphs",
+    "use_mem_pool": "pools are those of graphs",
+    "temperature": "of the hardware",
+    "power_draw": "of the hardware",
+    "nccl": "hccl",
+    "nvtx": "mstx",
+    "profiler": "torch_npu.profiler",
+    "reset_accumulated_host_memory_stats": "pinned memory is not counted",
+    "reset_peak_host_memory_stats": "pinned memory is not counted",
+    "sparse": "the device has dense tensors only",
+    "tunable": "of the hardware",
+}
+
+
+def test_names_of_cuda() -> None:
+    wanted = {name for name in torch.cuda.__all__ if not name.endswith("Storage")}
+    missing = {name for name in wanted if not hasattr(npu, name)}
+    assert missing <= set(OF_CUDA), sorted(missing - set(OF_CUDA))
+    assert not [name for name in OF_CUDA if hasattr(npu, name)], "no reason is needed for these any more"
+
+
+def test_every_name_is_there_and_has_a_text() -> None:
+    assert sorted(npu.__all__) == npu.__all__
+    for name in npu.__all__:
+        value = getattr(npu, name)
+        assert not inspect.isroutine(value) or value.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: npu.set_device_limit(True, 1), TypeError),
+        (lambda: npu.get_device_limit(torch.device("npu:0")), TypeError),
+        (lambda: npu.set_device_limit(99), AssertionError),
+        (lambda: npu.set_stream_limit(5), AssertionError),
+        (lambda: npu.get_stream_limit(None), AssertionError),
+        (lambda: npu.reset_stream_limit("stream"), AssertionError),
+        (lambda: npu.super_kernel_scope_begin(""), RuntimeError),
+        (lambda: npu.super_kernel_scope_begin("  "), RuntimeError),
+        (lambda: npu.super_kernel_scope_end("never begun"), RuntimeError),
+        (lambda: torch.ops.npu.super_kernel_scope_begin(" "), RuntimeError),
+        (lambda: npu.set_deterministic_level(4), ValueError),
+        (lambda: npu.set_sync_debug_mode("loud"), RuntimeError),
+        (lambda: npu.current_stream(True), TypeError),
+        (lambda: npu.caching_allocator_delete(1), RuntimeError),
+        (lambda: npu.mstx.range_end(12345), ValueError),
+        (lambda: setattr(npu.matmul, "allow_hf32", 1), TypeError),
+    ],
+)
+def test_refused(call: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: npu.set_sync_debug_mode("warn"),
+        lambda: npu.super_kernel_scope_begin("mlp"),
+        lambda: setattr(npu.conv, "allow_hf32", False),
+        lambda: npu.set_option({"NPU_FUZZY_COMPILE_BLACKLIST": "x"}),
+        lambda: npu.NPUGraph().super_kernel_optimize(),
+    ],
+)
+def test_hints_are_told(call: Callable[[], object]) -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        call()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert len([text for text in said if "hardware" in text]) == 1
+    npu.hints._open.clear()
+    npu.hints._mode[0] = 0
+    npu.hints.conv._allow = True
+
+
+def test_super_kernels_in_pairs() -> None:
+    torch.ops.npu.super_kernel_scope_begin("outer")
+    npu.super_kernel_scope_begin("inner")
+    with pytest.raises(RuntimeError, match="inner"):
+        npu.super_kernel_scope_end("outer")
+    npu.super_kernel_scope_end("inner")
+    npu.super_kernel_scope_end()
+    with pytest.raises(RuntimeError, match="begun"):
+        npu.super_kernel_scope_end()
+
+
+def test_memory_for_others() -> None:
+    before = npu.memory_allocated()
+    address = npu.caching_allocator_alloc(1024)
+    assert npu.memory_allocated() == before + 1024
+    npu.caching_allocator_delete(address)
+    assert npu.memory_allocated() == before
+    npu.set_per_process_memory_fraction(0.5, 3)
+    assert npu.get_per_process_memory_fraction(3) == 0.5
+    npu.set_per_process_memory_fraction(1.0, 3)
+    assert npu.device_memory_used() == npu.memory_reserved()
+
+
+def test_old_types() -> None:
+    x = npu.FloatTensor([1.0, 2.0])
+    assert x.tolist() == [1.0, 2.0]
+    assert isinstance(x, npu.FloatTensor)
+    assert not isinstance(x.cpu(), npu.FloatTensor)
+    assert not isinstance(x, npu.HalfTensor)
+    assert npu.LongTensor(2, 3).shape == (2, 3)
+
+
+def test_ranges_are_seen_by_the_profiler() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        number = npu.mstx.range_start("a range")
+        npu.mstx.mark("a mark")
+        npu.mstx.range_end(number)
+    assert {"a range", "a mark"} <= {event.name for event in seen.events()}
+
+
+def test_capture_mode_is_an_attribute() -> None:
+    assert npu.npugraph_ex.__name__ == "torchair.npugraph_ex"
+    with pytest.raises(AttributeError):
+        npu.no_such_name  # noqa: B018

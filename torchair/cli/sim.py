@@ -1,0 +1,119 @@
+"""`python -m torchair sim script.py`: run a script for the NPU on a simulated device."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from torchair.core.errors import BadCall, BadPath
+from torchair.sim import path as children
+from torchair.sim.install import BACKINGS
+from torchair.sim.install import MEMORY as BYTES
+from torchair.sim.provide import BACKING, DEVICES, MEMORY, provided
+
+DESCRIPTION = """Runs a script, or a module, as python itself would, with a simulated npu device in its
+process and in those that it starts: `import torch_npu` works, and `device="npu"` is there."""
+
+_FOR_CHILDREN = str(Path(children.__file__).parent)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.description = DESCRIPTION
+    parser.usage = (
+        "python -m torchair sim [--devices N] [--backing cpu|cuda] [--memory BYTES] SCRIPT.py|-m MODULE ..."
+    )
+    parser.add_argument("--devices", type=int, default=8, metavar="N", help="how many there seem to be")
+    parser.add_argument("--backing", choices=BACKINGS, default="cpu", help="who does the work")
+    parser.add_argument("--memory", type=int, default=BYTES, metavar="BYTES", help="how much each has")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module, and its arguments"
+    )
+    parser.add_argument("script", nargs="?", metavar="SCRIPT.py")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run it; the exit status, 1 for a script that an error ended."""
+    if given.module is not None:
+        name, *arguments = given.module or [""]
+        code, main = _module(name)
+        place = os.getcwd()
+    elif given.script is not None:
+        name, arguments = given.script, given.arguments
+        code, main = _script(name)
+        place = str(Path(name).resolve().parent)
+    else:
+        raise BadCall("nothing to run", next="python -m torchair sim SCRIPT.py, or -m MODULE")
+    _for_children(given)
+    provided()
+    sys.argv[:] = [str(main.__file__) if given.module is not None else name, *arguments]
+    sys.path[0] = place
+    sys.path.append(_FOR_CHILDREN)  # multiprocessing gives it to children that it spawns
+    return _run(code, main)
+
+
+def _script(name: str) -> tuple[bytes, ModuleType]:
+    path = Path(name)
+    if path.is_dir():
+        path = path / "__main__.py"
+    if not path.is_file():
+        raise BadPath(f"can't open file {name!r}: there is no such script")
+    return path.read_bytes(), _main(name)
+
+
+def _module(name: str) -> tuple[CodeType, ModuleType]:
+    sys.path.insert(0, os.getcwd())
+    try:
+        spec = importlib.util.find_spec(name) if name else None
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError:
+        spec = None
+    finally:
+        sys.path.pop(0)
+    loader: Any = spec.loader if spec is not None else None
+    code = loader.get_code(spec.name) if spec is not None and hasattr(loader, "get_code") else None
+    if spec is None or code is None:
+        raise BadCall(f"there is no module {name!r} that can be run")
+    main = _main(spec.origin or name)
+    main.__spec__, main.__package__ = spec, spec.parent
+    return code, main
+
+
+def _main(file: str) -> ModuleType:
+    main = ModuleType("__main__")
+    main.__file__, main.__spec__, main.__package__ = file, None, None
+    vars(main)["__builtins__"] = __builtins__
+    return main
+
+
+def _for_children(given: argparse.Namespace) -> None:
+    """Processes that the script starts find a `torch_npu` of the same kind."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_CHILDREN, *([before] if before else [])])
+    os.environ[DEVICES], os.environ[BACKING], os.environ[MEMORY] = (
+        str(given.devices), given.backing, str(given.memory)
+    )  # fmt: skip
+
+
+def _run(code: CodeType | bytes, main: ModuleType) -> int:
+    """Python's own end of a script: its traceback begins with the script."""
+    ours, sys.modules["__main__"] = sys.modules["__main__"], main
+    try:
+        if isinstance(code, bytes):
+            code = compile(code, str(main.__file__), "exec", dont_inherit=True)
+        exec(code, vars(main))
+    except Exception as error:
+        own = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        sys.excepthook(type(error), error.with_traceback(own), own)
+        return 1
+    assert ours is not main, "the module of this command stays until here"
+    return 0

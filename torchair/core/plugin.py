@@ -1,0 +1,52 @@
+"""The vendor's plug-in `torch_npu`: is it there, or is what answers to its name the simulated device's?"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+PLUGIN = "torch_npu"
+MARK = "simulated.txt"
+"""Lies in every folder `torch_npu` that is the simulated device's."""
+SIMULATED = "__simulated__"
+"""What its module has."""
+
+
+def real_plugin() -> str | None:
+    """Where the vendor's plug-in is installed, if it is; nothing of it is imported."""
+    loaded = sys.modules.get(PLUGIN)
+    if (
+        loaded is not None
+        and not hasattr(loaded, SIMULATED)
+        and not _is_marked(getattr(loaded, "__path__", ()))
+    ):
+        return getattr(loaded, "__file__", None) or PLUGIN
+    for spec in _specs():
+        if not _is_marked(spec.submodule_search_locations or ()) and spec.origin is not None:
+            return spec.origin
+    try:
+        # Both in one folder: one has written over the other.
+        return str(distribution(PLUGIN).locate_file(PLUGIN))
+    except PackageNotFoundError:
+        return None
+
+
+def _is_marked(places: Iterable[str]) -> bool:
+    return any(Path(place, MARK).exists() for place in places)
+
+
+def _specs() -> Iterator[Any]:
+    """All packages of that name: the first is imported, others it hides."""
+    if PLUGIN not in sys.modules:
+        found = importlib.util.find_spec(PLUGIN)
+        if found is not None:
+            yield found
+    for place in sys.path:
+        found = PathFinder.find_spec(PLUGIN, [place])
+        if found is not None:
+            yield found

@@ -1,0 +1,68 @@
+"""Modules of the simulated device under the names that users import them by: `torch_npu`, `torch.npu` and
+what is below them. They are the same objects under both names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from torchair.core.plugin import PLUGIN
+
+HOMES = {
+    f"{PLUGIN}.dynamo.torchair": "torchair",
+    f"{PLUGIN}.npu": "torchair.sim.npu",
+    PLUGIN: "torchair.sim.plugin",
+    "torch.npu": "torchair.sim.npu",
+}
+"""Where the modules of a name are, the longer of two names first."""
+
+
+class Names(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds them when they are imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        home = home_of(fullname)
+        if home is None or importlib.util.find_spec(home) is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """The module itself, which stays what it is."""
+        home = home_of(spec.name)
+        assert home is not None, "it was found"
+        module = importlib.import_module(home)
+        spec.loader_state = (module.__spec__, getattr(module, "__path__", None))
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        """It ran when it was imported; Python's import has given it the spec of its other name."""
+        spec = module.__spec__
+        own, path = spec.loader_state
+        module.__spec__ = own
+        if path is None:
+            vars(module).pop("__path__", None)
+        else:
+            module.__path__ = path
+
+
+def home_of(name: str) -> str | None:
+    """`torch_npu.contrib` -> `torchair.sim.plugin.contrib`."""
+    for alias, home in HOMES.items():
+        if name == alias or name.startswith(f"{alias}."):
+            return home + name.removeprefix(alias)
+    return None
+
+
+def give_names() -> None:
+    """From now on they are found."""
+    if not any(isinstance(finder, Names) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Names())

@@ -1,0 +1,33 @@
+"""Marks and ranges for the profiler."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from torch.profiler import record_function
+
+_numbers = itertools.count(1)
+_ranges: dict[int, record_function] = {}
+
+
+def mark(message: str, stream: Any = None, domain: str = "default") -> None:
+    """A point of time."""
+    with record_function(message):
+        pass
+
+
+def range_start(message: str, stream: Any = None, domain: str = "default") -> int:
+    """A range begins; its number."""
+    number = next(_numbers)
+    _ranges[number] = record_function(message)
+    _ranges[number].__enter__()
+    return number
+
+
+def range_end(range_id: int, domain: str = "default") -> None:
+    """The range of that number ends."""
+    found = _ranges.pop(range_id, None)
+    if found is None:
+        raise ValueError(f"there is no range {range_id}")
+    found.__exit__(None, None, None)

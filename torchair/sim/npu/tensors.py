@@ -1,0 +1,56 @@
+"""`torch.npu.FloatTensor` and its like: old names of tensors by type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_TYPES = {
+    "BFloat16Tensor": torch.bfloat16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+}
+
+
+class OldTensor(type):
+    """A class of which tensors of the device with one type are instances; called, it makes one."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return (
+            isinstance(instance, torch.Tensor)
+            and instance.device.type == "npu"
+            and instance.dtype == cls.dtype
+        )
+
+    def __call__(cls, *args: Any) -> torch.Tensor:
+        if len(args) == 1 and not isinstance(args[0], int | torch.Size):
+            return torch.as_tensor(args[0], dtype=cls.dtype, device="npu")
+        return torch.empty(*args, dtype=cls.dtype, device="npu")
+
+
+def _made(name: str) -> OldTensor:
+    return OldTensor(
+        name, (), {"dtype": _TYPES[name], "__doc__": f"Tensors of {_TYPES[name]} on the device."}
+    )
+
+
+BFloat16Tensor = _made("BFloat16Tensor")
+BoolTensor = _made("BoolTensor")
+ByteTensor = _made("ByteTensor")
+CharTensor = _made("CharTensor")
+DoubleTensor = _made("DoubleTensor")
+FloatTensor = _made("FloatTensor")
+HalfTensor = _made("HalfTensor")
+IntTensor = _made("IntTensor")
+LongTensor = _made("LongTensor")
+ShortTensor = _made("ShortTensor")

@@ -1,0 +1,9 @@
+"""`torch_npu` of the simulated device."""
+
+from __future__ import annotations
+
+import sys
+
+from torchair.sim.provide import provided
+
+sys.modules[__name__] = provided()

@@ -1,0 +1,54 @@
+"""`torch_npu` of the simulated device: what scripts import by that name. Operators of the `npu` library are
+its attributes; what only hardware has is not here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchair import npugraph_ex
+from torchair.core.dtypes import BY_NAME
+from torchair.ops import npu as library
+from torchair.sim import npu
+from torchair.sim.plugin import contrib, distributed, dynamo, profiler
+from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
+
+__all__ = [
+    "Format",
+    "contrib",
+    "distributed",
+    "dynamo",
+    "get_npu_format",
+    "npu",
+    "npu_format_cast",
+    "npu_format_cast_",
+    "npugraph_ex",
+    "profiler",
+]
+
+__version__ = f"{torch.__version__.partition('+')[0]}.post0+sim"
+__simulated__ = True
+"""This is not the vendor's."""
+
+OWN_TYPES = 256
+"""Types that torch has no number for are this plus the number of the IR."""
+hifloat8 = OWN_TYPES + BY_NAME["HIFLOAT8"].runtime
+float8_e8m0fnu = OWN_TYPES + BY_NAME["FLOAT8_E8M0"].runtime
+float4_e2m1fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E2M1"].runtime
+float4_e1m2fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E1M2"].runtime
+
+
+def __getattr__(name: str) -> Any:
+    """`torch_npu.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`."""
+    if not name.startswith("_"):
+        for namespace in ("npu", "npu_inference"):
+            if f"{namespace}.{name}.default" in library.schemas():
+                return getattr(getattr(torch.ops, namespace), name)
+    raise AttributeError(f"module 'torch_npu' of the simulated device has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    names = {full.split(".")[1] for full in library.schemas() if full.startswith("npu")}
+    return sorted({*globals(), *names})

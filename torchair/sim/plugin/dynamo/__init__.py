@@ -1,0 +1,9 @@
+"""`torch_npu.dynamo`: where the vendor's plug-in keeps its copy of this package."""
+
+from __future__ import annotations
+
+import sys
+
+torchair = sys.modules[__name__.partition(".")[0]]
+
+__all__ = ["torchair"]

@@ -1,0 +1,122 @@
+"""The `hccl` backend of `torch.distributed`: tensors of the device, carried by gloo.
+
+Gloo sees the memory of the tensors as memory of the host, so that nothing is copied. While a stream is
+captured nothing is sent: the call becomes a task of the graph, and every replay sends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+from torchair.core.torch_private.groups import ProcessGroup, Store, Work, done, gloo_group, serve
+from torchair.core.torch_private.trees import flatten, unflatten
+from torchair.sim.load import shim
+from torchair.sim.npu.device import current_device
+
+NAME = "hccl"
+CALLS = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
+    "all_gather_single", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced", "gather", "scatter",
+    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced", "alltoall_base", "all_to_all_single", "send", "recv", "recv_anysource",
+    "barrier",
+)  # fmt: skip
+"""What groups of one torch or another are asked for; those with an underscore are of older ones."""
+
+Call = Callable[[Sequence[torch.Tensor]], Any]
+_captured: dict[int, Call] = {}
+_numbers = itertools.count()
+_library = torch.library.Library("torchair_sim", "DEF")
+_library.define("collective(Tensor(a!)[] tensors, int number) -> ()")
+
+
+def _collective(tensors: Sequence[torch.Tensor], number: int) -> None:
+    """Runs on the backing device: for a graph under way not at all, for a replay in earnest."""
+    if not shim().is_capturing(current_device()):
+        _captured[number](tensors)
+
+
+for _key in ("CPU", "CUDA"):
+    _library.impl("collective", _collective, _key)
+
+
+def _shown(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as gloo takes it, on the same memory, which it keeps."""
+    return shim().show(tensor) if tensor.device.type == "npu" else tensor
+
+
+class ProcessGroupHCCL(ProcessGroup):
+    """A group whose tensors are on the simulated device; tensors of the host may come, too."""
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg] - without a store it is one of Python's
+        self._gloo, backend = gloo_group(store, rank, size, timeout)
+        serve(self, backend, ("cpu", "npu"))
+
+    def getBackendName(self) -> str:
+        """What `name` says."""
+        return NAME
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work:
+        """A call of the group, with the tensors that gloo takes."""
+        leaves, spec = flatten((args, kwargs))
+        places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+        def carry(tensors: Sequence[torch.Tensor]) -> Work:
+            given = list(leaves)
+            for at, tensor in zip(places, tensors, strict=True):
+                given[at] = tensor
+            args, kwargs = unflatten(given, spec)
+            return getattr(self._gloo, name)(*args, **kwargs)
+
+        return self._given(carry, [leaves[at] for at in places])
+
+    def _given(self, carry: Callable[[Sequence[torch.Tensor]], Work], tensors: list[torch.Tensor]) -> Work:
+        if not shim().is_capturing(current_device()):
+            return carry([_shown(tensor) for tensor in tensors])
+        number = next(_numbers)
+        _captured[number] = lambda given: carry(given).wait()
+        torch.ops.torchair_sim.collective(tensors, number)
+        return done(tensors)
+
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        """Gloo has it for one tensor only, of which each process has its part."""
+        parts = len(input_tensors)
+
+        def carry(tensors: Sequence[torch.Tensor]) -> Work:
+            given, made = tensors[:parts], tensors[parts:]
+            flat = torch.cat([tensor.reshape(-1) for tensor in given])
+            sizes = [tensor.numel() for tensor in made]
+            into = flat.new_empty(sum(sizes))
+            self._gloo.alltoall_base(into, flat, sizes, [tensor.numel() for tensor in given]).wait()
+            for tensor, part in zip(made, into.split(sizes), strict=True):
+                tensor.copy_(part.view(tensor.shape))
+            return done(list(made))
+
+        return self._given(carry, [*input_tensors, *output_tensors])
+
+
+def _forwarded(name: str) -> Callable[..., Work]:
+    def call(self: ProcessGroupHCCL, *args: Any, **kwargs: Any) -> Work:
+        return self.call(name, args, kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in CALLS:
+    if hasattr(ProcessGroup, _name):
+        setattr(ProcessGroupHCCL, _name, _forwarded(_name))
+
+
+def register() -> None:
+    """`init_process_group("hccl")` works from now on."""
+    if distributed.is_available() and not hasattr(distributed.Backend, NAME.upper()):
+        distributed.Backend.register_backend(NAME, ProcessGroupHCCL, devices=["npu"])

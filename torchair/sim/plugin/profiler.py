@@ -1,0 +1,100 @@
+"""`torch_npu.profiler`: torch's own profiler. What it says of the device are the times of the host, whose
+kernels do the work.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.profiler
+from torch.profiler import ProfilerAction, schedule, tensorboard_trace_handler
+
+from torchair.core.log import logger
+
+__all__ = [
+    "AiCMetrics",
+    "ExportType",
+    "ProfilerAction",
+    "ProfilerActivity",
+    "ProfilerLevel",
+    "profile",
+    "schedule",
+    "supported_activities",
+    "tensorboard_trace_handler",
+]
+
+
+class ProfilerActivity(enum.Enum):
+    """What is watched."""
+
+    CPU = "cpu"
+    NPU = "npu"
+
+
+class ProfilerLevel(enum.Enum):
+    """How much the hardware says; kept."""
+
+    Level_none = "none"
+    Level0 = "0"
+    Level1 = "1"
+    Level2 = "2"
+
+
+class AiCMetrics(enum.Enum):
+    """Which counters of the hardware's cores are read; kept."""
+
+    AiCoreNone = "none"
+    PipeUtilization = "pipe"
+    ArithmeticUtilization = "arithmetic"
+    Memory = "memory"
+    MemoryL0 = "memory_l0"
+    MemoryUB = "memory_ub"
+    L2Cache = "l2"
+    ResourceConflictRatio = "conflicts"
+
+
+class ExportType(enum.Enum):
+    """How the hardware's own data is written; kept."""
+
+    Text = "text"
+    Db = "db"
+
+
+@dataclass(frozen=True)
+class _ExperimentalConfig:
+    """Wishes about the hardware's counters, of which there are none."""
+
+    profiler_level: ProfilerLevel = ProfilerLevel.Level0
+    aic_metrics: AiCMetrics = AiCMetrics.AiCoreNone
+    l2_cache: bool = False
+    data_simplification: bool = True
+    record_op_args: bool = False
+    export_type: ExportType = ExportType.Text
+
+
+def supported_activities() -> set[ProfilerActivity]:
+    """All."""
+    return set(ProfilerActivity)
+
+
+class profile(torch.profiler.profile):
+    """`torch.profiler.profile`; `ProfilerActivity.NPU` is the work of the host that stands for the device."""
+
+    def __init__(self, *, activities: Iterable[Any] | None = None, **options: Any) -> None:
+        wishes = options.pop("experimental_config", None)
+        if wishes is not None and not isinstance(wishes, _ExperimentalConfig):
+            raise TypeError(
+                f"experimental_config must be a torch_npu.profiler._ExperimentalConfig: {wishes!r}"
+            )
+        if wishes is not None:
+            logger.info("%s is for the hardware: the simulated device has no such counters", wishes)
+        kinds = supported_activities() if activities is None else set(activities)
+        unknown = [
+            each for each in kinds if not isinstance(each, ProfilerActivity | torch.profiler.ProfilerActivity)
+        ]
+        if unknown:
+            raise TypeError(f"activities must be of torch_npu.profiler.ProfilerActivity, got {unknown}")
+        super().__init__(activities=[torch.profiler.ProfilerActivity.CPU], **options)
