@@ -17,7 +17,7 @@ from torch.testing._internal.common_utils import TestCase
 
 from tests.convert.opinfo import name_of
 from tests.sim.inside.machinery import on_device
-from tests.sim.inside.misses import ASPECTS, MISSES, RANDOM, UNDEFINED, rows_of
+from tests.sim.inside.misses import ASPECTS, MISSES, RANDOM, SKIPPED, UNDEFINED, rows_of
 from tests.sim.inside.op_pair import Pair, sampled
 
 SAMPLES = 4
@@ -63,7 +63,7 @@ class TestOpDb(TestCase):
                 warnings.simplefilter("ignore")  # of operators that are deprecated, of samples
                 wrong = said(check)
             row = misses.get(aspect)
-            if row is None:
+            if row is None or (row.by_rounding and not wrong):
                 assert not wrong, f"{aspect}: {wrong}"
             else:
                 assert re.search(row.says, wrong), f"{aspect}: not the miss that {row} says, but {wrong!r}"
@@ -73,7 +73,7 @@ MADE = on_device(TestOpDb, globals(), QUICK, SHARE)
 
 
 def test_nearly_all_are_equal() -> None:
-    missed = {case for case in CASES if rows_of(*case)}
+    missed = {case for case in CASES if rows_of(*case) or case[0] in SKIPPED}
     assert len(CASES) > 5000
     assert len(missed) / len(CASES) <= 0.03, f"{len(missed)} of {len(CASES)}"
     assert len(CASES) == MADE
@@ -85,7 +85,7 @@ def test_every_miss_is_of_an_operator_and_has_a_reason() -> None:
         assert row.op in names
         assert row.why
         assert set(row.aspects) <= set(ASPECTS)
-    assert names >= RANDOM
+    assert names >= RANDOM | set(SKIPPED)
     assert len(UNDEFINED) == 8
 
 
