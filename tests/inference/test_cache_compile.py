@@ -680,7 +680,7 @@ def test_an_entry_has_the_better_program(
     assert not path.exists()
     builds.gate.set()
     assert torchair.wait_until_optimised(60)
-    assert path.exists()
+    assert path.exists(), (path_of(first), list(path.parents[2].rglob("*")))
     second = processes.new(net.both, config=config)
     torch.testing.assert_close(second(X), wanted(net.both, X))
     assert processes.traces == 1

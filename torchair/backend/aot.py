@@ -14,7 +14,7 @@ from torchair.backend.background import Together
 from torchair.backend.compile import compile_fx
 from torchair.backend.gears import Gears, gears_of, has_gears
 from torchair.backend.joint import Joint
-from torchair.backend.plain import Kept, plain_call
+from torchair.backend.plain import Kept
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
 from torchair.core.degraded import Degradations
@@ -30,7 +30,6 @@ from torchair.core.torch_private.aot import (
     static_input_indices,
     take_over_sources,
     work_around_call,
-    written_by_plain_call,
     written_inputs,
 )
 from torchair.core.torch_private.ops import resizes_kept_whole
@@ -111,16 +110,15 @@ class Parts:
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = field(default_factory=set[str])
     together: Together = field(default_factory=Together)
-    plain: list[Callable[..., Any]] = field(default_factory=list[Callable[..., Any]])
     kept: Kept | None = None
 
     def made_of(
         self, gm: fx.GraphModule, inputs: Sequence[Any], decompositions: Decompositions
     ) -> Callable[..., Any]:
-        """What Dynamo calls: AOTAutograd's layers around the parts, or one part alone where they do nothing.
+        """What Dynamo calls: AOTAutograd's layers around the parts, or one part alone where they do little.
         Under autocast they switch it off, as ops of a program would be cast once more.
         """
-        is_plain = not is_autocasting()
+        without_autocast = is_autocasting()
         backend = aot_autograd(
             fw_compiler=self._stage(backward=False, is_inference=False),
             bw_compiler=self._stage(backward=True, is_inference=False),
@@ -131,13 +129,13 @@ class Parts:
         )
         with nullcontext() if self.settings.captures else resizes_kept_whole():
             compiled = backend(gm, list(inputs))
-        if self.kept is not None:
-            # For those who keep what was compiled: a function takes attributes.
-            compiled.kept = replace(self.kept, without_autocast=not is_plain)  # type: ignore[attr-defined]
-        if self.plain and is_plain:
-            self.plain[0].kept = self.kept  # type: ignore[attr-defined]
-            return self.plain[0]
-        return compiled
+        if self.kept is None:
+            return compiled
+        kept = replace(self.kept, without_autocast=without_autocast)
+        call = kept.call()
+        # For those who keep what was compiled: a function takes attributes.
+        call.kept = kept  # type: ignore[attr-defined]
+        return call
 
     def _stage(self, backward: bool, is_inference: bool) -> Compile:
         phase = "backward" if backward else self.forward
@@ -163,8 +161,6 @@ class Parts:
                     gears=self.gears,
                     together=None if is_inference else self.together,
                 )
-            if is_inference and (written := written_by_plain_call(self.count)) is not None:
-                self.plain.append(plain_call(runner, written))
             if is_inference and (work := work_around_call(self.count)) is not None:
                 self.kept = Kept(runner, written_inputs(), *work)
             return _as_function(runner.boxed) if backward else runner.boxed

@@ -73,7 +73,6 @@ __all__ = [
     "take_over_sources",
     "tracing",
     "work_around_call",
-    "written_by_plain_call",
     "written_inputs",
 ]
 
@@ -268,29 +267,6 @@ def regenerated_outputs(count: int) -> dict[int, int]:
         for place, info in enumerate(facts.output_info)
         if info.output_type is OutputType.alias_of_input and info.base_idx is not None
     }
-
-
-def written_by_plain_call(count: int) -> tuple[int, ...] | None:
-    """Inputs that the inference graph being compiled writes, if calling it with `count` inputs of Dynamo's
-    graph takes no more than raising their versions. None if AOTAutograd has work to do around a call: inputs
-    merged or added, outputs that are views of inputs, subclasses, …
-    """
-    context = TracingContext.try_get()
-    facts = context.fw_metadata if context is not None else None
-    if facts is None or len(facts.input_info) != count:
-        return None
-    metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
-    around = (
-        facts.num_mutated_inp_runtime_indices,
-        facts.num_outputs_aliased,
-        facts.num_intermediate_bases,
-        facts.dynamic_outputs,
-        facts.tokens,
-        facts.grad_enabled_mutation is not None,
-        getattr(facts, "num_graphsafe_rng_states", 0),
-        any(type(meta) is SubclassCreationMeta for meta in metas),
-    )
-    return None if any(around) else tuple(facts.mutated_graph_handled_indices_seen_by_autograd)
 
 
 def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool, bool]]] | None:
