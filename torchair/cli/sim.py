@@ -10,6 +10,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from torchair.core.environment import text_of
 from torchair.core.errors import BadCall, BadPath
 from torchair.sim import path as children
 from torchair.sim.install import BACKINGS
@@ -97,11 +98,15 @@ def _main(file: str) -> ModuleType:
 
 def _for_children(given: argparse.Namespace) -> None:
     """Processes that the script starts find a `torch_npu` of the same kind."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_CHILDREN, *([before] if before else [])])
-    os.environ[DEVICES], os.environ[BACKING], os.environ[MEMORY] = (
-        str(given.devices), given.backing, str(given.memory)
-    )  # fmt: skip
+    before = text_of("PYTHONPATH")
+    os.environ.update(
+        {
+            "PYTHONPATH": os.pathsep.join([_FOR_CHILDREN, *([before] if before else [])]),
+            DEVICES: str(given.devices),
+            BACKING: given.backing,
+            MEMORY: str(given.memory),
+        }
+    )
 
 
 def _run(code: CodeType | bytes, main: ModuleType) -> int:

@@ -132,6 +132,13 @@ VARIABLES = {
             "when they are installed",
         ),
         Variable(
+            "PYTHONPATH",
+            "",
+            "Python's own. `python -m torchair sim` puts a folder before the others, where processes that "
+            "the script starts find `torch_npu`.",
+            "by that command",
+        ),
+        Variable(
             "ASCEND_DEVICE_ID",
             "0",
             "The device of a process without `torch_npu`. Here graphs run on the device of their tensors.",

@@ -12,19 +12,21 @@ from torchair.core.plugin import PLUGIN
 from torchair.sim.install import install, is_installed
 from torchair.sim.names import HOMES
 
-DEVICES, BACKING, MEMORY = "TORCHAIR_SIM_DEVICES", "TORCHAIR_SIM_BACKING", "TORCHAIR_SIM_MEMORY"
+DEVICES = "TORCHAIR_SIM_DEVICES"
+BACKING = "TORCHAIR_SIM_BACKING"
+MEMORY = "TORCHAIR_SIM_MEMORY"
 
 
 def provided() -> ModuleType:
     """Install the device as the environment says, unless there is one. What `import torch_npu` gives."""
     if not is_installed():
-        install(_number(DEVICES), text_of(BACKING), memory=_number(MEMORY))
+        devices, memory = _number(DEVICES, text_of(DEVICES)), _number(MEMORY, text_of(MEMORY))
+        install(devices, text_of(BACKING), memory=memory)
     sys.modules[PLUGIN] = module = importlib.import_module(HOMES[PLUGIN])
     return module
 
 
-def _number(name: str) -> int:
-    text = text_of(name)
+def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:

@@ -74,7 +74,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return reinterpret_cast<void*>(static_cast<uintptr_t>(stream.id()));
   }
   bool queryStream(const c10::Stream&) const override { return true; }
-  bool isStreamCapturing(const c10::Stream& stream) const override { return capture_on(stream) != nullptr; }
+  // No `override`: torch 2.11 does not ask.
+  bool isStreamCapturing(const c10::Stream& stream) const { return capture_on(stream) != nullptr; }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     synchronize(stream_of(device, current_streams.at(device)));

@@ -4,8 +4,6 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <sstream>
-
 #include "dispatch.h"
 
 namespace sim {
@@ -48,18 +46,29 @@ struct Memo {
   std::map<std::string, std::vector<std::optional<Result>>> known;
   std::map<std::string, py::list> values;  // what is no tensor among the results
 
+  // It is asked for with every call: numbers are written as they lie in memory.
   static std::string key_of(const py::sequence& args) {
-    std::ostringstream text;
+    std::string key;
+    const auto write = [&key](int64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
     for (const auto& arg : args) {
       if (is_tensor(arg)) {
         const at::Tensor& tensor = THPVariable_Unpack(arg.ptr());
-        text << tensor.sizes() << tensor.strides() << tensor.dtype() << tensor.storage_offset();
+        write(tensor.dim());
+        for (const int64_t number : tensor.sizes()) {
+          write(number);
+        }
+        for (const int64_t number : tensor.strides()) {
+          write(number);
+        }
+        write(tensor.storage_offset());
+        write(static_cast<int64_t>(tensor.scalar_type()));
       } else {
-        text << py::repr(arg).cast<std::string>();
+        const auto text = py::repr(arg).cast<std::string>();
+        write(-1 - static_cast<int64_t>(text.size()));
+        key += text;
       }
-      text << ';';
     }
-    return text.str();
+    return key;
   }
 
   void learn(const std::string& key, const py::sequence& args, const py::list& made) {
