@@ -16,6 +16,7 @@
 #include <unordered_set>
 
 #include "memory.h"
+#include "races.h"
 
 namespace sim {
 
@@ -29,6 +30,9 @@ inline thread_local std::array<c10::StreamId, MAX_DEVICES> current_streams{};
 struct Task {
   std::string name;
   std::function<bool()> run;
+  c10::StreamId stream = 0;  // that it was captured on
+  int64_t mark = -1;  // an event that it records, or waits for
+  bool waits = false;
 };
 
 // Streams that wait for an event which only others can record.
@@ -73,6 +77,19 @@ struct Capture {
   std::vector<Need> needs;
   std::unordered_map<const c10::StorageImpl*, std::pair<c10::Storage, c10::Storage>> shadows;
   std::unordered_set<const c10::StorageImpl*> needed;
+  size_t marks = 0;  // events that were recorded
+  Races races;  // between its streams
+  std::vector<Range> ranges;  // what a replay reads and writes
+
+  void add(std::string name, std::function<bool()> run) {
+    tasks.push_back({std::move(name), std::move(run), current_streams.at(device)});
+  }
+
+  // A stream records an event, or waits for one.
+  void mark(c10::StreamId stream, size_t number, bool waits) {
+    const char* name = waits ? "Event.wait" : "Event.record";
+    tasks.push_back({name, [] { return true; }, stream, static_cast<int64_t>(number), waits});
+  }
 
   bool is_own(const c10::Storage& storage) const {
     const auto& memory = storage.data_ptr();
@@ -185,7 +202,7 @@ class Graph {
     }
     const auto stream = stream_of(capture_->device, current_streams.at(capture_->device));
     refuse_on_waiting(stream);
-    go_on(capture_, 0, stream);
+    start(capture_, stream);
   }
 
   void reset() {
@@ -195,6 +212,7 @@ class Graph {
     if (!is_ready_) {
       end();
     }
+    settle(capture_->device);
     capture_->tasks.clear();
     use_pool(-1);
     capture_.reset();
@@ -205,7 +223,9 @@ class Graph {
     std::vector<std::string> all;
     if (capture_) {
       for (auto& task : capture_->tasks) {
-        all.push_back(task.name);
+        if (task.mark < 0) {
+          all.push_back(task.name);
+        }
       }
     }
     return all;
@@ -216,7 +236,13 @@ class Graph {
     return capture_->pool;
   }
 
+  // All of it, on a stream: now, or when its turn comes.
+  static void start(const std::shared_ptr<Capture>& capture, const c10::Stream& stream);
+
  private:
+  // Nothing of it waits for its turn any more.
+  static void settle(c10::DeviceIndex device);
+
   // All tasks from one on; where one has to wait, who it waits for goes on with it.
   static void go_on(const std::shared_ptr<Capture>& capture, size_t at, const c10::Stream& stream);
 
@@ -267,10 +293,14 @@ inline void Graph::go_on(const std::shared_ptr<Capture>& capture, size_t at, con
   }
 }
 
+// Does the act wait for its turn?
+bool give_external(const c10::Stream& stream, const std::string& name, const std::function<bool()>& act);
+
 // What a stream does with an external event, now or whenever its graph is replayed.
 inline void on_stream(const c10::Stream& stream, const std::string& name, std::function<bool()> act) {
   if (Capture* capture = capture_on(stream)) {
-    capture->tasks.push_back({name, std::move(act)});
+    capture->tasks.push_back({name, std::move(act), stream.id()});
+  } else if (give_external(stream, name, act)) {
   } else if (!act()) {
     set_waiting(stream, true);
     awaited->waiting.push_back([stream] { set_waiting(stream, false); });

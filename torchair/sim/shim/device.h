@@ -10,6 +10,7 @@
 #include "capture.h"
 #include "generator.h"
 #include "memory.h"
+#include "order.h"
 
 namespace sim {
 
@@ -19,6 +20,9 @@ struct Event {
   c10::Stream stream;
   std::chrono::steady_clock::time_point when;
   uint64_t capture = 0;  // recorded while this graph was captured
+  size_t mark = 0;  // there
+  std::shared_ptr<std::atomic<bool>> is_reached;  // where streams have an order of their own
+  Clock clock;
 };
 
 inline void check_device(c10::DeviceIndex device) {
@@ -30,6 +34,7 @@ inline void check_device(c10::DeviceIndex device) {
 inline void synchronize(const c10::Stream& stream) {
   refuse_in_capture(stream, "synchronize");
   refuse_on_waiting(stream);
+  finish(stream);
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -73,12 +78,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(const c10::Stream stream) const override {
     return reinterpret_cast<void*>(static_cast<uintptr_t>(stream.id()));
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
+  bool queryStream(const c10::Stream& stream) const override {
+    return !order().is_on || order().is_idle(key_of(stream));
+  }
   // No `override`: torch 2.11 does not ask.
   bool isStreamCapturing(const c10::Stream& stream) const { return capture_on(stream) != nullptr; }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     synchronize(stream_of(device, current_streams.at(device)));
+    finish_device(device);
   }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
@@ -92,15 +100,57 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     one->when = std::chrono::steady_clock::now();
     Capture* capture = capture_on(stream);
     one->capture = capture ? capture->number : 0;
+    one->clock = races_on(stream).now(key_of(stream));
+    if (capture) {
+      one->mark = capture->marks++;
+      capture->mark(stream.id(), one->mark, false);
+    } else if (order().is_on) {
+      auto is_reached = one->is_reached = std::make_shared<std::atomic<bool>>(false);
+      order().give(key_of(stream), {"Event.record", [is_reached] { return is_reached->exchange(true), true; }});
+    } else {
+      one->is_reached.reset();
+    }
   }
   // A stream that waits for one that is captured is captured with it.
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr && static_cast<Event*>(event)->capture != 0) {
-      join_capture(static_cast<Event*>(event)->capture, stream);
+    if (event == nullptr) {
+      return;
+    }
+    const auto* one = static_cast<Event*>(event);
+    if (one->capture != 0) {
+      join_capture(one->capture, stream);
+    }
+    races_on(stream).waits(key_of(stream), one->clock);
+    if (Capture* capture = capture_on(stream)) {
+      if (capture->number == one->capture) {
+        capture->mark(stream.id(), one->mark, true);
+      }
+    } else if (one->is_reached && order().is_on) {
+      order().give(key_of(stream), {"Event.wait", [is_reached = one->is_reached] { return is_reached->load(); }});
     }
   }
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
+  bool queryEvent(void* event) const override {
+    const auto* one = static_cast<Event*>(event);
+    if (one == nullptr || !one->is_reached) {
+      return true;
+    }
+    if (!one->is_reached->load()) {
+      order().step();
+    }
+    return one->is_reached->load();
+  }
+  void synchronizeEvent(void* event) const override {
+    const auto* one = static_cast<Event*>(event);
+    if (one == nullptr) {
+      return;
+    }
+    if (one->is_reached) {
+      order().until([is_reached = one->is_reached] { return is_reached->load(); });
+    }
+    if (checks_races) {
+      races().host_waits(one->clock);
+    }
+  }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
     TORCH_CHECK(first && second, "both events must be recorded before their times are compared");
     const auto between = static_cast<Event*>(second)->when - static_cast<Event*>(first)->when;
@@ -132,6 +182,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory(); }
   at::Device getDeviceFromPtr(void*) const override { return {NPU, current_device}; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    finish_device(storage.device().index());
     auto fresh = take_memory(storage.device().index(), bytes);
     const size_t kept = std::min(bytes, storage.nbytes());
     if (kept) {

@@ -402,6 +402,22 @@ inline void put(const std::vector<at::Tensor>& targets, const c10::IValue& value
   });
 }
 
+// A call that is made again, with its results where the first ones were.
+inline std::function<bool()> again(
+    const c10::OperatorHandle& called, torch::jit::Stack kept, std::vector<at::Tensor> targets,
+    std::vector<std::pair<size_t, at::Generator>> draws, size_t results) {
+  return [called, kept = std::move(kept), targets = std::move(targets), draws = std::move(draws), results]() mutable {
+    torch::jit::Stack stack(kept);
+    call_on_backing(called, &stack, 0, draws);
+    Below below;
+    size_t at = 0;
+    for (size_t result = 0; result < results; ++result) {
+      put(targets, stack[result], at);
+    }
+    return true;
+  };
+}
+
 inline void refuse_values(const c10::OperatorHandle& op) {
   const bool is_refused = op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
   TORCH_CHECK(
@@ -460,6 +476,42 @@ inline bool try_out(
   return now.shown.has_made();
 }
 
+// The bytes between the first and the last element of a tensor.
+inline void add_range(std::vector<Range>& ranges, const at::Tensor& tensor, bool writes) {
+  if (!is_npu(tensor) || tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().data() == nullptr) {
+    return;
+  }
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  const auto size = static_cast<int64_t>(tensor.dtype().itemsize());
+  const char* begin = static_cast<const char*>(tensor.storage().data()) + tensor.storage_offset() * size;
+  ranges.push_back({begin, begin + (last + 1) * size, writes});
+}
+
+// What a call reads and writes, as its schema says it.
+inline std::vector<Range> ranges_of(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, size_t begin) {
+  std::vector<Range> ranges;
+  if (checks_races.load(std::memory_order_relaxed)) {
+    for (size_t at = 0; at < schema.arguments().size(); ++at) {
+      const bool writes = is_written(schema, at);
+      for_each_tensor(stack[begin + at], [&](const at::Tensor& tensor) { add_range(ranges, tensor, writes); });
+    }
+  }
+  return ranges;
+}
+
+// A view looks at memory, and does nothing with it.
+inline bool is_view(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    if (argument.alias_info() != nullptr && !argument.alias_info()->isWrite()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // A call on a captured stream: kept, and not run.
 inline void capture_call(
     Capture* capture, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
@@ -471,6 +523,7 @@ inline void capture_call(
   for (size_t at = 0; at < count; ++at) {
     writes |= is_written(schema, at);
   }
+  auto ranges = ranges_of(schema, kept, 0);
   if (!foretell(op, called, made, has_made)) {
     has_made = try_out(capture, op, called, made);
   }
@@ -482,19 +535,82 @@ inline void capture_call(
   Prepared later(schema, &kept, 0, As::LOG, capture);
   std::vector<at::Tensor> targets;
   for (size_t at = stack->size() - schema.returns().size(); at < stack->size(); ++at) {
-    for_each_tensor((*stack)[at], [&](const at::Tensor& made) { targets.push_back(later.shown.show(made, true)); });
+    for_each_tensor((*stack)[at], [&](const at::Tensor& made) {
+      targets.push_back(later.shown.show(made, true));
+      add_range(ranges, made, true);
+    });
   }
-  capture->tasks.push_back(
-      {schema.name(), [called, kept, targets, draws = later.draws, results = schema.returns().size()]() mutable {
-         torch::jit::Stack stack(kept);
-         call_on_backing(called, &stack, 0, draws);
-         Below below;
-         size_t at = 0;
-         for (size_t result = 0; result < results; ++result) {
-           put(targets, stack[result], at);
-         }
-         return true;
-       }});
+  note(stream_of(capture->device, current_streams.at(capture->device)), schema.name(), ranges);
+  capture->add(schema.name(), again(called, std::move(kept), std::move(targets), later.draws, schema.returns().size()));
+}
+
+// Can a call wait for its turn? Not where the host has to know its results, nor where they are not foretold.
+inline bool may_wait(const c10::OperatorHandle& op, const torch::jit::Stack& stack, size_t begin) {
+  const auto& schema = op.schema();
+  if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) {
+    return false;
+  }
+  for (const auto& result : schema.returns()) {
+    const auto kind = result.type()->kind();
+    if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType) {
+      return false;
+    }
+  }
+  for (size_t at = begin; at < stack.size(); ++at) {
+    bool is_foreign = stack[at].isOptionalTensorList();
+    for_each_tensor(stack[at], [&](const at::Tensor& tensor) {
+      is_foreign |= tensor.defined() && !is_npu(tensor) && tensor.dim() > 0;
+    });
+    if (is_foreign) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A call that waits for its stream's turn; false, and nothing done, where it cannot.
+inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size(), begin = stack->size() - count;
+  if (!may_wait(op, *stack, begin)) {
+    return false;
+  }
+  torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end()), made(kept);
+  bool writes = false, has_made = false;
+  for (size_t at = 0; at < count; ++at) {
+    writes |= is_written(schema, at);
+  }
+  auto ranges = ranges_of(schema, kept, 0);
+  if (!foretell(op, called, made, has_made)) {
+    return false;
+  }
+  stack->resize(begin);
+  stack->insert(stack->end(), made.begin(), made.end());
+  if (!writes && !has_made) {
+    return true;  // a view
+  }
+  for (auto& value : kept) {
+    if (value.isTensor() && value.toTensor().defined() && !is_npu(value.toTensor())) {
+      value = value.toTensor().clone();  // a number of the host's is read when the call is made
+    }
+  }
+  Prepared later(schema, &kept, 0, As::NOW, nullptr);
+  for (auto& [at, generator] : later.draws) {
+    std::lock_guard<std::mutex> guard(generator.mutex());
+    kept[at] = static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->draw();
+  }
+  std::vector<at::Tensor> targets;
+  for (size_t at = stack->size() - schema.returns().size(); at < stack->size(); ++at) {
+    for_each_tensor((*stack)[at], [&](const at::Tensor& made) {
+      targets.push_back(later.shown.show(made, true));
+      add_range(ranges, made, true);
+    });
+  }
+  const auto device = later.shown.device->index();
+  note(stream_of(device, current_streams.at(device)), schema.name(), ranges);
+  auto run = again(called, std::move(kept), std::move(targets), {}, schema.returns().size());
+  order().give(current_key(device), {schema.name(), std::move(run)});
+  return true;
 }
 
 // Calls an op on the backing device. `called` may be another op with the same arguments.
@@ -505,13 +621,34 @@ inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHan
       return;
     }
   }
-  refuse_on_waiting(stream_of(current_device, current_streams.at(current_device)));
+  const auto stream = stream_of(current_device, current_streams.at(current_device));
+  refuse_on_waiting(stream);
+  if (order().is_on.load(std::memory_order_relaxed)) {
+    if (give_call(op, called, stack)) {
+      return;
+    }
+    order().finish(key_of(stream));
+  }
   const auto& schema = op.schema();
   const size_t begin = stack->size() - schema.arguments().size();
+  auto ranges = ranges_of(schema, *stack, begin);
   Prepared now(schema, stack, begin, As::NOW, nullptr);
   call_on_backing(called, stack, begin, now.draws);
   now.shown.settle();
   hide_results(schema, now.shown, stack);
+  if (checks_races.load(std::memory_order_relaxed)) {
+    if (now.shown.has_made()) {
+      for (size_t at = begin; at < stack->size(); ++at) {
+        for_each_tensor((*stack)[at], [&](const at::Tensor& made) { add_range(ranges, made, true); });
+      }
+    } else if (is_view(schema)) {
+      return;
+    }
+    note(stream, schema.name(), ranges);
+    if (!may_wait(op, {}, 0)) {
+      races().host_waits(key_of(stream));
+    }
+  }
 }
 
 inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

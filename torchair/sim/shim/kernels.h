@@ -75,10 +75,32 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
   static const std::string name = "aten::copy_";
   Below below;
   Capture* capture = capture_here(is_npu(target) ? target.device().index() : source.device().index());
+  const auto device = is_npu(target) ? target.device().index() : source.device().index();
+  const auto stream = stream_of(device, current_streams.at(device));
+  std::vector<Range> ranges;
+  add_range(ranges, source, false);
+  add_range(ranges, target, true);
   if (capture == nullptr) {
-    refuse_on_waiting(stream_of(current_device, current_streams.at(current_device)));
+    refuse_on_waiting(stream);
+    note(stream, name, ranges);
+    const bool is_read = !is_npu(target) && !(non_blocking && target.is_pinned());
+    if (is_read) {
+      finish(stream);
+    }
     Shown from(name, true), to(name, true);
-    to.show(target, true).copy_(from.show(source, false));
+    const at::Tensor written = to.show(target, true);
+    if (is_read || !order().is_on) {
+      written.copy_(from.show(source, false));
+      return target;
+    }
+    // What the host may change at once is read at once.
+    const bool is_host = !is_npu(source) && !(non_blocking && source.is_pinned());
+    const at::Tensor read = is_host ? source.clone() : from.show(source, false);
+    order().give(key_of(stream), {name, [read, written] {
+                                    Below below;
+                                    written.copy_(read);
+                                    return true;
+                                  }});
     return target;
   }
   const bool is_on_device = is_npu(source) && is_npu(target);
@@ -88,11 +110,12 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
       "and non_blocking=True");
   Shown from(name, true, As::LOG, capture), to(name, true, As::LOG, capture);
   const at::Tensor read = from.show(source, false), written = to.show(target, true);
-  capture->tasks.push_back({name, [read, written] {
-                              Below below;
-                              written.copy_(read);
-                              return true;
-                            }});
+  note(stream, name, ranges);
+  capture->add(name, [read, written] {
+    Below below;
+    written.copy_(read);
+    return true;
+  });
   return target;
 }
 

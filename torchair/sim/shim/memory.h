@@ -187,10 +187,12 @@ inline void count_in(Memory& memory, c10::DeviceIndex device, size_t requested, 
 }
 
 void forget_place(const void* address);
+void forget_accesses(const void* address, size_t bytes);
 
 inline void free_block(void* context) {
   std::unique_ptr<Block> block(static_cast<Block*>(context));
   forget_place(block->memory.get());
+  forget_accesses(block->memory.get(), block->bytes);
   Memory& memory = memory_of(block->device);
   std::lock_guard<std::mutex> guard(memory.mutex);
   memory.allocations.remove(1);

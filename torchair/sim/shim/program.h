@@ -134,25 +134,80 @@ struct Memo {
   }
 };
 
+// A call of a program that is made later, with its results put where those are that were foretold. What Python owns is
+// let go with Python's lock.
+inline std::function<bool()> later_call(const py::object& program, const py::list& args, std::vector<at::Tensor> targets) {
+  const auto let_go = [](py::object* object) {
+    py::gil_scoped_acquire gil;
+    delete object;
+  };
+  std::shared_ptr<py::object> function(new py::object(program), let_go), kept(new py::object(args), let_go);
+  return [function, kept, targets = std::move(targets)] {
+    py::gil_scoped_acquire gil;
+    // A program may clear its arguments.
+    py::sequence results = (*function)(py::list(*kept));
+    Below below;
+    for (size_t at = 0; at < targets.size(); ++at) {
+      py::object result = results[at];
+      if (is_tensor(result) && targets[at].defined()) {
+        const at::Tensor& value = THPVariable_Unpack(result.ptr());
+        if (value.data_ptr() != targets[at].data_ptr()) {
+          targets[at].copy_(value);
+        }
+      }
+    }
+    return true;
+  };
+}
+
+inline std::vector<Range> ranges_of(const py::sequence& args, const std::vector<size_t>& written) {
+  std::vector<Range> ranges;
+  if (checks_races.load(std::memory_order_relaxed)) {
+    for (size_t at = 0; at < args.size(); ++at) {
+      py::object arg = args[at];
+      if (is_tensor(arg)) {
+        const bool writes = std::count(written.begin(), written.end(), at) > 0;
+        add_range(ranges, THPVariable_Unpack(arg.ptr()), writes);
+      }
+    }
+  }
+  return ranges;
+}
+
 // The results of `program(args)`, computed on the backing device. `written` are the places of arguments it writes.
 inline py::list run_program(
     const py::object& program, const py::list& args, const std::vector<size_t>& written, c10::DeviceIndex device,
     Memo& memo) {
   static const std::string name = "program";
   const std::string key = Memo::key_of(args);
+  const auto stream = stream_of(device, current_streams.at(device));
   Capture* capture = capture_here(device);
-  if (capture == nullptr) {
-    refuse_on_waiting(stream_of(device, current_streams.at(device)));
+  const bool is_known = memo.known.count(key) > 0;
+  auto ranges = ranges_of(args, written);
+  const auto noted = [&](const py::sequence& made) {
+    for (const auto& result : made) {
+      if (is_tensor(result)) {
+        add_range(ranges, THPVariable_Unpack(result.ptr()), true);
+      }
+    }
+    note(stream, name, ranges);
+  };
+  if (capture == nullptr && !(order().is_on && is_known)) {
+    refuse_on_waiting(stream);
+    if (order().is_on) {
+      order().finish(key_of(stream));
+    }
     Shown now(name, true);
     now.device = c10::Device(NPU, device);
     py::list made = hide_all(now, program(show_all(now, args)));
-    if (!memo.known.count(key)) {
+    if (!is_known) {
       memo.learn(key, args, made);
     }
+    noted(made);
     return made;
   }
   py::list made;
-  if (memo.known.count(key)) {
+  if (is_known) {
     made = memo.foretold(key, args, device);
   } else {
     for (size_t at : written) {
@@ -162,29 +217,20 @@ inline py::list run_program(
     now.device = c10::Device(NPU, device);
     made = hide_all(now, program(show_all(now, args)));
   }
-  Shown later(name, true, As::LOG, capture);
-  py::list kept = show_all(later, args);
+  Shown later(name, true, capture ? As::LOG : As::NOW, capture);
+  later.device = c10::Device(NPU, device);
+  const py::list kept = show_all(later, args);
   std::vector<at::Tensor> targets;
   for (const auto& result : made) {
     targets.push_back(is_tensor(result) ? later.show(THPVariable_Unpack(result.ptr()), true) : at::Tensor());
   }
-  capture->tasks.push_back({name, [program, kept, targets] {
-                              py::gil_scoped_acquire gil;
-                              // A program may clear its arguments.
-                              auto args = py::reinterpret_steal<py::list>(PyList_GetSlice(kept.ptr(), 0, kept.size()));
-                              py::sequence results = program(args);
-                              Below below;
-                              for (size_t at = 0; at < targets.size(); ++at) {
-                                py::object result = results[at];
-                                if (is_tensor(result) && targets[at].defined()) {
-                                  const at::Tensor& value = THPVariable_Unpack(result.ptr());
-                                  if (value.data_ptr() != targets[at].data_ptr()) {
-                                    targets[at].copy_(value);
-                                  }
-                                }
-                              }
-                              return true;
-                            }});
+  noted(made);
+  auto run = later_call(program, kept, std::move(targets));
+  if (capture) {
+    capture->add(name, std::move(run));
+  } else {
+    order().give(key_of(stream), {name, std::move(run)});
+  }
   return made;
 }
 

@@ -9,6 +9,7 @@
 #include "dispatch.h"
 #include "kernels.h"
 #include "memory.h"
+#include "order.h"
 #include "program.h"
 
 namespace {
@@ -107,7 +108,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("device_count", [] { return int(sim::setup().devices); });
   module.def("total_memory", [](c10::DeviceIndex) { return sim::setup().memory; });
   module.def("synchronize", [](c10::DeviceIndex device) {
-    sim::synchronize(sim::stream_of(device, sim::current_streams.at(device)));
+    sim::Guard().synchronizeDevice(device);
+  });
+  module.def("begin_order", [](uint64_t seed) { sim::order().begin(seed); });
+  module.def("end_order", [] { sim::order().end(); });
+  module.def("check_races", [](bool is_on) {
+    sim::races().clear();
+    sim::checks_races = is_on;
   });
   module.def("elapsed_time", [](uintptr_t first, uintptr_t second) {
     return sim::Guard().elapsedTime(reinterpret_cast<void*>(first), reinterpret_cast<void*>(second), 0);
@@ -124,7 +131,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<sim::Memo>(module, "Memo").def(py::init<>());
   module.def("run_program", &sim::run_program);
   // A tensor of the device as one of the backing device, on the same memory, which it keeps.
-  module.def("show", [](const at::Tensor& tensor) { return sim::Shown("show", true).show(tensor, false); });
+  module.def("show", [](const at::Tensor& tensor) {
+    sim::finish_here(tensor.device().index());
+    return sim::Shown("show", true).show(tensor, false);
+  });
   py::class_<sim::ExternalEvent, std::shared_ptr<sim::ExternalEvent>>(module, "ExternalEvent")
       .def(py::init<>())
       .def("record", [](const std::shared_ptr<sim::ExternalEvent>& event, const c10::Stream& stream) {
