@@ -145,7 +145,8 @@ inline std::function<bool()> later_call(const py::object& program, const py::lis
   return [function, kept, targets = std::move(targets)] {
     py::gil_scoped_acquire gil;
     // A program may clear its arguments.
-    py::sequence results = (*function)(py::list(*kept));
+    auto own = py::reinterpret_steal<py::list>(PySequence_List(kept->ptr()));
+    py::sequence results = (*function)(own);
     Below below;
     for (size_t at = 0; at < targets.size(); ++at) {
       py::object result = results[at];
