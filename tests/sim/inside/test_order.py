@@ -158,6 +158,39 @@ def test_compiled_models_agree_in_every_order(mode: str) -> None:
                 torch.testing.assert_close(y.cpu(), want)
 
 
+def test_a_tensor_that_is_resized_while_work_on_it_waits() -> None:
+    for seed in range(100):
+        with interleaved(seed):
+            ones, target = torch.ones(1000, device="npu"), torch.zeros(4, device="npu")
+            for _ in range(4):
+                target.add_(1)
+            before = target * 2
+            target.resize_(0)
+            torch.add(ones, ones, out=target)
+            assert before.tolist() == [8.0] * 4
+            assert target.sum().item() == 2000
+
+
+def test_results_of_another_device_than_the_current_one() -> None:
+    for seed in range(50):
+        with interleaved(seed):
+            x = torch.zeros(3, device="npu:1")
+            for _ in range(4):
+                x.add_(1)
+            assert len(x.nonzero()) == 3
+
+
+def test_indices_are_read() -> None:
+    side, x = torch.npu.Stream(), torch.arange(8.0, device="npu")
+    index = torch.zeros(3, dtype=torch.int64, device="npu")
+    torch.npu.synchronize()
+    with races_checked():
+        with torch.npu.stream(side):
+            index.add_(1)
+        with pytest.raises(RuntimeError, match="race: aten::index"):
+            x[index]
+
+
 def test_training_agrees_in_every_order() -> None:
     def step() -> torch.Tensor:
         torch.manual_seed(0)

@@ -159,6 +159,7 @@ class Shown {
       auto entry = storages_[at];
       if (entry.shown.data() != entry.address || entry.shown.nbytes() != entry.bytes) {
         const size_t bytes = entry.shown.nbytes();
+        finish_device(entry.given.device().index());  // what waits for its turn has the address before
         entry.given.set_data_ptr_noswap(hold(entry.shown));
         entry.given.set_nbytes(bytes);
       }
@@ -377,6 +378,12 @@ inline void for_each_tensor(const c10::IValue& value, const std::function<void(c
   } else if (value.isTensorList()) {
     for (const at::Tensor& each : value.toTensorVector()) {
       act(each);
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
+      if (each) {
+        act(*each);
+      }
     }
   }
 }
@@ -628,6 +635,13 @@ inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHan
       return;
     }
     order().finish(key_of(stream));
+    for (size_t at = stack->size() - op.schema().arguments().size(); at < stack->size(); ++at) {
+      for_each_tensor((*stack)[at], [](const at::Tensor& tensor) {
+        if (is_npu(tensor)) {
+          order().finish(current_key(tensor.device().index()));
+        }
+      });
+    }
   }
   const auto& schema = op.schema();
   const size_t begin = stack->size() - schema.arguments().size();
