@@ -628,7 +628,8 @@ def test_the_process_ends_without_waiting(is_killed: bool, tmp_path: Path) -> No
         lines = [line for line in done.stdout.splitlines() if "torchair.backend.build_worker" in line]
         return [line for line in lines if str(tmp_path) in line]
 
-    place = {**os.environ, "TMPDIR": str(tmp_path)}
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(tmp_path)])
+    place = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": path}
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT], env=place, stdout=subprocess.PIPE, text=True
     ) as script:
@@ -663,7 +664,8 @@ def test_modules_with_names_of_pythons(is_beside: bool, tmp_path: Path) -> None:
 ORDERED = """
 from pathlib import Path
 import tempfile, torch, torchair
-from torchair.backend.order import Order, compile_elsewhere, likes_of
+from torchair.backend.order import Order, likes_of
+from torchair.backend.workshop import compile_elsewhere
 from torchair.codegen import How
 from torchair.core.torch_private.fake import dump_graph, make_fx
 x = torch.randn(3)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torchair.backend.order import Made, Order, compile_elsewhere, workplace
+from torchair.backend.order import Made, Order, workplace
+from torchair.backend.workshop import compile_elsewhere
 from torchair.capture import Pending
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger

@@ -1,14 +1,17 @@
-"""Compiles one order: `python -m torchair.backend.build_worker FOLDER PARENT`. It gives way to whoever
-serves, and ends with who ordered.
+"""Compiles orders: `python -m torchair.backend.build_worker SOCKET PARENT`, each in a child. It gives way to
+whoever serves, and ends with who ordered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
+import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,17 +23,80 @@ import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
 from torchair.backend.order import ORDER, TEMPORARY, Order, leave
 from torchair.codegen import load
 from torchair.core.program import Code
+from torchair.core.torch_private.inductor import load_compilers
 
 TRIAL_SECONDS = 900
+IDLE_SECONDS = 60.0
 LOWEST = 19
+GLANCE_SECONDS = 0.1
+"""How often children are looked after."""
 
 
 def main() -> None:
-    """Leave the code of the program beside the order."""
-    folder = Path(sys.argv[1])
-    _end_with(int(sys.argv[2]), folder)
+    """Take orders; in a child, leave the code of the program beside the order."""
     with contextlib.suppress(OSError):
         os.nice(LOWEST)
+    load_compilers()
+    gc.freeze()  # children do not look through what is loaded, and so do not copy it
+    folder = serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    if folder is not None:
+        fill(folder)
+
+
+def serve(orders: socket.socket, parent: int) -> Path | None:
+    """In a child: where its order lies. Else nothing, when there is nothing more to do."""
+    server, children, idle_since = os.getpid(), dict[int, int](), time.monotonic()
+    while True:
+        if select.select([orders], [], [], GLANCE_SECONDS)[0]:
+            said, files, *_ = socket.recv_fds(orders, 4096, 2)
+            if not said:
+                return None
+            log, told = files
+            folder = Path(said.decode().rstrip("\n"))
+            child = os.fork()
+            if child == 0:
+                os.setpgid(0, 0)
+                os.dup2(log, sys.stderr.fileno())
+                orders.close()
+                for file in (log, told, *children.values()):  # who waits there sees when the others end
+                    os.close(file)
+                _end_with(server, folder)
+                return folder
+            if not _announce(child, told):
+                _remove(folder)
+            children[child] = told
+            os.close(log)
+        elif os.getppid() != parent or (not children and time.monotonic() > idle_since + IDLE_SECONDS):
+            return None
+        for child in list(children):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                _tell(children[child], os.waitstatus_to_exitcode(status))
+                os.close(children.pop(child))
+                idle_since = time.monotonic()
+
+
+def _announce(child: int, told: int) -> bool:
+    """Say who compiles it. Where nobody waits for it any more, nobody does."""
+    with contextlib.suppress(OSError):
+        os.setpgid(child, child)
+    is_heard = _tell(told, child)
+    if not is_heard:
+        os.kill(child, signal.SIGKILL)
+    return is_heard
+
+
+def _tell(told: int, number: int) -> bool:
+    """Does anybody hear it?"""
+    try:
+        os.write(told, f"{number}\n".encode())
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def fill(folder: Path) -> None:
+    """Compile one order."""
     order: Order = pickle.loads((folder / ORDER).read_bytes())
     order.surroundings.enter()
     made = order.fill()
@@ -39,17 +105,22 @@ def main() -> None:
         try_out(made.code, order)
 
 
-def _end_with(parent: int, folder: Path) -> None:
+def _end_with(server: int, folder: Path) -> None:
     """Also where it was killed: then nobody else removes what it has left for this process."""
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == server:
             time.sleep(0.5)
-        if folder.name.startswith(TEMPORARY):
-            shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.killpg(0, signal.SIGKILL)  # with the compilers that run here
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _remove(folder: Path) -> None:
+    """Who ordered cannot any more. What shall stay, stays."""
+    if folder.name.startswith(TEMPORARY):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def try_out(code: Code, order: Order) -> None:

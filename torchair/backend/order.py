@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +20,10 @@ from torchair.backend.surroundings import Surroundings
 from torchair.codegen import BUILDING, How, build, load
 from torchair.core.errors import NotPossible, first_line
 from torchair.core.number import Number
-from torchair.core.pack import pack, unpack
+from torchair.core.pack import pack
 from torchair.core.program import Code, Program, code_of
 from torchair.core.torch_private.fake import FakeTensorMode, fake_tensor_prop, faking, load_graph
-from torchair.core.torch_private.inductor import code_folder, code_kept_in
+from torchair.core.torch_private.inductor import code_kept_in
 from torchair.core.torch_private.symbols import Symbols
 from torchair.debug.files import make_folder, now
 from torchair.devices import device_row
@@ -39,13 +34,6 @@ ORDER, MADE = "order.pickle", "program.pack"
 """What the process is given, and what it leaves."""
 TEMPORARY = "torchair-order-"
 """How folders begin that do not stay."""
-WORKER_MODULE = "torchair.backend.build_worker"
-# Modules are looked for where this process looks for them, but only once Python has started: a `types.py`
-# beside the user's script is nothing that Python itself may find.
-WORKER = (
-    "import os, sys; del sys.argv[0]; sys.path[:] = sys.argv.pop().split(os.pathsep); import runpy; "
-    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
 
 
 @dataclass(frozen=True)
@@ -189,35 +177,6 @@ def workplace(root: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         yield Path(folder)
-
-
-def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
-    """What another process made of the order; None, and what it said last, where it did not end well."""
-    if getattr(sys, "frozen", False):
-        return None, "this program has no interpreter of its own that another process could run"
-    (folder / ORDER).write_bytes(pickle.dumps(order))
-    path = os.pathsep.join(entry for entry in sys.path if isinstance(entry, str))
-    with subprocess.Popen(
-        [get_executable(), "-c", WORKER, WORKER_MODULE, str(folder), str(os.getpid()), path],
-        env=os.environ | (code_folder(order.folder) if order.folder else {}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # what interrupts the user's work does not end it
-    ) as worker:
-        try:
-            said = worker.communicate(timeout=seconds)[1]
-        except subprocess.TimeoutExpired:
-            os.killpg(worker.pid, signal.SIGKILL)  # with the compilers that it runs
-            return None, f"it took more than {seconds:.0f} s"
-    (folder / "compiler.log").write_text(said)
-    if worker.returncode:
-        return None, last_line(said) or f"exit status {worker.returncode}"
-    made = unpack((folder / MADE).read_bytes())
-    assert isinstance(made, Made), "that is what the process leaves"
-    return made, ""
 
 
 def last_line(text: str) -> str:

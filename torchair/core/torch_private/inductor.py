@@ -60,6 +60,7 @@ __all__ = [
     "joint_graph_passes",
     "known_options",
     "library_path",
+    "load_compilers",
     "lower_functionalized",
     "lowering_table",
     "memory_format_named",
@@ -74,6 +75,7 @@ __all__ = [
     "stable_cache_keys",
 ]
 
+_COMPILERS = ("compile_fx", "graph", "codegen.cpp", "codegen.cpp_wrapper_cpu", "codegen.triton")
 _compile_fx: Any = LateModule("torch._inductor.compile_fx")
 _codecache: Any = LateModule("torch._inductor.codecache")
 _lowering: Any = LateModule("torch._inductor.lowering")
@@ -248,6 +250,17 @@ def _masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -
     if any(isinstance(size, int) and size == 0 for size in source.shape):
         return torch.ops.aten.clone.default(x.expand(torch.broadcast_shapes(x.shape, mask.shape)))
     return select_decomp_table()[torch.ops.aten.masked_scatter.default](x, mask, source)
+
+
+def load_compilers() -> None:
+    """Import what a compile would import, and ask what it would ask of the machine. No thread is started and
+    no driver: the process may fork.
+    """
+    for name in _COMPILERS:
+        importlib.import_module(f"torch._inductor.{name}")
+    _codecache.torch_key()
+    with contextlib.suppress(Exception):  # without a compiler: who needs one will say so
+        pick_vec_isa()
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
