@@ -49,6 +49,8 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
             f"this process has a device {name!r} already, and torch takes one of its kind",
             next="run without the plug-in that brings it",
         )
+    if backing == "cuda":
+        torch.cuda.init()  # its allocator is asked without torch's own ways, which would see to that
     shim().install(devices, backing, memory)
     rename_backend("npu", npu)
     register_interface("npu", npu, Stream, Event)

@@ -7,4 +7,4 @@ import os
 import torchair.sim
 
 os.environ.setdefault("PYTORCH_TEST_WITH_SLOW", "1")  # before the table is imported
-torchair.sim.install()
+torchair.sim.install(backing=os.environ.get("TORCHAIR_SIM_BACKING") or "cpu")
