@@ -18,7 +18,17 @@ FILES = sorted((HERE / "inside").glob("test_*.py"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_with_the_device(path: Path, request: pytest.FixtureRequest) -> None:
-    wanted = str(request.config.getoption("markexpr"))
+    run_inside(path, str(request.config.getoption("markexpr")), "cpu")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["test_device", "test_graphs", "test_order", "test_steps"])
+def test_with_a_gpu_behind_it(name: str) -> None:
+    run_inside(HERE / "inside" / f"{name}.py", "not full", "cuda")
+
+
+def run_inside(path: Path, wanted: str, backing: str) -> None:
+    """Some test must be found, and all must pass."""
     done = subprocess.run(
         [
             sys.executable,
@@ -33,7 +43,7 @@ def test_with_the_device(path: Path, request: pytest.FixtureRequest) -> None:
             wanted,
             str(path),
         ],
-        env=os.environ | {"TORCHAIR_SIM_INSIDE": "1"},
+        env=os.environ | {"TORCHAIR_SIM_INSIDE": "1", "TORCHAIR_SIM_BACKING": backing},
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,

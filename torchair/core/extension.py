@@ -39,7 +39,7 @@ class Extension:
         """Where the library for these sources, this torch and this Python is kept."""
         facts = f"{torch.__version__} {sys.implementation.cache_tag} {get_cpp_compiler()}"
         digest = hashlib.sha256(facts.encode())
-        for path in (self.source, *self.headers):
+        for path in (BUILDER, self.source, *self.headers):
             digest.update(path.read_bytes())
         return cache_folder() / f"{self.name}_{digest.hexdigest()[:16]}.so"
 

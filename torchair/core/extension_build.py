@@ -6,16 +6,30 @@ Nothing of torchair is imported here, so that it is as quick as a compiler is.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+
+def cpp_runtime() -> list[str]:
+    """The C++ runtime that torch has loaded. Named, it is taken by compilers that would bring their own:
+    with two of them an exception that leaves our code ends the process.
+    """
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return sorted({line.split()[-1] for line in lines if "/libstdc++.so" in line})[:1]
 
 
 def main(source: str, name: str, folder: str) -> None:
     """Compile one source to `FOLDER/NAME.so`."""
     setup(
         name=name,
-        ext_modules=[CppExtension(name, [source], extra_compile_args=["-O2", "-g0", "-w"])],
+        ext_modules=[
+            CppExtension(
+                name, [source], extra_compile_args=["-O2", "-g0", "-w"], extra_link_args=cpp_runtime()
+            )
+        ],
         cmdclass={"build_ext": BuildExtension.with_options(use_ninja=False, no_python_abi_suffix=True)},
         script_args=["--quiet", "build_ext", "--build-lib", folder, "--build-temp", folder],
     )

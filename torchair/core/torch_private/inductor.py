@@ -259,6 +259,8 @@ def load_compilers() -> None:
     for name in _COMPILERS:
         importlib.import_module(f"torch._inductor.{name}")
     _codecache.torch_key()
+    if torch.cuda.is_available():  # programs are for the GPU then, most likely, and nobody asks
+        return
     with contextlib.suppress(Exception):  # without a compiler: who needs one will say so
         pick_vec_isa()
 
