@@ -41,6 +41,9 @@ def main() -> None:
     folder = serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     if folder is not None:
         fill(folder)
+        # Python's own end would wait for compilers of Inductor's that are still starting, for nothing.
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def serve(orders: socket.socket, parent: int) -> Path | None:
