@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchair.core.extension import Extension
+from torchair.core.torch_private.inductor import inductor_config
 
 SOURCE = """
 #include <torch/extension.h>
@@ -19,14 +20,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
 
 @pytest.mark.full
-def test_a_compiler_that_brings_its_own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_brings_its_own_runtime(tmp_path: Path) -> None:
     """With two of them in a process, an error of ours ends it: the one that torch has is taken."""
     compiler, source, library = tmp_path / "compiler", tmp_path / "source.cpp", tmp_path / "made.so"
     compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@" -static-libstdc++ -static-libgcc\n')
     compiler.chmod(0o755)
     source.write_text(SOURCE)
-    monkeypatch.setenv("CXX", str(compiler))
     extension = Extension("tried_extension", source)
-    extension.build(library)
+    with inductor_config.patch({"cpp.cxx": (None, str(compiler))}):
+        extension.build(library)
     assert b"libstdc++.so" in library.read_bytes()
     assert extension.load(library).say() == "1.5"
