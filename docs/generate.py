@@ -17,6 +17,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ from torchair.convert.emitted import emitted_by_target
 from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 from torchair.core.environment import VARIABLES
+from torchair.core.late import BACKENDS, NAMESPACES
 from torchair.core.tables import markdown_lines
 from torchair.passes import DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, Step
 from torchair.passes.patterns.before_autograd import FUSIONS
@@ -46,6 +48,7 @@ PUBLIC_MODULES: dict[str, tuple[str, ...] | None] = {
     "torchair.npugraph_ex.inference": None,
     "torchair.npugraph_ex.scope": None,
     "torchair.npugraph_ex.ops": None,
+    "torchair.sim": None,
     "torchair.configs.compiler_config": ("CompilerConfig",),
     "torchair.debug": ("compare",),
     "torchair.ge": None,
@@ -208,6 +211,11 @@ def api_page() -> str:
         "# Public names",
         "",
         "Everything below is stable; what is not listed may change without notice.",
+        "",
+        "In torch, `import torchair` changes nothing but this: `torch.compile` knows the backends",
+        f"{_listed(BACKENDS)}, and `torch.ops` has the namespaces {_listed(NAMESPACES)}.",
+        "An `npu` device, `torch.npu` and `import torch_npu` are there once `torchair.sim.install()` was",
+        "called.",
     ]
     for name in PUBLIC_MODULES:
         module = importlib.import_module(name)
@@ -215,6 +223,11 @@ def api_page() -> str:
         for public in public_names(module):
             lines += ["", f"### {name}.{public}", "", *_entry(public, getattr(module, public))]
     return "\n".join(lines) + "\n"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = (f"`{name}`" for name in names)
+    return f"{', '.join(most)} and {last}"
 
 
 def public_names(module: ModuleType) -> list[str]:
