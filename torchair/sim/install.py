@@ -7,7 +7,7 @@ import sys
 import torch
 
 from torchair import devices as devices_known
-from torchair.core.errors import BadOption, DeviceTaken, PluginTaken
+from torchair.core.errors import BadCall, BadOption, DeviceTaken, PluginTaken
 from torchair.core.plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
 from torchair.sim import npu
@@ -25,6 +25,12 @@ MEMORY = 64 << 30
 def is_installed() -> bool:
     """Is `npu` the simulated device?"""
     return getattr(torch, "npu", None) is npu
+
+
+def check_installed() -> None:
+    """For what only a simulated device can do."""
+    if not is_installed():
+        raise BadCall("there is no simulated device", next="torchair.sim.install()")
 
 
 def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> None:

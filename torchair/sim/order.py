@@ -1,12 +1,14 @@
-"""Streams in an order of their own, and a look at whether that order matters."""
+"""What a simulated device can be asked to show: streams in an order of their own, whether that order matters,
+and memory that is used before it is written or after it is given back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torchair.core.errors import BadCall, BadOption
-from torchair.sim.install import is_installed
+from torchair.core.errors import BadOption
+from torchair.sim.install import check_installed
 from torchair.sim.load import shim
 
 SEEDS = 1 << 64
@@ -20,7 +22,7 @@ def interleaved(seed: int) -> Iterator[None]:
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
         raise BadOption("seed must be a number from 0 to 2**64 - 1", got=repr(seed))
-    _check_installed()
+    check_installed()
     shim().begin_order(seed)
     try:
         yield
@@ -34,14 +36,29 @@ def races_checked() -> Iterator[None]:
     an error, in whatever order they happen to run. It names both ops, their streams, and the wait that is
     missing.
     """
-    _check_installed()
+    check_installed()
     shim().check_races(True)
     try:
         yield
-    finally:
+    except BaseException:
         shim().check_races(False)
+        raise
+    left = shim().check_races(False)
+    if left:
+        raise RuntimeError(left)
 
 
-def _check_installed() -> None:
-    if not is_installed():
-        raise BadCall("there is no simulated device", next="torchair.sim.install()")
+@contextmanager
+def memory_checked() -> Iterator[None]:
+    """Within this block, reading memory that was taken in it and that nothing was written to is an error, and
+    so is using a tensor whose storage was given back. It names the op, its line and the tensor. What graphs
+    do inside is not seen; inputs of compiled ones must be written, unless they write them. Together with
+    `races_checked`, giving memory back while another stream may still use it (`record_stream` is missing) is
+    an error too, with the next op.
+    """
+    check_installed()
+    shim().check_memory(True)
+    try:
+        yield
+    finally:
+        shim().check_memory(False)

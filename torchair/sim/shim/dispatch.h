@@ -11,7 +11,7 @@
 #include <functional>
 #include <unordered_set>
 
-#include "device.h"
+#include "accesses.h"
 
 namespace sim {
 
@@ -29,22 +29,8 @@ inline bool stays_on_host(const std::string& name, size_t place) {
   return name == "aten::_pack_padded_sequence" && place == 1;
 }
 
-// Arguments that an op writes; of a few the schema does not say so.
-inline bool is_written(const c10::FunctionSchema& schema, size_t place) {
-  const auto* alias = schema.arguments()[place].alias_info();
-  if (alias != nullptr && alias->isWrite()) {
-    return true;
-  }
-  return (schema.name() == "aten::native_batch_norm" && (place == 3 || place == 4)) ||
-      (schema.name() == "aten::batch_norm_update_stats" && (place == 1 || place == 2));
-}
-
 inline c10::DispatchKey backing_key() {
   return setup().backing == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
-}
-
-inline bool is_npu(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == NPU;
 }
 
 inline void copy_view(c10::TensorImpl* to, const c10::TensorImpl* from) {
@@ -372,22 +358,6 @@ inline void call_on_backing(
   called.redispatchBoxed(c10::DispatchKeySet(backing_key()), stack);
 }
 
-inline void for_each_tensor(const c10::IValue& value, const std::function<void(const at::Tensor&)>& act) {
-  if (value.isTensor()) {
-    act(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& each : value.toTensorVector()) {
-      act(each);
-    }
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
-      if (each) {
-        act(*each);
-      }
-    }
-  }
-}
-
 inline void hide_results(const c10::FunctionSchema& schema, Shown& shown, torch::jit::Stack* stack) {
   const size_t results = schema.returns().size(), first = stack->size() - results;
   for (size_t at = 0; at < results; ++at) {
@@ -483,40 +453,20 @@ inline bool try_out(
   return now.shown.has_made();
 }
 
-// The bytes between the first and the last element of a tensor.
-inline void add_range(std::vector<Range>& ranges, const at::Tensor& tensor, bool writes) {
-  if (!is_npu(tensor) || tensor.numel() == 0 || !tensor.has_storage() || tensor.storage().data() == nullptr) {
-    return;
+// The results of a call that is made later: where they will be, as the backing device sees it.
+inline std::vector<at::Tensor> results_later(
+    const c10::FunctionSchema& schema, const torch::jit::Stack& stack, Shown& shown, std::vector<Range>& ranges) {
+  std::vector<at::Tensor> targets;
+  for (size_t at = stack.size() - schema.returns().size(); at < stack.size(); ++at) {
+    for_each_tensor(stack[at], [&](const at::Tensor& made) {
+      targets.push_back(shown.show(made, true));
+      add_range(ranges, made, true);
+      if (checks_memory.load(std::memory_order_relaxed)) {
+        look_at(schema.name(), made, false, true);
+      }
+    });
   }
-  int64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  }
-  const auto size = static_cast<int64_t>(tensor.dtype().itemsize());
-  const char* begin = static_cast<const char*>(tensor.storage().data()) + tensor.storage_offset() * size;
-  ranges.push_back({begin, begin + (last + 1) * size, writes});
-}
-
-// What a call reads and writes, as its schema says it.
-inline std::vector<Range> ranges_of(const c10::FunctionSchema& schema, const torch::jit::Stack& stack, size_t begin) {
-  std::vector<Range> ranges;
-  if (checks_races.load(std::memory_order_relaxed)) {
-    for (size_t at = 0; at < schema.arguments().size(); ++at) {
-      const bool writes = is_written(schema, at);
-      for_each_tensor(stack[begin + at], [&](const at::Tensor& tensor) { add_range(ranges, tensor, writes); });
-    }
-  }
-  return ranges;
-}
-
-// A view looks at memory, and does nothing with it.
-inline bool is_view(const c10::FunctionSchema& schema) {
-  for (const auto& argument : schema.arguments()) {
-    if (argument.alias_info() != nullptr && !argument.alias_info()->isWrite()) {
-      return true;
-    }
-  }
-  return false;
+  return targets;
 }
 
 // A call on a captured stream: kept, and not run.
@@ -540,13 +490,7 @@ inline void capture_call(
     return;  // a view
   }
   Prepared later(schema, &kept, 0, As::LOG, capture);
-  std::vector<at::Tensor> targets;
-  for (size_t at = stack->size() - schema.returns().size(); at < stack->size(); ++at) {
-    for_each_tensor((*stack)[at], [&](const at::Tensor& made) {
-      targets.push_back(later.shown.show(made, true));
-      add_range(ranges, made, true);
-    });
-  }
+  auto targets = results_later(schema, *stack, later.shown, ranges);
   note(stream_of(capture->device, current_streams.at(capture->device)), schema.name(), ranges);
   capture->add(schema.name(), again(called, std::move(kept), std::move(targets), later.draws, schema.returns().size()));
 }
@@ -606,13 +550,7 @@ inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& 
     std::lock_guard<std::mutex> guard(generator.mutex());
     kept[at] = static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->draw();
   }
-  std::vector<at::Tensor> targets;
-  for (size_t at = stack->size() - schema.returns().size(); at < stack->size(); ++at) {
-    for_each_tensor((*stack)[at], [&](const at::Tensor& made) {
-      targets.push_back(later.shown.show(made, true));
-      add_range(ranges, made, true);
-    });
-  }
+  auto targets = results_later(schema, *stack, later.shown, ranges);
   const auto device = later.shown.device->index();
   note(stream_of(device, current_streams.at(device)), schema.name(), ranges);
   auto run = again(called, std::move(kept), std::move(targets), {}, schema.returns().size());

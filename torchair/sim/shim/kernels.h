@@ -80,6 +80,10 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
   std::vector<Range> ranges;
   add_range(ranges, source, false);
   add_range(ranges, target, true);
+  if (checks_memory.load(std::memory_order_relaxed)) {
+    look_at(name, source, true, false);
+    look_at(name, target, false, true);
+  }
   if (capture == nullptr) {
     refuse_on_waiting(stream);
     note(stream, name, ranges);
@@ -228,7 +232,12 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gr
       input, of_hidden, grad * update, has_bias ? input.sum(0) : none, has_bias ? of_hidden.sum(0) : none};
 }
 
-inline void record_stream(at::Tensor&, c10::Stream) {}
+// The memory of a tensor is not another's before that stream has done with it.
+inline void record_stream(at::Tensor& self, c10::Stream stream) {
+  if (auto* block = self.storage().data_ptr().cast_context<Block>(&free_block)) {
+    block->users.insert(stream.id());
+  }
+}
 
 // Convolutions are chosen by device; the choice for devices of others is an op of its own.
 inline void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "unwritten.h"
+
 namespace sim {
 
 constexpr c10::DeviceType NPU = c10::DeviceType::PrivateUse1;
@@ -146,6 +148,8 @@ struct Block {
   PoolId pool{0, 0};
   std::shared_ptr<Pool::Segment> segment;
   uint64_t capture = 0;  // made while this graph was captured
+  c10::StreamId stream = 0;  // which may have the memory again once it is free
+  std::set<c10::StreamId> users;  // others that were named with `record_stream`
 };
 
 inline std::string in_words(double bytes) {
@@ -187,12 +191,16 @@ inline void count_in(Memory& memory, c10::DeviceIndex device, size_t requested, 
 }
 
 void forget_place(const void* address);
-void forget_accesses(const void* address, size_t bytes);
+void forget_accesses(const Block& block);
+c10::StreamId stream_now(c10::DeviceIndex device);
 
 inline void free_block(void* context) {
   std::unique_ptr<Block> block(static_cast<Block*>(context));
   forget_place(block->memory.get());
-  forget_accesses(block->memory.get(), block->bytes);
+  forget_accesses(*block);
+  if (checks_memory.load(std::memory_order_relaxed)) {
+    unwritten().remove(block->memory.get());
+  }
   Memory& memory = memory_of(block->device);
   std::lock_guard<std::mutex> guard(memory.mutex);
   memory.allocations.remove(1);
@@ -227,11 +235,19 @@ inline void forget_place(const void* address) {
 
 inline c10::DataPtr as_device_memory(Block* block) {
   void* address = block->memory.get();
+  block->stream = stream_now(block->device);
   {
     std::lock_guard<std::mutex> guard(places_mutex);
     places[static_cast<const char*>(address)] = {block->bytes, block->device};
   }
   return {address, block, &free_block, c10::Device(NPU, block->device)};
+}
+
+inline c10::DataPtr as_fresh_memory(Block* block) {
+  if (checks_memory.load(std::memory_order_relaxed)) {
+    unwritten().add(block->memory.get(), block->bytes);
+  }
+  return as_device_memory(block);
 }
 
 // The pool that memory comes from while this thread's stream is captured, and the number of the capture.
@@ -254,7 +270,7 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
   if (!into) {
     count_in(memory, device, requested, bytes, false);
     block->memory = c10::GetAllocator(setup().backing)->allocate(bytes);
-    return as_device_memory(block.release());
+    return as_fresh_memory(block.release());
   }
   Pool& pool = memory.pools[into->pool];
   auto piece = pool.take(bytes);
@@ -278,7 +294,7 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
   block->capture = into->capture;
   block->segment = piece->second.segment;
   block->memory = {piece->first, nullptr, &c10::detail::deleteNothing, backing_device()};
-  return as_device_memory(block.release());
+  return as_fresh_memory(block.release());
 }
 
 // Memory that a kernel of the backing device made, as memory of a device.

@@ -181,6 +181,8 @@ inline Races& races_on(const c10::Stream& stream) {
   return capture ? capture->races : races();
 }
 
+std::string take_pending();
+
 inline void note(const c10::Stream& stream, const std::string& name, const std::vector<Range>& ranges) {
   if (!checks_races.load(std::memory_order_relaxed) || ranges.empty()) {
     return;
@@ -192,6 +194,8 @@ inline void note(const c10::Stream& stream, const std::string& name, const std::
     capture->ranges.insert(capture->ranges.end(), ranges.begin(), ranges.end());
   }
   TORCH_CHECK(wrong.empty(), wrong);
+  const std::string late = take_pending();
+  TORCH_CHECK(late.empty(), late);
 }
 
 // The host waits until a stream has done what it was given.
@@ -261,10 +265,29 @@ inline bool give_external(const c10::Stream& stream, const std::string& name, co
   return true;
 }
 
-inline void forget_accesses(const void* address, size_t bytes) {
-  if (checks_races.load(std::memory_order_relaxed)) {
-    races().forget(static_cast<const char*>(address), bytes);
+// Told with the next op, or at the end: who gives memory back cannot be interrupted.
+inline std::mutex pending_mutex;
+inline std::string pending;
+
+inline std::string take_pending() {
+  std::lock_guard<std::mutex> guard(pending_mutex);
+  return std::exchange(pending, "");
+}
+
+inline void forget_accesses(const Block& block) {
+  if (!checks_races.load(std::memory_order_relaxed)) {
+    return;
   }
+  const auto* begin = static_cast<const char*>(block.memory.get());
+  const std::string wrong = races().forget(begin, block.bytes, {block.device, block.stream}, block.users);
+  if (checks_memory && block.capture == 0) {
+    std::lock_guard<std::mutex> guard(pending_mutex);
+    pending = pending.empty() ? wrong : pending;
+  }
+}
+
+inline c10::StreamId stream_now(c10::DeviceIndex device) {
+  return current_streams.at(device);
 }
 
 }  // namespace sim

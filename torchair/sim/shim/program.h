@@ -172,6 +172,13 @@ inline std::vector<Range> ranges_of(const py::sequence& args, const std::vector<
       }
     }
   }
+  for (size_t at = 0; checks_memory.load(std::memory_order_relaxed) && at < args.size(); ++at) {
+    py::object arg = args[at];
+    if (is_tensor(arg)) {
+      const bool writes = std::count(written.begin(), written.end(), at) > 0;
+      look_at("a compiled graph", THPVariable_Unpack(arg.ptr()), !writes, writes);
+    }
+  }
   return ranges;
 }
 
@@ -189,6 +196,9 @@ inline py::list run_program(
     for (const auto& result : made) {
       if (is_tensor(result)) {
         add_range(ranges, THPVariable_Unpack(result.ptr()), true);
+        if (checks_memory.load(std::memory_order_relaxed)) {
+          look_at(name, THPVariable_Unpack(result.ptr()), false, true);
+        }
       }
     }
     note(stream, name, ranges);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -94,13 +95,26 @@ class Races {
     }
   }
 
-  // Memory that is free is another's.
-  void forget(const char* begin, size_t bytes) {
+  // Memory that is free is another's: that of the stream it was made on, sooner or later. What is wrong, empty where
+  // nothing is: an access of another stream that may not be over then, and that nobody has told the memory of.
+  std::string forget(const char* begin, size_t bytes, const Key& owner, const std::set<c10::StreamId>& users) {
     std::lock_guard<std::mutex> guard(mutex_);
     const Range gone{begin, begin + bytes, true};
+    Clock clock = clocks_[owner];
+    join(clock, host_);
+    std::string wrong;
+    for (const Access& early : seen_) {
+      const bool is_known = early.stream == owner || users.count(early.stream.second) > 0;
+      if (wrong.empty() && !is_known && gone.covers(early.range) && clock[early.stream] < early.at) {
+        wrong = "use after free: memory of " + in_words(owner) + " is given back while " + in_words(early) +
+            " may still use it: call record_stream, or let " + in_words(owner) + " wait for " +
+            in_words(early.stream) + " before";
+      }
+    }
     seen_.erase(
         std::remove_if(seen_.begin(), seen_.end(), [&](const Access& early) { return gone.covers(early.range); }),
         seen_.end());
+    return wrong;
   }
 
   void clear() {
@@ -118,11 +132,14 @@ class Races {
     Range range;
   };
 
+  static std::string in_words(const Access& one) {
+    return one.name + " on " + sim::in_words(one.stream) + (one.where.empty() ? "" : " (" + one.where + ")");
+  }
+
+  static std::string in_words(const Key& key) { return sim::in_words(key); }
+
   static std::string said(const Access& early, const Access& late) {
-    const auto at = [](const Access& one) {
-      return one.name + " on " + in_words(one.stream) + (one.where.empty() ? "" : " (" + one.where + ")");
-    };
-    return "race: " + at(late) + (late.range.writes ? " writes" : " reads") + " memory that " + at(early) +
+    return "race: " + in_words(late) + (late.range.writes ? " writes" : " reads") + " memory that " + in_words(early) +
         (early.range.writes ? " writes" : " reads") + ", and nothing orders them: let " + in_words(late.stream) +
         " wait for " + in_words(early.stream) + " in between";
   }

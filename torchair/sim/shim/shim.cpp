@@ -115,6 +115,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("check_races", [](bool is_on) {
     sim::races().clear();
     sim::checks_races = is_on;
+    return sim::take_pending();
+  });
+  module.def("check_memory", [](bool is_on) {
+    sim::unwritten().clear();
+    sim::checks_memory = is_on;
   });
   module.def("elapsed_time", [](uintptr_t first, uintptr_t second) {
     return sim::Guard().elapsedTime(reinterpret_cast<void*>(first), reinterpret_cast<void*>(second), 0);
@@ -133,6 +138,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   // A tensor of the device as one of the backing device, on the same memory, which it keeps.
   module.def("show", [](const at::Tensor& tensor) {
     sim::finish_here(tensor.device().index());
+    if (sim::checks_memory) {
+      sim::unwritten().write(tensor);  // who writes there is not seen
+    }
     return sim::Shown("show", true).show(tensor, false);
   });
   py::class_<sim::ExternalEvent, std::shared_ptr<sim::ExternalEvent>>(module, "ExternalEvent")

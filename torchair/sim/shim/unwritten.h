@@ -1,0 +1,85 @@
+// Memory that nobody has written yet, or that is there no more.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+inline std::atomic<bool> checks_memory{false};
+
+class Unwritten {
+ public:
+  void add(const void* address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    blocks_[static_cast<const char*>(address)] = std::vector<char>(bytes, 1);
+  }
+
+  void remove(const void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    blocks_.erase(static_cast<const char*>(address));
+  }
+
+  void write(const at::Tensor& tensor) {
+    visit(tensor, [](char* begin, size_t bytes) { std::fill_n(begin, bytes, 0); });
+  }
+
+  // How many bytes of a tensor nobody has written.
+  size_t count(const at::Tensor& tensor) {
+    size_t found = 0;
+    visit(tensor, [&](const char* begin, size_t bytes) { found += std::count(begin, begin + bytes, 1); });
+    return found;
+  }
+
+  void clear() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    blocks_.clear();
+  }
+
+ private:
+  // Every run of bytes that a tensor looks at, where its memory is among the blocks.
+  template <class Act>
+  void visit(const at::Tensor& tensor, const Act& act) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const char* memory = static_cast<const char*>(tensor.storage().data());
+    auto block = blocks_.upper_bound(memory);
+    if (block == blocks_.begin() || memory >= (--block)->first + block->second.size()) {
+      return;
+    }
+    const auto size = static_cast<int64_t>(tensor.dtype().itemsize());
+    const int64_t first = (memory - block->first) + tensor.storage_offset() * size;
+    const bool is_dense = tensor.is_contiguous();
+    const int64_t dims = is_dense ? 0 : tensor.dim();
+    std::vector<int64_t> at(dims, 0);
+    while (true) {
+      int64_t begin = first;
+      for (int64_t dim = 0; dim < dims; ++dim) {
+        begin += at[dim] * tensor.stride(dim) * size;
+      }
+      act(block->second.data() + begin, is_dense ? tensor.numel() * size : size);
+      int64_t dim = dims - 1;
+      while (dim >= 0 && ++at[dim] == tensor.size(dim)) {
+        at[dim--] = 0;
+      }
+      if (dim < 0) {
+        return;
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::map<const char*, std::vector<char>> blocks_;
+};
+
+inline Unwritten& unwritten() {
+  static Unwritten one;
+  return one;
+}
+
+}  // namespace sim
