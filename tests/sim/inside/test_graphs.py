@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -163,3 +165,101 @@ def test_the_tasks_are_written(tmp_path: Path) -> None:
     del y
     with pytest.raises(RuntimeError, match="not captured"):
         graph.replay()
+
+
+def grouped(
+    given: torch.Tensor, scale: float = 2.0
+) -> tuple[torch.npu.NPUGraph, Any, torch.Tensor, torch.Tensor]:
+    """A graph of three calls, the second of which is a group."""
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        stream = torch.npu.current_stream()
+        first = given + 1
+        torch.npu.graph_task_group_begin(stream)
+        second = first * scale
+        group = torch.npu.graph_task_group_end(stream)
+        result = second - 1
+    return graph, group, first, result
+
+
+def test_a_call_is_given_again_with_other_numbers() -> None:
+    given = torch.ones(3, device="npu")
+    graph, group, first, result = grouped(given)
+    graph.replay()
+    assert result.tolist() == [3.0] * 3
+    other = torch.npu.Stream()
+    with torch.npu.stream(other):
+        torch.npu.graph_task_update_begin(other, group)
+        _ = first * 5.0
+        torch.npu.graph_task_update_end(other)
+    assert result.tolist() == [3.0] * 3, "nothing is run"
+    graph.replay()
+    assert result.tolist() == [9.0] * 3
+    assert (first * 7.0).tolist() == [14.0] * 3, "other calls are as before"
+
+
+def test_the_update_that_the_documentation_shows() -> None:
+    """The graph waits for an event; the call gets its numbers meanwhile."""
+    event, x, graph = torch.npu.ExternalEvent(), torch.ones(4, device="npu"), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        stream = torch.npu.current_stream()
+        event.wait(stream)
+        event.reset(stream)
+        torch.npu.graph_task_group_begin(stream)
+        y = x[:4].mul(3)
+        group = torch.npu.graph_task_group_end(stream)
+    side = torch.npu.Stream()
+    for factor in (4, 5):
+        graph.replay()
+        with torch.npu.stream(side):
+            torch.npu.graph_task_update_begin(side, group)
+            _ = x[:4].mul(factor)
+            torch.npu.graph_task_update_end(side)
+            event.record(side)
+        torch.npu.synchronize()
+        assert y.tolist() == [float(factor)] * 4
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        (lambda x: [], "has 1 tasks, and 0 were given again"),
+        (lambda x: [x * 2.0, x * 3.0], "given one more: aten::mul"),
+        (lambda x: [x + 2.0], "given aten::add in the place of aten::mul"),
+        (lambda x: [x[:2] * 2.0], r"makes \[2\] of what was \[3\]"),
+    ],
+    ids=["none", "one more", "another", "another size"],
+)
+def test_an_update_that_does_not_fit(calls: Callable[[torch.Tensor], list[Any]], message: str) -> None:
+    given = torch.ones(3, device="npu")
+    graph, group, first, result = grouped(given)
+    stream = torch.npu.current_stream()
+
+    def update() -> None:
+        torch.npu.graph_task_update_begin(stream, group)
+        try:
+            calls(first)
+        finally:
+            torch.npu.graph_task_update_end(stream)
+
+    with pytest.raises(RuntimeError, match=message):
+        update()
+    graph.replay()
+    assert result.tolist() == [3.0] * 3, "the graph is as before"
+
+
+def test_groups_and_updates_out_of_place() -> None:
+    graph, group, _, _ = grouped(torch.ones(3, device="npu"))
+    stream = torch.npu.current_stream()
+    with pytest.raises(RuntimeError, match="not being captured"):
+        torch.npu.graph_task_group_begin(stream)
+    with pytest.raises(RuntimeError, match="without graph_task_update_begin"):
+        torch.npu.graph_task_update_end(stream)
+    with pytest.raises(TypeError, match="graph_task_group_end"):
+        torch.npu.graph_task_update_begin(stream, 3)
+    graph.reset()
+    with pytest.raises(RuntimeError, match="not there any more"):
+        torch.npu.graph_task_update_begin(stream, group)
+    unfinished = torch.npu.NPUGraph()
+    with pytest.raises(RuntimeError, match="no graph_task_group_end"), torch.npu.graph(unfinished):
+        torch.npu.graph_task_group_begin(torch.npu.current_stream())

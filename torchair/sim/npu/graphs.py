@@ -33,6 +33,28 @@ def is_current_stream_capturing() -> bool:
     return shim().is_capturing(current_device())
 
 
+def graph_task_group_begin(stream: Stream) -> None:
+    """Of a stream that is being captured: what it is given from now on is one group, up to the end."""
+    shim().begin_group(stream)
+
+
+def graph_task_group_end(stream: Stream) -> Any:
+    """The group that was begun on this stream: its call can be given again, with other arguments."""
+    return shim().end_group(stream)
+
+
+def graph_task_update_begin(stream: Stream, handle: Any) -> None:
+    """What this stream is given up to the end takes the place of what the group was given, and is not run."""
+    if not isinstance(handle, shim().Group):
+        raise TypeError(f"handle must be what graph_task_group_end returned: {handle!r}")
+    shim().begin_update(stream, handle)
+
+
+def graph_task_update_end(stream: Stream) -> None:
+    """From the next replay on the group does what it was given last. An error where that was another call."""
+    shim().end_update(stream)
+
+
 class NPUGraph:
     """Work that was captured, and is done again by `replay`."""
 

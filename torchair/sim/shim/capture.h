@@ -33,6 +33,7 @@ struct Task {
   c10::StreamId stream = 0;  // that it was captured on
   int64_t mark = -1;  // an event that it records, or waits for
   bool waits = false;
+  std::vector<at::Tensor> targets;  // where its results are
 };
 
 // Streams that wait for an event which only others can record.
@@ -67,7 +68,7 @@ struct Need {
   std::string name;  // of the first op that uses it
 };
 
-struct Capture {
+struct Capture : std::enable_shared_from_this<Capture> {
   uint64_t number;
   c10::DeviceIndex device;
   PoolId pool;
@@ -78,11 +79,13 @@ struct Capture {
   std::unordered_map<const c10::StorageImpl*, std::pair<c10::Storage, c10::Storage>> shadows;
   std::unordered_set<const c10::StorageImpl*> needed;
   size_t marks = 0;  // events that were recorded
+  std::map<c10::StreamId, size_t> groups;  // that were begun, with their first task
   Races races;  // between its streams
   std::vector<Range> ranges;  // what a replay reads and writes
 
-  void add(std::string name, std::function<bool()> run) {
-    tasks.push_back({std::move(name), std::move(run), current_streams.at(device)});
+  void add(std::string name, std::function<bool()> run, std::vector<at::Tensor> targets = {}) {
+    tasks.push_back(
+        {std::move(name), std::move(run), current_streams.at(device), -1, false, std::move(targets)});
   }
 
   // A stream records an event, or waits for one.
@@ -181,6 +184,7 @@ class Graph {
 
   void end() {
     TORCH_CHECK(capture_ && !is_ready_, "capture_end without capture_begin");
+    const bool has_open_groups = !std::exchange(capture_->groups, {}).empty();
     {
       std::lock_guard<std::mutex> guard(capture_mutex);
       captures.erase(capture_->number);
@@ -188,6 +192,7 @@ class Graph {
     }
     capture_->shadows.clear();
     is_ready_ = true;
+    TORCH_CHECK(!has_open_groups, "a graph_task_group_begin of this graph has no graph_task_group_end");
   }
 
   void replay() {

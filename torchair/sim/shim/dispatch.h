@@ -492,7 +492,8 @@ inline void capture_call(
   Prepared later(schema, &kept, 0, As::LOG, capture);
   auto targets = results_later(schema, *stack, later.shown, ranges);
   note(stream_of(capture->device, current_streams.at(capture->device)), schema.name(), ranges);
-  capture->add(schema.name(), again(called, std::move(kept), std::move(targets), later.draws, schema.returns().size()));
+  auto run = again(called, std::move(kept), targets, later.draws, schema.returns().size());
+  capture->add(schema.name(), std::move(run), std::move(targets));
 }
 
 // Can a call wait for its turn? Not where the host has to know its results, nor where they are not foretold.
@@ -558,6 +559,10 @@ inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& 
   return true;
 }
 
+// A call that takes the place of one in a captured graph; false, and nothing done, where the stream updates none.
+inline std::atomic<int> updates_under_way{0};
+bool update_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack);
+
 // Calls an op on the backing device. `called` may be another op with the same arguments.
 inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
   if (captures_under_way.load(std::memory_order_relaxed) != 0) {
@@ -565,6 +570,9 @@ inline void run_on_backing(const c10::OperatorHandle& op, const c10::OperatorHan
       capture_call(capture, op, called, stack);
       return;
     }
+  }
+  if (updates_under_way.load(std::memory_order_relaxed) != 0 && update_call(op, called, stack)) {
+    return;
   }
   const auto stream = stream_of(current_device, current_streams.at(current_device));
   refuse_on_waiting(stream);

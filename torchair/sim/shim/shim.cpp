@@ -11,6 +11,7 @@
 #include "memory.h"
 #include "order.h"
 #include "program.h"
+#include "updates.h"
 
 namespace {
 
@@ -171,6 +172,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("reset", &sim::Graph::reset)
       .def("pool", &sim::Graph::pool)
       .def("names", &sim::Graph::names);
+  py::class_<sim::Group>(module, "Group");
+  module.def("begin_group", &sim::begin_group);
+  module.def("end_group", &sim::end_group);
+  module.def("begin_update", &sim::begin_update);
+  module.def("end_update", &sim::end_update);
   module.def("is_capturing", [](c10::DeviceIndex device) { return sim::capture_here(device) != nullptr; });
   module.def("current_stream", [](c10::DeviceIndex device) { return sim::current_streams.at(device); });
 }

@@ -1,0 +1,127 @@
+// Calls of a captured graph that are given again, with other arguments.
+#pragma once
+
+#include "dispatch.h"
+
+namespace sim {
+
+// The tasks of a captured graph that one call became.
+struct Group {
+  std::weak_ptr<Capture> graph;
+  std::vector<size_t> tasks;
+};
+
+inline void begin_group(const c10::Stream& stream) {
+  Capture* capture = capture_on(stream);
+  TORCH_CHECK(capture != nullptr, "graph_task_group_begin: the stream is not being captured");
+  TORCH_CHECK(
+      capture->groups.emplace(stream.id(), capture->tasks.size()).second,
+      "graph_task_group_begin: the group that was begun on this stream has not ended");
+}
+
+inline Group end_group(const c10::Stream& stream) {
+  Capture* capture = capture_on(stream);
+  TORCH_CHECK(capture != nullptr, "graph_task_group_end: the stream is not being captured");
+  auto begun = capture->groups.find(stream.id());
+  TORCH_CHECK(begun != capture->groups.end(), "graph_task_group_end without graph_task_group_begin");
+  Group group{capture->weak_from_this(), {}};
+  for (size_t at = begun->second; at < capture->tasks.size(); ++at) {
+    if (capture->tasks[at].stream == stream.id() && capture->tasks[at].mark < 0) {
+      group.tasks.push_back(at);
+    }
+  }
+  capture->groups.erase(begun);
+  return group;
+}
+
+// A group that is under way on a stream. The graph has the new calls once all are there.
+struct Update {
+  std::shared_ptr<Capture> graph;
+  std::vector<size_t> tasks;
+  std::vector<std::function<bool()>> calls;
+  bool has_failed = false;  // a call did not fit
+};
+
+inline std::mutex updates_mutex;
+inline std::map<Key, Update> updates;
+
+inline void begin_update(const c10::Stream& stream, const Group& group) {
+  auto graph = group.graph.lock();
+  TORCH_CHECK(graph && !graph->tasks.empty(), "graph_task_update_begin: the graph of this group is not there any more");
+  refuse_in_capture(stream, "graph_task_update_begin");
+  std::lock_guard<std::mutex> guard(updates_mutex);
+  TORCH_CHECK(
+      updates.emplace(key_of(stream), Update{graph, group.tasks}).second,
+      "graph_task_update_begin: the update that was begun on this stream has not ended");
+  updates_under_way = static_cast<int>(updates.size());
+}
+
+inline void end_update(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> guard(updates_mutex);
+  auto found = updates.find(key_of(stream));
+  TORCH_CHECK(found != updates.end(), "graph_task_update_end without graph_task_update_begin");
+  Update update = std::move(found->second);
+  updates.erase(found);
+  updates_under_way = static_cast<int>(updates.size());
+  if (update.has_failed) {
+    return;  // whoever gave the call was told
+  }
+  TORCH_CHECK(
+      update.calls.size() == update.tasks.size(), "graph_task_update_end: the group has ", update.tasks.size(),
+      " tasks, and ", update.calls.size(), " were given again; the graph is as before");
+  for (size_t at = 0; at < update.tasks.size(); ++at) {
+    update.graph->tasks[update.tasks[at]].run = std::move(update.calls[at]);
+  }
+}
+
+inline void add_call(
+    Update& update, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size(), begin = stack->size() - count;
+  torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end()), made(kept);
+  bool writes = false, has_made = false;
+  for (size_t at = 0; at < count; ++at) {
+    writes |= is_written(schema, at);
+  }
+  TORCH_CHECK(
+      foretell(op, called, made, has_made), schema.name(), " does not say what its results are like: it cannot be updated");
+  stack->resize(begin);
+  stack->insert(stack->end(), made.begin(), made.end());
+  if (!writes && !has_made) {
+    return;  // a view
+  }
+  TORCH_CHECK(
+      update.calls.size() < update.tasks.size(), "an update of a group of ", update.tasks.size(),
+      " tasks was given one more: ", schema.name());
+  const Task& task = update.graph->tasks[update.tasks[update.calls.size()]];
+  TORCH_CHECK(
+      task.name == schema.name(), "an update was given ", schema.name(), " in the place of ", task.name);
+  size_t at = 0;
+  for (const auto& value : made) {
+    for_each_tensor(value, [&](const at::Tensor& result) {
+      const at::Tensor& target = task.targets.at(at++);
+      TORCH_CHECK(
+          result.sizes() == target.sizes(), "an update of ", schema.name(), " makes ", result.sizes(), " of what was ",
+          target.sizes(), " when the graph was captured");
+    });
+  }
+  Prepared later(schema, &kept, 0, As::NOW, nullptr);  // which keeps its arguments: they may be nobody else's
+  update.calls.push_back(again(called, std::move(kept), task.targets, later.draws, schema.returns().size()));
+}
+
+inline bool update_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
+  std::lock_guard<std::mutex> guard(updates_mutex);
+  auto found = updates.find(current_key(current_device));
+  if (found == updates.end()) {
+    return false;
+  }
+  try {
+    add_call(found->second, op, called, stack);
+  } catch (...) {
+    found->second.has_failed = true;
+    throw;
+  }
+  return true;
+}
+
+}  // namespace sim
