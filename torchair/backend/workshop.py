@@ -44,17 +44,17 @@ TEST_NAME = "PYTEST_CURRENT_TEST"
 class Place:
     """What a process was started with. With another one it would be another process."""
 
-    environment: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...]
     path: str
     working_directory: str
 
     @classmethod
     def of(cls, order: Order) -> Place:
         """Where an order is compiled that is given now."""
-        environment = os.environ | (code_folder(order.folder) if order.folder else {}) | NVML_CHECK
-        environment.pop(TEST_NAME, None)
+        variables = os.environ | (code_folder(order.folder) if order.folder else {}) | NVML_CHECK
+        variables.pop(TEST_NAME, None)
         path = os.pathsep.join(entry for entry in sys.path if isinstance(entry, str))
-        return cls(tuple(sorted(environment.items())), path, os.getcwd())
+        return cls(tuple(sorted(variables.items())), path, os.getcwd())
 
 
 class Workshop:
@@ -66,7 +66,7 @@ class Workshop:
             who = [str(theirs.fileno()), str(os.getpid())]
             self._process = subprocess.Popen(
                 [get_executable(), "-c", WORKER, WORKER_MODULE, *who, place.path],
-                env=dict(place.environment),
+                env=dict(place.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -44,7 +45,13 @@ class Extension:
         return cache_folder() / f"{self.name}_{digest.hexdigest()[:16]}.so"
 
     def build(self, path: Path) -> None:
-        """Compile; the library appears whole or not at all."""
+        """Compile; the library appears whole or not at all. Of several processes one does it."""
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                self._compile(path)
+
+    def _compile(self, path: Path) -> None:
         compiler = get_cpp_compiler()
         with tempfile.TemporaryDirectory(prefix="making_", dir=path.parent) as folder:
             done = subprocess.run(

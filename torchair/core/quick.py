@@ -293,6 +293,7 @@ def load_async() -> None:
             return
     except ImportError:
         logger.warning("%s is damaged and is made again", path)
+        path.unlink(missing_ok=True)
     threading.Thread(target=_build_and_load, args=(path,), name="torchair quick", daemon=True).start()
 
 
