@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -123,6 +125,23 @@ def test_what_takes_too_long_ends_with_its_compilers(
     while any(Path(f"/proc/{pid}/cmdline").exists() for pid in compilers) and time.monotonic() < end:
         time.sleep(0.1)
     assert not any(Path(f"/proc/{pid}/cmdline").exists() for pid in compilers)
+
+
+@pytest.mark.full
+def test_many_open_files_and_deaf_parents(tmp_path: Path) -> None:
+    """What a server may do: open more files than `select` takes, and not ask how its children end."""
+    code = (
+        "import resource, signal, sys\n"
+        "soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))\n"
+        "kept = [open('/dev/null') for _ in range(1100)]\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from pathlib import Path\n"
+        "from tests.backend.test_workshop import filled\n"
+        "print(filled(Path(sys.argv[1]), 2) == '')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_why_it_failed(shops: Workshops, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import gc
 import os
 import pickle
-import select
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
 from torchair.backend.order import ORDER, TEMPORARY, Order, leave
+from torchair.backend.workshop import is_ready
 from torchair.codegen import load
 from torchair.core.program import Code
 from torchair.core.torch_private.inductor import load_compilers
@@ -34,6 +34,7 @@ GLANCE_SECONDS = 0.1
 
 def main() -> None:
     """Take orders; in a child, leave the code of the program beside the order."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # how children end is asked, unlike the user's
     with contextlib.suppress(OSError):
         os.nice(LOWEST)
     load_compilers()
@@ -50,13 +51,13 @@ def serve(orders: socket.socket, parent: int) -> Path | None:
     """In a child: where its order lies. Else nothing, when there is nothing more to do."""
     server, children, idle_since = os.getpid(), dict[int, int](), time.monotonic()
     while True:
-        if select.select([orders], [], [], GLANCE_SECONDS)[0]:
+        if is_ready(orders.fileno(), GLANCE_SECONDS):
             said, files, *_ = socket.recv_fds(orders, 4096, 2)
             if not said:
                 return None
             log, told = files
-            folder = Path(said.decode().rstrip("\n"))
-            child = os.fork()
+            folder = Path(os.fsdecode(said))
+            child = _fork(log)
             if child == 0:
                 os.setpgid(0, 0)
                 os.dup2(log, sys.stderr.fileno())
@@ -65,10 +66,15 @@ def serve(orders: socket.socket, parent: int) -> Path | None:
                     os.close(file)
                 _end_with(server, folder)
                 return folder
+            os.close(log)
+            if child < 0:
+                _tell(told, os.getpid())
+                _tell(told, 1)
+                os.close(told)
+                continue
             if not _announce(child, told):
                 _remove(folder)
             children[child] = told
-            os.close(log)
         elif os.getppid() != parent or (not children and time.monotonic() > idle_since + IDLE_SECONDS):
             return None
         for child in list(children):
@@ -77,6 +83,15 @@ def serve(orders: socket.socket, parent: int) -> Path | None:
                 _tell(children[child], os.waitstatus_to_exitcode(status))
                 os.close(children.pop(child))
                 idle_since = time.monotonic()
+
+
+def _fork(log: int) -> int:
+    """A child; negative where there can be none, which the log says."""
+    try:
+        return os.fork()
+    except OSError as error:
+        os.write(log, f"no process for it: {error}\n".encode())
+        return -1
 
 
 def _announce(child: int, told: int) -> bool:

@@ -80,8 +80,9 @@ class Workshop:
     def close(self) -> None:
         """End it, with what it runs; its children see that."""
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self.is_there():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def disown(self) -> None:
@@ -93,7 +94,7 @@ class Workshop:
         """Have the order in a folder compiled: what can be read there is the child, then how it ended."""
         answers, theirs = os.pipe()
         try:
-            socket.send_fds(self._socket, [f"{folder}\n".encode()], [log.fileno(), theirs])
+            socket.send_fds(self._socket, [os.fsencode(folder)], [log.fileno(), theirs])
         except OSError as error:
             os.close(answers)
             raise _Gone(self) from error
@@ -116,6 +117,7 @@ class Workshops:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_place: dict[Place, Workshop] = {}
+        self._is_closed = False
 
     def forked(self) -> None:
         """In a child of this process."""
@@ -126,6 +128,7 @@ class Workshops:
     def close(self) -> None:
         """End them all."""
         with self._lock:
+            self._is_closed = True
             for shop in self._by_place.values():
                 shop.close()
             self._by_place.clear()
@@ -143,6 +146,8 @@ class Workshops:
             for known, shop in list(self._by_place.items()):
                 if not shop.is_there():
                     self._by_place.pop(known).close()
+            if self._is_closed:
+                raise TimeoutError  # Python ends
             if place not in self._by_place:
                 self._by_place[place] = Workshop(place, log)
             shop = self._by_place[place]
@@ -165,21 +170,29 @@ def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) 
     (folder / ORDER).write_bytes(pickle.dumps(order))
     log, place = folder / "compiler.log", Place.of(order)
     try:
-        with log.open("wb") as said:
+        with log.open("wb") as file:
             try:
-                status = _status(place, folder.absolute(), said, seconds)
+                status = _status(place, folder.absolute(), file, seconds)
             except _Gone as gone:  # it had nothing to do for so long that it ended just now
                 WORKSHOPS.drop(gone.shop)
-                status = _status(place, folder.absolute(), said, seconds)
+                status = _status(place, folder.absolute(), file, seconds)
     except TimeoutError:
-        return None, f"it took more than {seconds:.0f} s"
+        return None, "Python ends" if seconds is None else f"it took more than {seconds:.0f} s"
     except _Gone:
         status = "unknown"
     if status != "0":
-        return None, last_line(log.read_text(errors="replace")) or f"exit status {status}"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        return None, last_line(said) or f"exit status {status}"
     made = unpack((folder / MADE).read_bytes())
     assert isinstance(made, Made), "that is what the process leaves"
     return made, ""
+
+
+def is_ready(file: int, seconds: float | None) -> bool:
+    """Can something be read there, before so much time is over? However many files are open."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
 def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) -> str:
@@ -189,7 +202,7 @@ def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) 
     with WORKSHOPS.taken(place, folder, said) as (shop, answers):
         while answer.count(b"\n") < 2:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([answers], [], [], left)[0]:
+            if not is_ready(answers, left):
                 if answer:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(int(answer), signal.SIGKILL)  # with the compilers that it runs

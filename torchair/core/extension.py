@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -9,7 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
@@ -25,6 +27,28 @@ BUILD_SECONDS = 600
 
 NO_PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 """For the process that builds: torch would load the very plug-in that waits for the extension."""
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Inside, no other process is. One that takes longer than a build may is not waited for, and where files
+    cannot be locked nobody is.
+    """
+    with path.open("w") as lock:
+        end = time.monotonic() + BUILD_SECONDS
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:
+                break
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # children of this process may have the file, too
 
 
 @dataclass(frozen=True)
@@ -46,8 +70,7 @@ class Extension:
 
     def build(self, path: Path) -> None:
         """Compile; the library appears whole or not at all. Of several processes one does it."""
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with alone(path.with_suffix(".lock")):
             if not path.exists():
                 self._compile(path)
 
@@ -67,6 +90,14 @@ class Extension:
                 lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
                 raise RuntimeError(f"{compiler}: {next((s for s in lines if ' error: ' in s), lines[-1])}")
             os.replace(Path(folder) / f"{self.name}.so", path)
+
+    def remove_damaged(self, path: Path) -> None:
+        """Where it still cannot be loaded: another process may have made it again meanwhile."""
+        with alone(path.with_suffix(".lock")):
+            try:
+                self.load(path)
+            except ImportError:
+                path.unlink(missing_ok=True)
 
     def load(self, path: Path) -> ModuleType:
         """The module in this library."""

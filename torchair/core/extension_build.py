@@ -18,7 +18,7 @@ def cpp_runtime() -> list[str]:
     """
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
-    return sorted({line.split()[-1] for line in lines if "/libstdc++.so" in line})[:1]
+    return sorted({line.split(None, 5)[5] for line in lines if "/libstdc++.so" in line})[:1]
 
 
 def main(source: str, name: str, folder: str) -> None:

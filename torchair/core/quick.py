@@ -293,12 +293,13 @@ def load_async() -> None:
             return
     except ImportError:
         logger.warning("%s is damaged and is made again", path)
-        path.unlink(missing_ok=True)
     threading.Thread(target=_build_and_load, args=(path,), name="torchair quick", daemon=True).start()
 
 
 def _build_and_load(path: Path) -> None:
     try:
+        if path.exists():
+            EXTENSION.remove_damaged(path)
         build(path)
         load(path)
     except Exception as error:

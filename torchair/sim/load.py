@@ -22,9 +22,18 @@ def shim() -> ModuleType:
         if not path.exists():
             with told_if_slow("building the simulated npu device", "once for each version of torch"):
                 EXTENSION.build(path)
-        return EXTENSION.load(path)
+        return _loaded(path)
     except Exception as error:
         raise CannotBuild(
             f"the simulated npu device cannot be built: {error}",
             next="install a C++ compiler (g++ or clang++)",
         ) from error
+
+
+def _loaded(path: Path) -> ModuleType:
+    try:
+        return EXTENSION.load(path)
+    except ImportError:  # damaged
+        EXTENSION.remove_damaged(path)
+        EXTENSION.build(path)
+        return EXTENSION.load(path)

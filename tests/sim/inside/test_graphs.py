@@ -226,7 +226,7 @@ def test_the_update_that_the_documentation_shows() -> None:
         (lambda x: [], "has 1 tasks, and 0 were given again"),
         (lambda x: [x * 2.0, x * 3.0], "given one more: aten::mul"),
         (lambda x: [x + 2.0], "given aten::add in the place of aten::mul"),
-        (lambda x: [x[:2] * 2.0], r"makes \[2\] of what was \[3\]"),
+        (lambda x: [x[:2] * 2.0], r"makes float\[2\] of what was float\[3\]"),
     ],
     ids=["none", "one more", "another", "another size"],
 )
@@ -263,3 +263,55 @@ def test_groups_and_updates_out_of_place() -> None:
     unfinished = torch.npu.NPUGraph()
     with pytest.raises(RuntimeError, match="no graph_task_group_end"), torch.npu.graph(unfinished):
         torch.npu.graph_task_group_begin(torch.npu.current_stream())
+
+
+def test_a_group_of_several_calls() -> None:
+    """Later ones read what earlier ones make, also of other types, which are copies."""
+    x, graph = torch.ones(3, device="npu"), torch.npu.NPUGraph()
+
+    def calls(factor: float) -> torch.Tensor:
+        return ((x * factor).relu() + 1).to(torch.float64).softmax(0).sum(0) * factor
+
+    with torch.npu.graph(graph):
+        stream = torch.npu.current_stream()
+        torch.npu.graph_task_group_begin(stream)
+        y = calls(2.0)
+        group = torch.npu.graph_task_group_end(stream)
+        z = y + 1
+    side = torch.npu.Stream()
+    for factor in (5.0, 7.0):
+        with torch.npu.stream(side):
+            torch.npu.graph_task_update_begin(side, group)
+            calls(factor)
+            torch.npu.graph_task_update_end(side)
+        graph.replay()
+        assert y.item() == pytest.approx(factor)
+        assert z.item() == pytest.approx(factor + 1)
+
+
+def test_a_graph_that_is_reset_while_it_is_updated() -> None:
+    given, stream = torch.ones(3, device="npu"), torch.npu.current_stream()
+    graph, group, first, _ = grouped(given)
+    torch.npu.graph_task_update_begin(stream, group)
+    _ = first * 5.0
+    graph.reset()
+    with pytest.raises(RuntimeError, match="was reset meanwhile"):
+        torch.npu.graph_task_update_end(stream)
+
+
+def test_a_group_that_never_ends() -> None:
+    graph = torch.npu.NPUGraph()
+    with torch.npu.stream(torch.npu.Stream()):
+        graph.capture_begin()
+        torch.npu.graph_task_group_begin(torch.npu.current_stream())
+        del graph
+    assert torch.ones(3, device="npu").sum().item() == 3
+
+
+def test_an_error_inside_a_group_is_the_one_that_is_told() -> None:
+    def fail() -> None:
+        torch.npu.graph_task_group_begin(torch.npu.current_stream())
+        raise ValueError("the user's")
+
+    with pytest.raises(ValueError, match="the user's"), torch.npu.graph(torch.npu.NPUGraph()):
+        fail()

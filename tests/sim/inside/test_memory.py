@@ -49,6 +49,9 @@ WRITTEN: dict[str, Callable[[], torch.Tensor]] = {
     "by indices": lambda: fresh(3).index_copy_(0, torch.arange(3, device="npu"), torch.ones(3, device="npu")),
     "by a mask": lambda: fresh(3).masked_fill_(torch.ones(3, dtype=torch.bool, device="npu"), 0),
     "put": lambda: fresh(3).index_put_((torch.arange(3, device="npu"),), torch.ones(3, device="npu")),
+    "grown": lambda: torch.ones(3, device="npu").resize_(9)[:3],
+    "cummax": lambda: torch.cummax(torch.ones(3, device="npu"), 0)[0],
+    "rrelu": lambda: torch.nn.functional.rrelu(torch.ones(3, device="npu"), training=True),
     "scattered": lambda: fresh(3).scatter_(0, torch.arange(3, device="npu"), 1.0),
     "for each": lambda: (lambda xs: (torch._foreach_zero_(xs), xs[0])[-1])([fresh(2), fresh(3)]),
     "zeros like it": lambda: torch.zeros_like(fresh(3)),
@@ -137,6 +140,36 @@ def test_training() -> None:
             optimiser.zero_grad()
         state = torch.npu.memory_allocated()
         assert state > 0
+
+
+def test_graphed_callables() -> None:
+    model, x = torch.nn.Linear(3, 3).npu(), torch.ones(2, 3, device="npu")
+    with memory_checked():
+        run = torch.npu.make_graphed_callables(model, (x,))
+        run(x).sum().backward()
+
+
+def test_gradients_of_another_stream() -> None:
+    """Torch itself says who uses them."""
+    with races_checked(), memory_checked():
+        x = torch.ones(9, device="npu", requires_grad=True)
+        main, side = torch.npu.current_stream(), torch.npu.Stream()
+        side.wait_stream(main)
+        with torch.npu.stream(side):
+            y = x * 2
+        main.wait_stream(side)
+        y.record_stream(main)
+        (y * 3).sum().backward()
+        torch.npu.synchronize()
+    assert x.grad is not None
+    assert x.grad.tolist() == [6.0] * 9
+
+
+def test_checks_are_not_nested() -> None:
+    with memory_checked(), pytest.raises(RuntimeError, match="already"), memory_checked():
+        pass
+    with races_checked(), pytest.raises(RuntimeError, match="already"), races_checked():
+        pass
 
 
 def used_beside(*, is_told: bool, waits: bool) -> None:

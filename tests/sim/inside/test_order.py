@@ -225,3 +225,10 @@ def test_bad_seeds() -> None:
     for seed in (-1, 1 << 64, True, "1"):
         with pytest.raises(BadOption, match="seed"), interleaved(seed):  # type: ignore[arg-type]
             pass
+
+
+def test_an_order_that_cannot_end_is_over() -> None:
+    with pytest.raises(RuntimeError, match="deadlock"), interleaved(0):
+        torch.npu.ExternalEvent().wait(torch.npu.Stream())
+    with interleaved(1):
+        assert torch.ones(3, device="npu").sum().item() == 3

@@ -154,6 +154,9 @@ class graph:
     def __exit__(self, *error: object) -> None:
         try:
             self.npu_graph.capture_end()
+        except RuntimeError:
+            if error[0] is None:
+                raise  # else the first error is the one to tell
         finally:
             self._context.__exit__(*error)
 
@@ -246,7 +249,7 @@ def make_graphed_callables(
                     torch.autograd.grad(
                         outputs,
                         [i for i in inputs if i.requires_grad],
-                        [torch.empty_like(o) for o in outputs],
+                        [torch.zeros_like(o) for o in outputs],
                         allow_unused=allow_unused_input,
                     )
     current_stream().synchronize()

@@ -95,11 +95,17 @@ inline const std::set<std::string> WRITES_PARTS{
     "index_put", "_index_put_impl", "index_copy", "index_fill", "scatter", "masked_fill", "masked_scatter", "put",
     "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"};
 
+inline const std::map<std::string, std::set<size_t>> WRITES_BEHIND{
+    {"aten::_cummax_helper", {1, 2}}, {"aten::_cummin_helper", {1, 2}}, {"aten::rrelu_with_noise", {1}},
+    {"aten::rrelu_with_noise_", {1}}};
+
 // Does a call look at the elements of this argument?
 inline bool is_read(const c10::FunctionSchema& schema, size_t place) {
   const bool is_result = is_written(schema, place) && schema.arguments()[place].kwarg_only();
   if (is_result || place > 0) {
-    return !is_result && schema.name() != "aten::resize_as_";
+    const auto behind = WRITES_BEHIND.find(schema.name());
+    const bool only_writes = is_result || (behind != WRITES_BEHIND.end() && behind->second.count(place));
+    return !only_writes && schema.name() != "aten::resize_as_";
   }
   const std::string name = schema.name().substr(schema.name().find("::") + 2);
   const std::string stem = name.back() == '_' ? name.substr(0, name.size() - 1) : name;

@@ -215,6 +215,7 @@ class Graph {
       return;
     }
     if (!is_ready_) {
+      capture_->groups.clear();
       end();
     }
     settle(capture_->device);

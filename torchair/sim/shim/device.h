@@ -88,7 +88,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     synchronize(stream_of(device, current_streams.at(device)));
     finish_device(device);
   }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
+  void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
+    use_on(memory, stream.id());
+  }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
@@ -158,6 +160,22 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
+// Other memory for a storage, with what the old one held.
+inline void resize_storage(const c10::Storage& storage, size_t bytes) {
+  finish_device(storage.device().index());
+  auto fresh = take_memory(storage.device().index(), bytes);
+  const size_t kept = std::min(bytes, storage.nbytes());
+  if (kept) {
+    const c10::DataPtr& old = storage.data_ptr();
+    device_allocator().copy_data(fresh.get(), old.get(), kept);
+    if (checks_memory.load(std::memory_order_relaxed)) {
+      unwritten().carry(old.get(), fresh.get(), kept);
+    }
+  }
+  storage.set_data_ptr_noswap(std::move(fresh));
+  storage.set_nbytes(bytes);
+}
+
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return setup().devices > 0; }
@@ -182,15 +200,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory(); }
   at::Device getDeviceFromPtr(void*) const override { return {NPU, current_device}; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    finish_device(storage.device().index());
-    auto fresh = take_memory(storage.device().index(), bytes);
-    const size_t kept = std::min(bytes, storage.nbytes());
-    if (kept) {
-      const c10::DataPtr& old = storage.data_ptr();
-      device_allocator().copy_data(fresh.get(), old.get(), kept);
-    }
-    storage.set_data_ptr_noswap(std::move(fresh));
-    storage.set_nbytes(bytes);
+    resize_storage(storage, bytes);
   }
 };
 

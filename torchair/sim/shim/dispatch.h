@@ -561,6 +561,7 @@ inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& 
 
 // A call that takes the place of one in a captured graph; false, and nothing done, where the stream updates none.
 inline std::atomic<int> updates_under_way{0};
+bool update_copy(const at::Tensor& source, const at::Tensor& target);
 bool update_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack);
 
 // Calls an op on the backing device. `called` may be another op with the same arguments.

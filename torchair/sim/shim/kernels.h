@@ -85,6 +85,9 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
     look_at(name, target, false, true);
   }
   if (capture == nullptr) {
+    if (updates_under_way.load(std::memory_order_relaxed) != 0 && update_copy(source, target)) {
+      return target;
+    }
     refuse_on_waiting(stream);
     note(stream, name, ranges);
     const bool is_read = !is_npu(target) && !(non_blocking && target.is_pinned());
@@ -115,11 +118,12 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
   Shown from(name, true, As::LOG, capture), to(name, true, As::LOG, capture);
   const at::Tensor read = from.show(source, false), written = to.show(target, true);
   note(stream, name, ranges);
-  capture->add(name, [read, written] {
+  auto run = [read, written] {
     Below below;
     written.copy_(read);
     return true;
-  });
+  };
+  capture->add(name, run, {written});
   return target;
 }
 
@@ -128,15 +132,32 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tenso
   return copy_from(source, target, false);
 }
 
+// Torch would copy the memory itself, as the host's.
+inline void make_room(const c10::Storage& storage, size_t bytes) {
+  if (storage.nbytes() < bytes) {
+    resize_storage(storage, bytes);
+  }
+}
+
 inline const at::Tensor& resize_(
     const at::Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
   OnDevice here(self.device());
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  make_room(
+      self.storage(),
+      at::detail::computeStorageNbytesContiguous(sizes, self.dtype().itemsize(), self.storage_offset()));
   return at::native::resize_(self, C10_AS_INTARRAYREF_SLOW(size), format);
 }
 
 inline at::Tensor& set_storage(
     at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
   OnDevice here(self.device());
+  const auto sizes = C10_AS_INTARRAYREF_SLOW(size), strides = C10_AS_INTARRAYREF_SLOW(stride);
+  const auto each = self.dtype().itemsize();
+  make_room(
+      source, sizes.size() == strides.size()
+          ? at::detail::computeStorageNbytes(sizes, strides, each, offset.expect_int())
+          : at::detail::computeStorageNbytesContiguous(sizes, each, offset.expect_int()));
   return at::native::set_storage_cpu_(
       self, std::move(source), offset.expect_int(), C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
 }
@@ -234,9 +255,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gr
 
 // The memory of a tensor is not another's before that stream has done with it.
 inline void record_stream(at::Tensor& self, c10::Stream stream) {
-  if (auto* block = self.storage().data_ptr().cast_context<Block>(&free_block)) {
-    block->users.insert(stream.id());
-  }
+  use_on(self.storage().data_ptr(), stream.id());
 }
 
 // Convolutions are chosen by device; the choice for devices of others is an op of its own.

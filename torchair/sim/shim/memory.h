@@ -214,6 +214,14 @@ inline void free_block(void* context) {
   }
 }
 
+// Another stream than its own uses it.
+inline void use_on(const c10::DataPtr& memory, c10::StreamId stream) {
+  if (auto* block = memory.cast_context<Block>(&free_block)) {
+    std::lock_guard<std::mutex> guard(memory_of(block->device).mutex);
+    block->users.insert(stream);
+  }
+}
+
 // Whose memory lies at an address; -1 for nobody's.
 inline std::mutex places_mutex;
 inline std::map<const char*, std::pair<size_t, c10::DeviceIndex>> places;

@@ -41,10 +41,30 @@ class Order {
   }
 
   void end() {
-    if (is_on) {
-      until([this] { return queues_.empty(); });
-      is_on = false;
+    if (!is_on) {
+      return;
     }
+    try {
+      until([this] { return queues_.empty(); });
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    is_on = false;
+  }
+
+  // What cannot be done is not: whoever waits for it was told.
+  void abandon() {
+    decltype(queues_) gone;
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (auto row = queues_.begin(); row != queues_.end();) {
+      auto next = std::next(row);
+      if (!busy_.count(row->first)) {
+        gone.insert(queues_.extract(row));
+      }
+      row = next;
+    }
+    is_on = false;
   }
 
   void give(const Key& stream, Task task) {

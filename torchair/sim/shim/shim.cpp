@@ -108,17 +108,24 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   module.def("device_count", [] { return int(sim::setup().devices); });
   module.def("total_memory", [](c10::DeviceIndex) { return sim::setup().memory; });
+  // What is queued may need Python's lock.
   module.def("synchronize", [](c10::DeviceIndex device) {
+    py::gil_scoped_release unlocked;
     sim::Guard().synchronizeDevice(device);
   });
   module.def("begin_order", [](uint64_t seed) { sim::order().begin(seed); });
-  module.def("end_order", [] { sim::order().end(); });
+  module.def("end_order", [] {
+    py::gil_scoped_release unlocked;
+    sim::order().end();
+  });
   module.def("check_races", [](bool is_on) {
+    TORCH_CHECK(!is_on || !sim::checks_races, "races are being checked already");
     sim::races().clear();
     sim::checks_races = is_on;
     return sim::take_pending();
   });
   module.def("check_memory", [](bool is_on) {
+    TORCH_CHECK(!is_on || !sim::checks_memory, "memory is being checked already");
     sim::unwritten().clear();
     sim::checks_memory = is_on;
   });

@@ -37,6 +37,21 @@ class Unwritten {
     return found;
   }
 
+  // Bytes that were copied are as written as those that they are from.
+  void carry(const void* from, const void* to, size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto source = blocks_.find(static_cast<const char*>(from)), target = blocks_.find(static_cast<const char*>(to));
+    if (target == blocks_.end()) {
+      return;
+    }
+    bytes = std::min(bytes, target->second.size());
+    if (source == blocks_.end()) {
+      std::fill_n(target->second.begin(), bytes, 0);
+    } else {
+      std::copy_n(source->second.begin(), std::min(bytes, source->second.size()), target->second.begin());
+    }
+  }
+
   void clear() {
     std::lock_guard<std::mutex> guard(mutex_);
     blocks_.clear();
@@ -62,7 +77,10 @@ class Unwritten {
       for (int64_t dim = 0; dim < dims; ++dim) {
         begin += at[dim] * tensor.stride(dim) * size;
       }
-      act(block->second.data() + begin, is_dense ? tensor.numel() * size : size);
+      const int64_t bytes = is_dense ? tensor.numel() * size : size;
+      if (begin + bytes <= static_cast<int64_t>(block->second.size())) {  // else its memory was given back
+        act(block->second.data() + begin, bytes);
+      }
       int64_t dim = dims - 1;
       while (dim >= 0 && ++at[dim] == tensor.size(dim)) {
         at[dim--] = 0;

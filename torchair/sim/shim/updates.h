@@ -42,6 +42,10 @@ struct Update {
   bool has_failed = false;  // a call did not fit
 };
 
+inline void check_there(const Update& update) {
+  TORCH_CHECK(!update.graph->tasks.empty(), "the graph that is being updated was reset meanwhile");
+}
+
 inline std::mutex updates_mutex;
 inline std::map<Key, Update> updates;
 
@@ -69,13 +73,24 @@ inline void end_update(const c10::Stream& stream) {
   TORCH_CHECK(
       update.calls.size() == update.tasks.size(), "graph_task_update_end: the group has ", update.tasks.size(),
       " tasks, and ", update.calls.size(), " were given again; the graph is as before");
+  check_there(update);
   for (size_t at = 0; at < update.tasks.size(); ++at) {
     update.graph->tasks[update.tasks[at]].run = std::move(update.calls[at]);
   }
 }
 
+inline void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
+  Below below;
+  for (size_t at = 0; at < from.size(); ++at) {
+    if (from[at].defined() && to[at].defined() && from[at].numel() && from[at].data_ptr() != to[at].data_ptr()) {
+      to[at].copy_(from[at]);
+    }
+  }
+}
+
 inline void add_call(
     Update& update, const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
+  check_there(update);
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size(), begin = stack->size() - count;
   torch::jit::Stack kept(stack->begin() + static_cast<int64_t>(begin), stack->end()), made(kept);
@@ -101,12 +116,47 @@ inline void add_call(
     for_each_tensor(value, [&](const at::Tensor& result) {
       const at::Tensor& target = task.targets.at(at++);
       TORCH_CHECK(
-          result.sizes() == target.sizes(), "an update of ", schema.name(), " makes ", result.sizes(), " of what was ",
-          target.sizes(), " when the graph was captured");
+          result.sizes() == target.sizes() && result.dtype() == target.dtype(), "an update of ", schema.name(), " makes ",
+          result.dtype(), result.sizes(), " of what was ", target.dtype(), target.sizes(), " when the graph was captured");
     });
   }
   Prepared later(schema, &kept, 0, As::NOW, nullptr);  // which keeps its arguments: they may be nobody else's
-  update.calls.push_back(again(called, std::move(kept), task.targets, later.draws, schema.returns().size()));
+  std::vector<at::Tensor> fresh;  // what later calls of the update read
+  for (const auto& value : made) {
+    for_each_tensor(value, [&](const at::Tensor& result) { fresh.push_back(later.shown.show(result, true)); });
+  }
+  auto run = again(called, std::move(kept), task.targets, later.draws, schema.returns().size());
+  update.calls.push_back([run = std::move(run), targets = task.targets, fresh = std::move(fresh)]() mutable {
+    run();
+    copy_all(targets, fresh);
+    return true;
+  });
+}
+
+// A copy that takes the place of one; false where it is none of the group.
+inline bool update_copy(const at::Tensor& source, const at::Tensor& target) {
+  std::lock_guard<std::mutex> guard(updates_mutex);
+  auto found = updates.find(current_key(current_device));
+  if (found == updates.end() || found->second.calls.size() == found->second.tasks.size()) {
+    return false;
+  }
+  Update& update = found->second;
+  check_there(update);
+  const Task& task = update.graph->tasks[update.tasks[update.calls.size()]];
+  if (task.name != "aten::copy_" || task.targets.empty() || !is_npu(target)) {
+    return false;
+  }
+  update.has_failed |= task.targets[0].sizes() != target.sizes() || task.targets[0].dtype() != target.dtype();
+  TORCH_CHECK(
+      !update.has_failed, "an update of a copy makes ", target.dtype(), target.sizes(), " of what was ",
+      task.targets[0].dtype(), task.targets[0].sizes(), " when the graph was captured");
+  Shown from(task.name, true), to(task.name, true);
+  const at::Tensor read = is_npu(source) ? from.show(source, false) : source.clone(), written = to.show(target, true);
+  update.calls.push_back([read, written, kept = task.targets[0]] {
+    copy_all({read, read}, {written, kept});
+    return true;
+  });
+  return true;
 }
 
 inline bool update_call(const c10::OperatorHandle& op, const c10::OperatorHandle& called, torch::jit::Stack* stack) {
