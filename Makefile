@@ -27,6 +27,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS ?= $(shell echo $$(( $(CORES) < 8 ? $(CORES) : 8 )))
 # One code cache for all test processes and runs: the second run compiles nothing.
 export TORCHINDUCTOR_CACHE_DIR ?= $(CURDIR)/.inductor_cache
+# Compiled Python is kept, even where the environment says not to: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 # Without pytest-xdist (SETUP=0) the tests run one after another.

@@ -19,12 +19,15 @@ def slow(*values: Any) -> Any:
 STATIC_FIRST = pytest.mark.parametrize("dynamic", [False, slow(True)], ids=["static", "dynamic"])
 """With symbols, each of these cases is slow; others try symbols in the quick run."""
 SHARES = {
-    "tests/convert/": 3,
-    "tests/ops/": 3,
-    "tests/codegen/": 2,
+    "tests/codegen/": 3,
+    "tests/compare/": 2,
+    "tests/convert/": 5,
     "tests/fxgraph/": 2,
     "tests/models/": 2,
+    "tests/ops/": 5,
     "tests/passes/": 2,
+    "tests/sim/inside/test_models.py": 3,
+    "tests/sim/inside/test_steps.py": 4,
     "tests/sim/test_scripts.py": 6,
 }
 """Of the cases of one test in these folders, the quick run takes one in so many, and at least one."""

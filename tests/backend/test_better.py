@@ -646,7 +646,8 @@ def test_the_process_ends_without_waiting(is_killed: bool, tmp_path: Path) -> No
     assert not list(tmp_path.glob("torchair-order-*"))
 
 
-@pytest.mark.parametrize("is_beside", [slow(False), True])
+@pytest.mark.full
+@pytest.mark.parametrize("is_beside", [False, True])
 def test_modules_with_names_of_pythons(is_beside: bool, tmp_path: Path) -> None:
     """In the working directory, or beside the script: what this process does not find, the other does not."""
     scripts = tmp_path / "scripts"

@@ -14,7 +14,6 @@ from torch import nn
 import torchair
 from tests.backend.test_better import compiled, net
 from tests.process import python
-from tests.slow import slow
 from torchair.backend import background, kept
 from torchair.backend.order import Made, Order
 from torchair.core import facts
@@ -201,7 +200,8 @@ print(len(jobs))
 """
 
 
-@pytest.mark.parametrize("mode", ["npugraph_ex", slow("max-autotune")])
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
 def test_another_process_begins_with_it(mode: str, place: Path) -> None:
     """The first call of the second process is served by the library."""
     assert [python(["-c", SCRIPT, mode]).stdout.strip() for _ in range(2)] == ["1", "0"]

@@ -102,6 +102,7 @@ def test_one_that_ends_with_the_order_in_its_hands(
     assert shop._process.poll() == -signal.SIGKILL
 
 
+@pytest.mark.full
 def test_what_takes_too_long_ends_with_its_compilers(
     shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

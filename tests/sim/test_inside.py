@@ -1,5 +1,5 @@
-"""Runs each file of `inside` in a process of its own, where the simulated device is installed: for the other
-tests there must be none.
+"""Runs the files of `inside` in processes where the simulated device is installed: for the other tests there
+must be none.
 """
 
 from __future__ import annotations
@@ -17,34 +17,42 @@ from torchair.core.late import BACKENDS, NAMESPACES
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "inside").glob("test_*.py"))
+COMPILE = ("test_compiled", "test_models")
+GROUPS = {
+    "compiled": [path for path in FILES if path.stem in COMPILE],
+    "op by op": [path for path in FILES if path.stem not in COMPILE],
+}
+"""A process begins in six seconds: few of them, and yet more than one."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_with_the_device(path: Path, request: pytest.FixtureRequest) -> None:
-    run_inside(path, str(request.config.getoption("markexpr")), "cpu")
+@pytest.mark.parametrize("group", GROUPS)
+def test_with_the_device(group: str, request: pytest.FixtureRequest) -> None:
+    run_inside(GROUPS[group], str(request.config.getoption("markexpr")), "cpu")
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["test_device", "test_graphs", "test_order", "test_steps"])
 def test_with_a_gpu_behind_it(name: str) -> None:
-    run_inside(HERE / "inside" / f"{name}.py", "not full", "cuda")
+    run_inside([HERE / "inside" / f"{name}.py"], "not full", "cuda")
 
 
-def run_inside(path: Path, wanted: str, backing: str) -> None:
-    """Some test must be found, and all must pass."""
+def run_inside(paths: list[Path], wanted: str, backing: str) -> None:
+    """In each file some test must be found, and all must pass."""
     done = subprocess.run(
         [
             sys.executable,
             "-m",
             "pytest",
-            "-q",
+            "-v",
             "-p",
             "no:cacheprovider",
             "-p",
             "no:xdist",
+            "-p",
+            "no:benchmark",
             "-m",
             wanted,
-            str(path),
+            *map(str, paths),
         ],
         env=os.environ | {"TORCHAIR_SIM_INSIDE": "1", "TORCHAIR_SIM_BACKING": backing},
         cwd=HERE.parents[1],
@@ -54,9 +62,8 @@ def run_inside(path: Path, wanted: str, backing: str) -> None:
     )
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed
-    assert int(passed[1]) > 0
+    for path in paths:
+        assert re.search(rf"/{path.name}::\S+ PASSED", done.stdout), f"no test of {path.name} ran"
 
 
 CHANGED = """

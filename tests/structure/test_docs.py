@@ -15,6 +15,7 @@ import torch
 
 from docs import generate
 from tests.process import python
+from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import walk
@@ -29,6 +30,7 @@ PAGES_THAT_RUN = [
     *sorted((ROOT / "docs/guide").glob("*.md")),
     *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem not in PAGES_WITHOUT_CODE),
 ]
+SLOW_PAGE = "performance"  # it waits for compilers
 # The torch whose ops the ops page lists; others have a few more or fewer.
 REFERENCE_TORCH = "2.13"
 ALL_PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -112,7 +114,9 @@ def test_option_is_documented(path: str) -> None:
     assert f"`{path}`" in (REFERENCE / "options.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=label)
+@pytest.mark.parametrize(
+    "page", [slow(page) if page.stem == SLOW_PAGE else page for page in PAGES_THAT_RUN], ids=label
+)
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     """All blocks of a page are one script, with the page's own line numbers.
 

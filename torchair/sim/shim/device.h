@@ -1,6 +1,7 @@
 // The devices, their streams and events, as torch asks for them.
 #pragma once
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -196,7 +197,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return at::make_generator<Generator>(device < 0 ? current_device : device);
   }
-  bool isPinnedPtr(const void* address) const override { return pinned_memory().holds(address); }
+  // With CUDA there, `torch.empty(pin_memory=True)` takes CUDA's pinned memory.
+  bool isPinnedPtr(const void* address) const override {
+    return pinned_memory().holds(address) ||
+        (setup().backing == c10::DeviceType::CUDA && at::detail::getCUDAHooks().isPinnedPtr(address));
+  }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory(); }
   at::Device getDeviceFromPtr(void*) const override { return {NPU, current_device}; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {

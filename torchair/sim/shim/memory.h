@@ -321,7 +321,7 @@ struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override { return take_memory(current_device, bytes); }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* target, const void* source, size_t bytes) const override {
-    default_copy_data(target, source, bytes);
+    c10::GetAllocator(setup().backing)->copy_data(target, source, bytes);
   }
 };
 
