@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import fx
 
@@ -13,17 +14,77 @@ from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
 from torchair.passes.fx.recover_view_inplace import TWINS, recover_view_inplace
 from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
-from torchair.passes.fx.remove_noop_ops import remove_noop_ops
+from torchair.passes.fx.remove_noop_ops import NOOPS, remove_noop_ops
 from torchair.passes.fx.view_to_reshape import view_to_reshape
 from torchair.passes.patterns.table import apply_pattern_passes, register_replacement
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
 
 def test_remove_noop_ops() -> None:
     gm, ctx = traced(lambda x: torch.relu(x[:].clone() + 1), torch.ones(3))
     assert remove_noop_ops(gm, ctx) >= 1
     assert calls(gm) == ["aten.add.Tensor", "aten.relu.default"]
+
+
+CHANGES_NOTHING = {
+    aten.alias.default: aten.alias,
+    aten.cat.default: lambda x: torch.cat([x]),
+    aten.ceil.default: lambda x: x.int().ceil(),
+    aten.clone.default: torch.clone,
+    aten.constant_pad_nd.default: lambda x: aten.constant_pad_nd(x, [0, 0]),
+    aten.copy.default: lambda x: aten.copy(torch.zeros_like(x), x),
+    aten.floor.default: lambda x: x.int().floor(),
+    aten.pow.Tensor_Scalar: lambda x: x**1,
+    aten.repeat.default: lambda x: x.repeat(1, 1),
+    aten.round.default: lambda x: x.int().round(),
+    aten.slice.Tensor: lambda x: aten.slice(x, 0, 0, 9),
+    aten.slice_scatter.default: lambda x: aten.slice_scatter(torch.zeros_like(x), x),
+    aten.trunc.default: lambda x: x.int().trunc(),
+    aten.view.default: lambda x: x.view(2, 2),
+    aten.view.dtype: lambda x: aten.view(x, torch.float32),
+    prims.convert_element_type.default: lambda x: prims.convert_element_type(x, torch.float32),
+    prims.device_put.default: lambda x: prims.device_put(x, torch.device("cpu")),
+}
+CHANGES_SOMETHING = {
+    aten.cat.default: lambda x: torch.cat([x, x]),
+    aten.ceil.default: torch.ceil,
+    aten.clone.default: lambda x: x.t().clone(memory_format=torch.contiguous_format),
+    aten.constant_pad_nd.default: lambda x: aten.constant_pad_nd(x, [1, -1]),
+    aten.copy.default: lambda x: aten.copy(x.int(), x),
+    aten.pow.Tensor_Scalar: lambda x: x**2,
+    aten.repeat.default: lambda x: x.repeat(1, 2),
+    aten.round.default: torch.round,
+    aten.slice.Tensor: lambda x: x[1:],
+    aten.slice_scatter.default: lambda x: aten.slice_scatter(x, x[1:].sin(), 0, 1),
+    aten.view.default: lambda x: x.view(4),
+    aten.view.dtype: lambda x: x.view(torch.int32),
+    prims.convert_element_type.default: lambda x: prims.convert_element_type(x, torch.float16),
+}
+
+
+def test_all_noops_are_tried() -> None:
+    assert CHANGES_NOTHING.keys() == NOOPS.keys()
+
+
+@pytest.mark.parametrize("op", CHANGES_NOTHING, ids=str)
+def test_what_changes_nothing_goes(op: Any) -> None:
+    check_noop(op, CHANGES_NOTHING[op], is_left=False)
+
+
+@pytest.mark.parametrize("op", CHANGES_SOMETHING, ids=str)
+def test_what_changes_something_stays(op: Any) -> None:
+    check_noop(op, CHANGES_SOMETHING[op], is_left=True)
+
+
+def check_noop(op: Any, fn: Any, is_left: bool) -> None:
+    x = torch.tensor([[0.5, 1.25], [2.75, 3]])
+    gm, ctx = traced(lambda x: fn(x).sin(), x)
+    assert str(op) in calls(gm)
+    remove_noop_ops(gm, ctx)
+    assert (str(op) in calls(gm)) == is_left
+    assert torch.equal(gm(x), fn(x).sin())
 
 
 def test_a_clone_that_is_returned_stays() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
@@ -34,10 +36,23 @@ def declare_operators(module: str) -> None:
 def attribute(package: str, homes: Mapping[str, str], name: str) -> Any:
     """What a package calls `name`: an attribute of the module that is its home, or a sub-module."""
     if name in homes:
-        return getattr(importlib.import_module(homes[name]), name)
+        with _uncollected():
+            return getattr(importlib.import_module(homes[name]), name)
     if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
         return importlib.import_module(f"{package}.{name}")
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Modules are no garbage: a fifth of the time it takes to load ours would go into looking for some."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def is_backend_offered() -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.inductor import is_reinplaceable
 from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload
 
 TRITON_MUTATION = "triton_kernel_wrapper_mutation"
@@ -28,6 +27,13 @@ BY_INDEX = (
     aten._index_put_impl_.default,
 )
 """They take tensors of indices, or masks."""
+MADE_IN_PLACE = (
+    "aten::index_put",
+    "aten::_unsafe_index_put",
+    "_c10d_functional::all_reduce",
+    "_c10d_functional::all_reduce_coalesced",
+)
+"""Ops that Inductor may let write into an argument, besides those on lists of tensors."""
 
 
 def mutates(target: Any) -> bool:
@@ -74,7 +80,10 @@ def may_alias(target: Any) -> bool:
 
 def may_write(target: Any) -> bool:
     """Does the op write into an argument, or may a code generator make it do so?"""
-    return mutates(target) or isinstance(target, HigherOrderOperator) or is_reinplaceable(target)
+    if not isinstance(target, OpOverload):
+        return isinstance(target, HigherOrderOperator)
+    name = target._schema.name
+    return mutates(target) or name in MADE_IN_PLACE or name.startswith("aten::_foreach_")
 
 
 def functional_twin(node: fx.Node) -> Any:

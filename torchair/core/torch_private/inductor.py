@@ -15,7 +15,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -33,13 +33,9 @@ from torchair.core.torch_private.aot import TracingContext, tracing
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
 from torchair.core.torch_private.late_module import LateModule
 
-if TYPE_CHECKING:
-    from torch._inductor.pattern_matcher import PatternMatcherPass, fwd_only, register_replacement
-
 __all__ = [
     "BoxedBool",
     "BoxedDeviceIndex",
-    "PatternMatcherPass",
     "V",
     "all_options",
     "aot_compilation",
@@ -56,7 +52,7 @@ __all__ = [
     "inductor_cache_dir",
     "inductor_config",
     "inductor_decompositions",
-    "is_reinplaceable",
+    "is_fwd_only",
     "joint_graph_passes",
     "known_options",
     "library_path",
@@ -65,11 +61,11 @@ __all__ = [
     "lowering_table",
     "memory_format_named",
     "native_runner",
+    "pattern_pass",
     "pick_vec_isa",
     "rebases_windows",
-    "register_replacement",
+    "register_pattern",
     "reinplace_module",
-    "remove_noops",
     "select_decomp_table",
     "set_options",
     "stable_cache_keys",
@@ -80,17 +76,28 @@ _compile_fx: Any = LateModule("torch._inductor.compile_fx")
 _codecache: Any = LateModule("torch._inductor.codecache")
 _lowering: Any = LateModule("torch._inductor.lowering")
 _decomposition: Any = LateModule("torch._inductor.decomposition")
-_reinplace: Any = LateModule("torch._inductor.fx_passes.reinplace")
 _post_grad: Any = LateModule("torch._inductor.fx_passes.post_grad")
 _PATTERNS: Any = LateModule("torch._inductor.pattern_matcher")
-_OF_PATTERNS = ("PatternMatcherPass", "fwd_only", "register_replacement")
 
 
-def __getattr__(name: str) -> Any:
-    """The names of the pattern matcher, for those who import them."""
-    if name in _OF_PATTERNS:
-        return getattr(_PATTERNS, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def pattern_pass(name: str) -> Any:
+    """An empty set of replacements, of Inductor's pattern matcher."""
+    return _PATTERNS.PatternMatcherPass(pass_name=name)
+
+
+def fwd_only(fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> fx.GraphModule:
+    """Traces what a pattern is made of: the forward computation alone."""
+    return _PATTERNS.fwd_only(fn, args, **options)
+
+
+def is_fwd_only(trace: Any) -> bool:
+    """This one, or torch's own?"""
+    return trace is fwd_only or trace is _PATTERNS.fwd_only
+
+
+def register_pattern(*args: Any, **options: Any) -> None:
+    """Add a replacement to a set."""
+    _PATTERNS.register_replacement(*args, **options)
 
 
 def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
@@ -176,11 +183,6 @@ def joint_graph_passes(gm: fx.GraphModule, device: torch.device | None) -> fx.Gr
     """The passes Inductor runs on a whole graph before `compile_fx_inner`."""
     takes_device = "input_device" in inspect.signature(_compile_fx._recursive_joint_graph_passes).parameters
     return _compile_fx._recursive_joint_graph_passes(gm, **({"input_device": device} if takes_device else {}))
-
-
-def is_reinplaceable(target: Any) -> bool:
-    """May Inductor make this op write into an argument?"""
-    return target in _reinplace.inplaceable_ops or target in _reinplace.inplaceable_foreach_ops
 
 
 def code_folder(folder: str) -> dict[str, str]:
@@ -299,12 +301,6 @@ def build_facts() -> list[str]:
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
     machine = f"{pick_vec_isa()} {gpu} {torch.get_num_threads()} {get_cpp_compiler()}"
     return [_codecache.torch_key().hex(), all_options(), machine]
-
-
-def remove_noops(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:
-    """Inductor's no-op remover."""
-    with V.set_fake_mode(fake_mode):
-        _post_grad.remove_noop_ops(gm.graph)
 
 
 def lower_functionalized(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> None:

@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
 from torchair.core.torch_private.fake import detect_fake_mode
-from torchair.core.torch_private.inductor import remove_noops
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.effects import flat
-from torchair.fxgraph.layout import ABSOLUTE, dense_order, layout_of, viewed_by
+from torchair.fxgraph.effects import arguments, flat
+from torchair.fxgraph.layout import ABSOLUTE, dense_order, layout_of, memory_of, viewed_by
 from torchair.fxgraph.values import look_again
-from torchair.passes.fx.memory import Memory
+from torchair.passes.fx.memory import Memory, same_sizes
 from torchair.passes.run import PassContext
 
 aten = torch.ops.aten
+prims = torch.ops.prims
+Given = dict[str, Any]
+
+
+def _always(given: Given) -> bool:
+    return True
+
+
+def _of_integers(given: Given) -> bool:
+    value = given["self"].meta["val"]
+    return not (value.is_floating_point() or value.is_complex())
+
+
+def _without_padding(given: Given) -> bool:
+    return all(isinstance(size, int) and size == 0 for size in given["pad"])
+
+
+NOOPS: dict[Any, tuple[str, Callable[[Given], bool]]] = {
+    aten.alias.default: ("self", _always),
+    aten.cat.default: ("tensors", lambda given: len(given["tensors"]) == 1),
+    aten.ceil.default: ("self", _of_integers),
+    aten.clone.default: ("self", _always),
+    aten.constant_pad_nd.default: (
+        "self",
+        lambda given: all(isinstance(n, int) and n == 0 for n in given["pad"]),
+    ),
+    aten.copy.default: ("src", lambda given: not given["self"].kwargs.get("pin_memory")),
+    aten.floor.default: ("self", _of_integers),
+    aten.pow.Tensor_Scalar: ("self", lambda given: type(given["exponent"]) is int and given["exponent"] == 1),
+    aten.repeat.default: ("self", _always),
+    aten.round.default: ("self", _of_integers),
+    aten.slice.Tensor: ("self", _always),
+    aten.slice_scatter.default: ("src", _always),
+    aten.trunc.default: ("self", _of_integers),
+    aten.view.default: ("self", _always),
+    aten.view.dtype: ("self", _always),
+    prims.convert_element_type.default: ("a", _always),
+    prims.device_put.default: ("a", _always),
+}
+"""Ops that return this argument where the result has its sizes, strides, dtype and device, and one thing more
+holds.
+"""
 
 
 def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
-    """Inductor's own list of no-ops. Kept where the graph would come to return one of its inputs, or one
+    """Kept where the graph would come to return one of its inputs, or one
     tensor twice, and where a window is taken from the storage: a copy has a storage of its own.
     """
     before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
@@ -30,7 +71,7 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
     windows = [(node, source) for node, source in windows if _owns_memory(source)]
     fake_mode = detect_fake_mode(ctx.inputs)
-    remove_noops(gm, fake_mode)
+    _remove(gm.graph)
     if fake_mode is not None:
         look_again(gm.graph, fake_mode)
     for node, source in windows:
@@ -45,6 +86,51 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
         _clone(gm.graph, place)
     gm.recompile()
     return before - len(gm.graph.nodes)
+
+
+def _remove(graph: fx.Graph) -> None:
+    """What is returned gets no memory that an input or another result has."""
+    inputs = {memory_of(node.meta.get("val")) for node in graph.find_nodes(op="placeholder")}
+    results = [node for node in flat(graph.output_node().args[0]) if isinstance(node, fx.Node)]
+    returned = {memory_of(node.meta.get("val")) for node in results}
+    for node in graph.nodes:
+        source = _returned_by(node)
+        if source is None or not _lie_alike(node.meta.get("val"), source.meta.get("val")):
+            continue
+        memory, other = memory_of(node.meta["val"]), memory_of(source.meta["val"])
+        if memory == other:
+            # Its window is that of the source; the two are not to be one tensor where both are seen outside.
+            is_kept = node in results and (source in results or source.op == "placeholder")
+        else:
+            is_kept = memory in returned and (other in inputs or other in returned)
+        if not is_kept:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _returned_by(node: fx.Node) -> fx.Node | None:
+    """The argument that a no-op returns."""
+    if node.op != "call_function" or node.target not in NOOPS:
+        return None
+    name, holds = NOOPS[node.target]
+    given = {argument.name: value for argument, value in arguments(node)}
+    source = next(flat(given.get(name)), None)
+    return source if isinstance(source, fx.Node) and holds(given) else None
+
+
+def _lie_alike(a: Any, b: Any) -> bool:
+    """Have the two tensors the same sizes, strides, dtype and device? Views of one memory begin at the same
+    place too.
+    """
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.layout != b.layout:
+        return False
+    if (a.dtype, a.device, a.is_conj(), a.is_neg()) != (b.dtype, b.device, b.is_conj(), b.is_neg()):
+        return False
+    if not same_sizes(a.shape, b.shape) or a.layout is not torch.strided:
+        return False
+    is_one = memory_of(a) == memory_of(b)
+    offsets = ([a.storage_offset()], [b.storage_offset()]) if is_one else ([], [])
+    return same_sizes(a.stride(), b.stride()) and same_sizes(*offsets)
 
 
 def _calls(graph: fx.Graph, target: Any) -> Iterable[fx.Node]:
@@ -67,7 +153,7 @@ def _copy_for(node: fx.Node, removed: Any) -> None:
 def _shared(graph: fx.Graph) -> Iterator[tuple[int, int]]:
     """(a, b): result number a may share memory with the earlier result b, or with an input (-1).
 
-    Inductor asks about one no-op at a time; two clones in a row are each needless, but not both.
+    No-ops are looked at one at a time; two clones in a row are each needless, but not both.
     """
     memory, seen = Memory(graph), dict[fx.Node, int]()
     for place, value in enumerate(flat(graph.output_node().args[0])):

@@ -14,16 +14,20 @@ from torch import fx
 from torchair.core.errors import BadPass
 from torchair.core.extensions import extend
 from torchair.core.torch_private.fake import disable_modes
-from torchair.core.torch_private.inductor import PatternMatcherPass, fwd_only
-from torchair.core.torch_private.inductor import register_replacement as register_pattern
+from torchair.core.torch_private.inductor import fwd_only, is_fwd_only, pattern_pass, register_pattern
 from torchair.passes.fx.scopes import PLACES, annotate
 from torchair.passes.patterns.builtin import anchors, rules
 from torchair.passes.run import PassContext
 
-_rules = PatternMatcherPass(pass_name="npugraph_ex_generic_pattern_pass")
 _of_users: set[str] = set()  # names of replacements
 # The key in a graph module's `meta` under which the pass that is under way finds what it may ask.
 _CONTEXT = "torchair_pass_context"
+
+
+@functools.cache
+def _matcher() -> Any:
+    """All replacements. Inductor's matcher takes most of a second to load: not before there is one."""
+    return pattern_pass("npugraph_ex_generic_pattern_pass")
 
 
 def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
@@ -68,7 +72,7 @@ def register_replacement(
         search_fn,
         _of_user(replace_fn),
         _each_its_own(example_inputs),
-        _undecomposed if trace_fn is fwd_only else trace_fn,
+        _undecomposed if is_fwd_only(trace_fn) else trace_fn,
         _of_user(extra_check),
         search_fn_pattern=search_fn_pattern,
         scalar_workaround=dict(scalar_workaround) if scalar_workaround else None,
@@ -88,9 +92,8 @@ def _each_its_own(inputs: Iterable[Any]) -> list[Any]:
 def _register(
     name: str, find: Any, put: Any, inputs: list[Any], trace: Any, check: Any, **options: Any
 ) -> None:
-    rules: Any = _rules
     wanted = _in_one_place(_switched(name, check))
-    register_pattern(find, put, inputs, trace, rules, extra_check=wanted, **options)
+    register_pattern(find, put, inputs, trace, _matcher(), extra_check=wanted, **options)
 
 
 def rule_names() -> list[str]:
@@ -164,9 +167,11 @@ def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
     """All replacements, ours first, widest first as they were registered."""
     for anchor in anchors() & {node.target for node in gm.graph.nodes}:
         register_builtin_rules(anchor)
+    if not _matcher.cache_info().currsize:
+        return 0
     annotate(gm.graph)
     gm.meta[_CONTEXT] = ctx
-    changed: int = _rules.apply(gm.graph)
+    changed: int = _matcher().apply(gm.graph)
     del gm.meta[_CONTEXT]
     if changed:
         gm.graph.lint()
