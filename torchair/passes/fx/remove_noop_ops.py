@@ -39,10 +39,7 @@ NOOPS: dict[Any, tuple[str, Callable[[Given], bool]]] = {
     aten.cat.default: ("tensors", lambda given: len(given["tensors"]) == 1),
     aten.ceil.default: ("self", _of_integers),
     aten.clone.default: ("self", _always),
-    aten.constant_pad_nd.default: (
-        "self",
-        lambda given: all(isinstance(n, int) and n == 0 for n in given["pad"]),
-    ),
+    aten.constant_pad_nd.default: ("self", _without_padding),
     aten.copy.default: ("src", lambda given: not given["self"].kwargs.get("pin_memory")),
     aten.floor.default: ("self", _of_integers),
     aten.pow.Tensor_Scalar: ("self", lambda given: type(given["exponent"]) is int and given["exponent"] == 1),
