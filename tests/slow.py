@@ -28,6 +28,7 @@ SHARES = {
     "tests/fxgraph/": 3,
     "tests/inference/": 2,
     "tests/models/": 3,
+    "tests/names/test_typed.py": 3,
     "tests/ops/": 8,
     "tests/passes/": 3,
     "tests/sim/inside/test_compiled.py": 2,

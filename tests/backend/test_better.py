@@ -679,6 +679,7 @@ print(why or made.code.kind)
 """
 
 
+@pytest.mark.full
 def test_a_process_that_builds_has_loaded_what_decompositions_count_on() -> None:
     """In torch, that of max_pool2d asks a module that nobody else may have imported."""
     code = (

@@ -256,6 +256,7 @@ def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) 
         assert [each.take() for each in jobs] == [None, None]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("force_eager", [False, slow(True)])
 def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch, force_eager: bool) -> None:
     """The whole way, with the real compiler process."""

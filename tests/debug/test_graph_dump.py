@@ -313,6 +313,7 @@ def test_a_script_computes_what_the_graph_does(
         check(tmp_path, seen(function, tmp_path, *PROGRAMS[function](), mode=mode, dynamic=dynamic))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", [MODES[0], slow(MODES[1])])
 def test_large_constants_lie_beside_the_script(tmp_path: Path, mode: str) -> None:
     (call,) = seen(large_constant, tmp_path, torch.ones(2), mode=mode)

@@ -396,6 +396,7 @@ def rope_formula(cache_mode):
     return formula
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cache_mode", ["contiguous", "page"])
 def test_rope_quant_cache(cache_mode):
     inputs = rope_inputs(cache_mode)

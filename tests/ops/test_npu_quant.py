@@ -254,6 +254,7 @@ def test_both_axes_are_the_two_single_ones():
     )
 
 
+@pytest.mark.full
 def test_tiles_share_one_power():
     x = rand(64, 96)
     y, by_row, by_column = npu.npu_dynamic_block_mx_quant(x, dst_type=292)
@@ -269,6 +270,7 @@ def test_tiles_share_one_power():
     agrees(lambda x: npu.npu_dynamic_block_mx_quant(x, dst_type=292), (x,), lambda x: (y, by_row, by_column))
 
 
+@pytest.mark.full
 def test_two_levels():
     x = rand(3, 1024) * torch.linspace(0.01, 100, 1024)
     y, level0, level1 = npu.npu_dynamic_dual_level_mx_quant(x)
@@ -282,6 +284,7 @@ def test_two_levels():
     agrees(npu.npu_dynamic_dual_level_mx_quant, (x,), lambda x: (y, level0, level1))
 
 
+@pytest.mark.full
 def test_grouped_blocks_are_those_of_each_group():
     x, ends = rand(70, 16), torch.tensor([40, 70])
     y, scale = npu.npu_grouped_dynamic_mx_quant(x, ends)

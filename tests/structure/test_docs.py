@@ -30,7 +30,7 @@ PAGES_THAT_RUN = [
     *sorted((ROOT / "docs/guide").glob("*.md")),
     *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem not in PAGES_WITHOUT_CODE),
 ]
-SLOW_PAGE = "performance"  # it waits for compilers
+SLOW_PAGES = ("accuracy", "performance")  # they wait for compilers
 # The torch whose ops the ops page lists; others have a few more or fewer.
 REFERENCE_TORCH = "2.13"
 ALL_PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -115,7 +115,7 @@ def test_option_is_documented(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [slow(page) if page.stem == SLOW_PAGE else page for page in PAGES_THAT_RUN], ids=label
+    "page", [slow(page) if page.stem in SLOW_PAGES else page for page in PAGES_THAT_RUN], ids=label
 )
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     """All blocks of a page are one script, with the page's own line numbers.

@@ -56,7 +56,7 @@ def pair() -> tuple[Net, Net]:
         ("inductor", "max-autotune"),
         slow("inductor", "npugraph_ex"),
         slow("native", "max-autotune"),
-        ("native", "npugraph_ex"),
+        slow("native", "npugraph_ex"),
     ],
 )
 def test_recorded_and_equal(mode: str, codegen: str) -> None:
@@ -172,6 +172,7 @@ def test_kernels_of_the_user_stay_the_users() -> None:
     assert {device.type for device in asked} == {"npu"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("builds")
 @pytest.mark.parametrize("mode", [slow("max-autotune"), "npugraph_ex"])
 def test_a_better_program_takes_over(mode: str) -> None:
