@@ -30,9 +30,10 @@ def _move(gm: fx.GraphModule, backing: Backing) -> fx.GraphModule:
     """A copy of the graph for the backing device, without what is known of its values; `NotPossible` where
     the copy would be another graph.
     """
-    kind = device_of(gm).type
+    home = device_of(gm)
+    kind = home.type
     for node in gm.graph.nodes:
-        _check(node, kind)
+        _check(node, home)
     if any(is_on_cpu(value) for node in _outputs(gm) for value in tensors_of(node)):
         raise NotPossible("results of the graph lie in the memory of the host")
     made = copy_graph(gm)
@@ -51,13 +52,13 @@ def _outputs(gm: fx.GraphModule) -> list[fx.Node]:
     return [value for value in returned(gm) if isinstance(value, fx.Node)]
 
 
-def _check(node: fx.Node, kind: str) -> None:
-    if moves_between_devices(node):
+def _check(node: fx.Node, home: torch.device) -> None:
+    if node.op == "call_function" and moves_between_devices(node, home):
         raise NotPossible(f"{node.name} copies between devices")
     target = node.target
     own = isinstance(target, OpOverload) and target.namespace != "aten" and has_kernel(target, "PrivateUse1")
     if own:
-        raise NotPossible(f"{target} has a kernel for tensors of {kind}")
+        raise NotPossible(f"{target} has a kernel for tensors of {home.type}")
 
 
 def _moved(value: Any, kind: str, device: torch.device) -> Any:

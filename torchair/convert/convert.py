@@ -41,7 +41,7 @@ from torchair.core.torch_private.ops import OpOverload, decomposition_of
 from torchair.fxgraph.effects import flat, functional_twin, mutates
 from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, layouts_of
-from torchair.fxgraph.values import moves_between_devices
+from torchair.fxgraph.values import device_of, moves_between_devices, tensors_of
 from torchair.ge.attr import Bool, Str
 from torchair.ge.graph import (
     INPUT_TYPES,
@@ -83,7 +83,7 @@ def convert(
     `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`. `layouts` are promised for
     the outputs, if not those of the graph itself; nodes named in `opaque` are carried through as they are.
     """
-    walk = Walk(Graph(name, infer), fake_mode, fold_views, opaque=opaque or {})
+    walk = Walk(Graph(name, infer), fake_mode, fold_views, opaque=opaque or {}, home=device_of(gm))
     walk.graph.subgraphs = walk.parts
     walk.graph.soc = soc
     graph = _walk(walk, gm, layouts_of(gm) if layouts is None else layouts)
@@ -144,18 +144,27 @@ def _unique(walk: Walk, name: str) -> str:
     return name
 
 
-def _constant(value: torch.Tensor, node: fx.Node) -> Tensor:
+def _constant(walk: Walk, value: torch.Tensor, node: fx.Node) -> Tensor:
     """A tensor that the graph has. One that others hold is no constant of the same value."""
     is_held = HELD in node.meta
     made = ge.Const(value, readable=not is_held and value.numel() <= 64)
     made.op.attrs |= {HELD: Bool(True)} if is_held else {}
-    return made
+    if value.device == walk.home or not any(_is_seen_on(value.device, user) for user in node.users):
+        return made
+    (copied,) = torch_op(aten._to_copy.default, [made], {"device": value.device}, 1, "aten._to_copy.default")
+    copied.meta = node.meta["val"]
+    return copied
+
+
+def _is_seen_on(device: torch.device, user: fx.Node) -> bool:
+    """Does what this node makes, or returns, stay on the device of its argument?"""
+    return user.op == "output" or any(value.device == device for value in tensors_of(user))
 
 
 def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(gm)
-        return _constant(value, node) if isinstance(value, torch.Tensor) else value
+        return _constant(walk, value, node) if isinstance(value, torch.Tensor) else value
     assert node.op == "call_function", f"an ATen graph has no {node.op} nodes"
     meta = node.meta.get("val")
     if is_symbol(meta) and not is_symbol(number := _number(meta)):
@@ -189,8 +198,8 @@ def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) ->
     reasons: list[str] = []
     if walk.top in walk.opaque:
         return _fall_back(walk, node, args, kwargs, walk.opaque[walk.top])
-    if moves_between_devices(node):
-        # The IR knows no devices: torch copies, and nothing is lost by it.
+    if moves_between_devices(node, walk.home):
+        # The IR knows no devices: torch does it, and nothing is lost by it.
         walk.count(name)
         return _carry(node, args, kwargs)
     for row in candidates(node.target):

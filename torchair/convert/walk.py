@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchair.convert.report import Report
@@ -31,6 +32,8 @@ class Walk:
     opaque: Mapping[str, str] = field(default_factory=dict)
     # The node of the graph itself that is being converted, also while it is taken apart.
     top: str = ""
+    # The device that the graph runs on.
+    home: torch.device = field(default_factory=lambda: torch.device("cpu"))
     # The ops that the report counts as converted, in order.
     converted: list[str] = field(default_factory=list)
 

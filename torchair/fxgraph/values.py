@@ -39,12 +39,12 @@ def is_device_call(node: fx.Node) -> bool:
 MOVES = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
 
 
-def moves_between_devices(node: fx.Node) -> bool:
-    """Is this call a copy from one device to another?"""
-    if node.target not in MOVES:
-        return False
-    given = next((value.device for n in node.all_input_nodes for value in tensors_of(n)), None)
-    return given is not None and any(value.device != given for value in tensors_of(node))
+def moves_between_devices(node: fx.Node, home: torch.device) -> bool:
+    """Does this call make something on a device that none of its arguments is on, or that is not where the
+    graph runs (`home`), if it takes no tensor?
+    """
+    given = {value.device for argument in node.all_input_nodes for value in tensors_of(argument)} or {home}
+    return any(value.device not in given for value in tensors_of(node))
 
 
 def twin_on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
