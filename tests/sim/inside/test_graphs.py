@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from torchair.sim.npu import handlers
+
 
 def test_nothing_is_done_until_a_graph_is_replayed() -> None:
     x, total = torch.ones(4, device="npu"), torch.zeros(4, device="npu")
@@ -315,3 +317,81 @@ def test_an_error_inside_a_group_is_the_one_that_is_told() -> None:
 
     with pytest.raises(ValueError, match="the user's"), torch.npu.graph(torch.npu.NPUGraph()):
         fail()
+
+
+def attention(lengths: list[int], q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.ops.npu.npu_fused_infer_attention_score(
+        q, k, k, num_heads=2, input_layout="BSH", scale=0.25, actual_seq_lengths_kv=lengths
+    )[0]
+
+
+def test_lengths_of_a_graph_are_updated() -> None:
+    """Calls that take lengths of the host are found while the graph is captured."""
+    q, k = torch.randn(2, 1, 32, device="npu").half(), torch.randn(2, 16, 32, device="npu").half()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, auto_dispatch_capture=True):
+        first = attention([4, 7], q, k) + 1
+        second = attention([16, 1], first - 1, k)
+    for given in ([[4, 7], [16, 1]], [[9, 1], [2, 2]], [[16, 16], [3, 5]], [[8, 8]]):
+        graph.update(cpu_update_input=[{"actual_seq_lengths_kv": lengths} for lengths in given])
+        graph.replay()
+        want = attention(given[0], q, k)
+        torch.testing.assert_close(first.cpu(), (want + 1).cpu())
+        torch.testing.assert_close(second.cpu(), attention(given[-1], first - 1, k).cpu())
+
+
+def test_updates_that_do_not_fit() -> None:
+    """Nothing is changed by them."""
+    q, k = torch.randn(2, 1, 32, device="npu").half(), torch.randn(2, 16, 32, device="npu").half()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, auto_dispatch_capture=True):
+        made = attention([4, 7], q, k)
+    for given, error, match in (
+        ([{"lengths": [1, 1]}], RuntimeError, "takes no lengths"),
+        ([{}, {}], RuntimeError, "2 entries for 1 calls"),
+        ("text", TypeError, "list of dictionaries"),
+        ([{"actual_seq_lengths_kv": ["a"]}], RuntimeError, "actual_seq_lengths_kv"),
+    ):
+        with pytest.raises(error, match=match):
+            graph.update(cpu_update_input=given)
+        graph.update([{}])
+        graph.replay()
+        assert torch.equal(made.cpu(), attention([4, 7], q, k).cpu())
+
+
+def test_handlers_of_users() -> None:
+    seen: list[str] = []
+
+    @torch.npu.register_npu_graph_handler(["mul.Scalar"])
+    class Scaled(torch.npu.NpuGraphOpHandler):
+        UPDATE_SPECS = {"mul.Scalar": [("arg", 1, "factor")]}
+
+        @classmethod
+        def should_handle(cls, func: Any, args: Any, kwargs: Any) -> bool:
+            return args[1] != 7
+
+        @classmethod
+        def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> Any:
+            seen.append("prepare")
+            return func, args, kwargs
+
+        @classmethod
+        def postprocess_result(cls, result: Any, kwargs: Any) -> Any:
+            seen.append("post")
+            return result
+
+    try:
+        x = torch.arange(3.0, device="npu")
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph, auto_dispatch_capture=True):
+            y = torch.ops.aten.mul.Scalar(torch.ops.aten.mul.Scalar(x, 2), 7)
+        assert seen == ["prepare", "post"]
+        graph.update([{"factor": 3}])
+        graph.replay()
+        assert y.tolist() == [0, 21, 42]
+    finally:
+        handlers._handlers.pop("mul.Scalar")
+    with pytest.raises(TypeError, match="NpuGraphOpHandler"):
+        torch.npu.register_npu_graph_handler("x")(int)
+    with pytest.raises(TypeError, match="names"):
+        torch.npu.register_npu_graph_handler([])

@@ -38,6 +38,7 @@ from torchair.ops.npu.matmul import (
 )
 from torchair.ops.npu.quant import unpacked_scale
 from torchair.ops.npu.row import InPlace, Row, dtype_of, made
+from torchair.ops.npu.sequences import numbers
 
 ACTIVATIONS = {
     0: lambda x: x,
@@ -97,8 +98,10 @@ def of_rows(values, ids):
 
 def as_tensor(group_list, like):
     """A group list that may be Python numbers."""
-    is_list = isinstance(group_list, list | tuple)
-    return torch.tensor(group_list, dtype=torch.int64, device=like.device) if is_list else group_list
+    if not isinstance(group_list, list | tuple):
+        return group_list
+    found = numbers(group_list, like.device)
+    return torch.empty(0, dtype=torch.int64, device=like.device) if found is None else found
 
 
 def expanded_weights(weights, scales, offsets, inner):

@@ -72,9 +72,17 @@ def numbers(values: Any, device: torch.device) -> torch.Tensor | None:
         return values.to(torch.int64).reshape(-1)
     if not values:
         return None
-    if all(type(value) is int for value in values):
+    if all(type(value) is int for value in values) and not _is_captured(device):
         return torch.tensor(list(values), dtype=torch.int64, device=device)
     return torch.stack([torch.scalar_tensor(value, dtype=torch.int64, device=device) for value in values])
+
+
+def _is_captured(device: torch.device) -> bool:
+    """Is a graph of this device being captured? Then nothing is copied from the host, and numbers are
+    arguments of kernels.
+    """
+    ask = getattr(getattr(torch, device.type, None), "is_current_stream_capturing", None)
+    return ask is not None and ask()
 
 
 # Pages

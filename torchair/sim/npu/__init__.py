@@ -35,6 +35,7 @@ from torchair.sim.npu.graphs import (
     is_current_stream_capturing,
     make_graphed_callables,
 )
+from torchair.sim.npu.handlers import NpuGraphOpHandler, register_npu_graph_handler
 from torchair.sim.npu.hints import (
     conv,
     get_sync_debug_mode,
@@ -128,6 +129,7 @@ __all__ = [
     "IntTensor",
     "LongTensor",
     "NPUGraph",
+    "NpuGraphOpHandler",
     "ShortTensor",
     "Stream",
     "StreamContext",
@@ -193,6 +195,7 @@ __all__ = [
     "memory_usage",
     "mstx",
     "random",
+    "register_npu_graph_handler",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
     "reset_max_memory_cached",

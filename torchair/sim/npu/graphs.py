@@ -16,6 +16,7 @@ from torchair.core.log import logger
 from torchair.core.torch_private.trees import flatten, leaves, unflatten
 from torchair.sim.load import shim
 from torchair.sim.npu.device import current_device, synchronize
+from torchair.sim.npu.handlers import Dispatch, give_again
 from torchair.sim.npu.memory import empty_cache
 from torchair.sim.npu.streams import Stream, current_stream, stream
 
@@ -29,7 +30,7 @@ def graph_pool_handle() -> tuple[int, int]:
 
 
 def is_current_stream_capturing() -> bool:
-    """Is the work of this thread kept by a graph?"""
+    """Is the work of this thread kept by a graph that is captured, or whose tasks are updated?"""
     return shim().is_capturing(current_device())
 
 
@@ -60,7 +61,7 @@ class NPUGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._graph = shim().Graph()
-        self._dispatches = False
+        self._dispatch: Dispatch | None = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = MODES[0]) -> None:
         """Keep what the current stream is given from now on."""
@@ -81,6 +82,7 @@ class NPUGraph:
     def reset(self) -> None:
         """Let go of what was captured."""
         self._graph.reset()
+        self._dispatch = None
 
     def pool(self) -> tuple[int, int]:
         """The pool that its memory is from."""
@@ -90,10 +92,21 @@ class NPUGraph:
         """Replays draw from every generator that was used: there is nothing to register."""
 
     def update(self, cpu_update_input: Any) -> None:
-        """Give tasks new numbers; only graphs captured with `auto_dispatch_capture=True` know theirs."""
-        if not self._dispatches:
+        """From the next replay on, calls have these numbers: a dictionary for each call that can be updated,
+        in order, or one for all. Only graphs captured with `auto_dispatch_capture=True` know theirs.
+        """
+        if self._dispatch is None:
             raise RuntimeError("update() needs a graph that was captured with auto_dispatch_capture=True")
-        raise RuntimeError("no task of this graph takes numbers that can be changed")
+        if not self._dispatch.records:
+            raise RuntimeError("no task of this graph takes numbers that can be changed")
+        here = Stream()
+        with stream(here):
+            give_again(
+                self._dispatch.records,
+                cpu_update_input,
+                lambda group: graph_task_update_begin(here, group),
+                lambda: graph_task_update_end(here),
+            )
 
     def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
         """A hint for the hardware: kernels that are neighbours become one."""
@@ -112,6 +125,12 @@ class NPUGraph:
             path.with_name(f"{path.stem}.aligned.json").write_text(json.dumps({"traceEvents": events}))
         except OSError as error:
             logger.warning("the aligned trace was not written: %s", error)
+
+
+def _dispatch() -> Dispatch:
+    return Dispatch(
+        lambda: graph_task_group_begin(current_stream()), lambda: graph_task_group_end(current_stream())
+    )
 
 
 class graph:
@@ -135,7 +154,7 @@ class graph:
         self.npu_graph = npu_graph
         self.pool = pool
         self.capture_error_mode = capture_error_mode
-        npu_graph._dispatches = auto_dispatch_capture
+        self._dispatches = auto_dispatch_capture
         self._context: Any = None
 
     def __enter__(self) -> None:
@@ -150,9 +169,14 @@ class graph:
         except BaseException as error:
             self._context.__exit__(type(error), error, None)
             raise
+        self.npu_graph._dispatch = dispatch = _dispatch() if self._dispatches else None
+        if dispatch is not None:
+            dispatch.__enter__()
 
     def __exit__(self, *error: object) -> None:
         try:
+            if self.npu_graph._dispatch is not None:
+                self.npu_graph._dispatch.__exit__(*error)
             self.npu_graph.capture_end()
         except RuntimeError:
             if error[0] is None:

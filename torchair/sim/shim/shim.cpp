@@ -184,6 +184,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("end_group", &sim::end_group);
   module.def("begin_update", &sim::begin_update);
   module.def("end_update", &sim::end_update);
-  module.def("is_capturing", [](c10::DeviceIndex device) { return sim::capture_here(device) != nullptr; });
+  module.def("is_capturing", [](c10::DeviceIndex device) {
+    return sim::capture_here(device) != nullptr || sim::is_updating(device);
+  });
   module.def("current_stream", [](c10::DeviceIndex device) { return sim::current_streams.at(device); });
 }

@@ -60,6 +60,15 @@ inline void begin_update(const c10::Stream& stream, const Group& group) {
   updates_under_way = static_cast<int>(updates.size());
 }
 
+// Is what this thread's stream is given kept by an update of a graph?
+inline bool is_updating(c10::DeviceIndex device) {
+  if (updates_under_way == 0) {
+    return false;
+  }
+  std::lock_guard<std::mutex> guard(updates_mutex);
+  return updates.count(current_key(device)) != 0;
+}
+
 inline void end_update(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(updates_mutex);
   auto found = updates.find(key_of(stream));

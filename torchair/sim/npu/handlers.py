@@ -1,0 +1,187 @@
+"""Calls of a captured graph that take numbers of the host: who knows which, and how they get new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from torchair.core.torch_private.fake import TorchDispatchMode
+
+Spec = tuple[str, int | str, str]
+KINDS = ("arg", "kwarg")
+_handlers: dict[str, type[NpuGraphOpHandler]] = {}
+
+
+@dataclass
+class Record:
+    """One call in a graph: what it was given, and the group of tasks that it became."""
+
+    op_name: str
+    func: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    group: Any
+
+
+class NpuGraphOpHandler:
+    """How calls of some operators are captured with `auto_dispatch_capture=True`, and given new numbers by
+    `NPUGraph.update`. Methods are those of the class; each may be overridden.
+
+    `UPDATE_SPECS` says what `update` may change: `{op_name: [("arg" | "kwarg", index_or_name, key)]}`, where
+    `key` is what the user calls it.
+    """
+
+    UPDATE_SPECS: ClassVar[dict[str, list[Spec]]] = {}
+
+    @classmethod
+    def should_handle(cls, func: Any, args: Any, kwargs: Any) -> bool:
+        """Is this call one that can be updated?"""
+        return True
+
+    @classmethod
+    def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """The call to capture in the place of this one."""
+        return func, args, kwargs
+
+    @classmethod
+    def postprocess_result(cls, result: Any, kwargs: Any) -> Any:
+        """What the user gets of what was captured."""
+        return result
+
+    @classmethod
+    def record_wrap_kwarg(cls, key: str, value: Any) -> Any:
+        """What is kept of a keyword argument until the call is given again."""
+        return value
+
+    @classmethod
+    def update_args(cls, record: Record, update_input: dict[str, Any]) -> None:
+        """Put new numbers into a call that is about to be given again."""
+        specs = cls.UPDATE_SPECS.get(record.op_name, [])
+        keys = [key for _, _, key in specs]
+        unknown = sorted(set(update_input) - set(keys))
+        if unknown:
+            raise RuntimeError(f"{record.op_name} takes no {', '.join(unknown)}; update knows {keys}")
+        for kind, place, key in specs:
+            if key not in update_input:
+                continue
+            given: Any = record.args if kind == "arg" else record.kwargs
+            given[place] = update_input[key]
+
+
+def register_npu_graph_handler(names: str | Sequence[str]) -> Callable[[type], type]:
+    """A decorator: the class handles the operators of these names (`op` or `op.overload`)."""
+    wanted = [names] if isinstance(names, str) else list(names)
+    if not wanted or not all(isinstance(name, str) and name for name in wanted):
+        raise TypeError(f"names must be names of operators: {names!r}")
+
+    def add(handler: type) -> type:
+        if not (isinstance(handler, type) and issubclass(handler, NpuGraphOpHandler)):
+            raise TypeError(f"a handler is a class derived from NpuGraphOpHandler: {handler!r}")
+        for name, specs in handler.UPDATE_SPECS.items():
+            for spec in specs:
+                if len(spec) != 3 or spec[0] not in KINDS:
+                    raise ValueError(f"UPDATE_SPECS[{name!r}]: {spec!r} is not (arg | kwarg, place, key)")
+        _handlers.update(dict.fromkeys(wanted, handler))
+        return handler
+
+    return add
+
+
+ATTENTION = {
+    "npu_fused_infer_attention_score": (
+        "actual_seq_lengths",
+        "actual_seq_lengths_kv",
+        "actual_shared_prefix_len",
+    ),
+    "npu_fused_infer_attention_score_v2": ("actual_seq_qlen", "actual_seq_kvlen"),
+}
+
+
+@register_npu_graph_handler(list(ATTENTION))
+class _Attention(NpuGraphOpHandler):
+    """Lengths of sequences."""
+
+    UPDATE_SPECS: ClassVar[dict[str, list[Spec]]] = {
+        op: [("kwarg", name, name) for name in names] for op, names in ATTENTION.items()
+    }
+
+
+class Dispatch(TorchDispatchMode):
+    """While a graph is captured: calls that somebody handles are groups of their own, and remembered."""
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[], Any]) -> None:
+        super().__init__()
+        self._begin, self._end = begin, end
+        self.records: list[tuple[type[NpuGraphOpHandler], Record]] = []
+        self._is_inside = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = None if self._is_inside else _handled_name(func)
+        if name is None or not _handlers[name].should_handle(func, args, kwargs):
+            return func(*args, **kwargs)
+        handler = _handlers[name]
+        func, args, kwargs = handler.prepare_capture(func, args, kwargs)
+        with self._inside():
+            self._begin()
+            try:
+                result = func(*args, **kwargs)
+            finally:
+                group = self._end()
+        kept = {key: handler.record_wrap_kwarg(key, value) for key, value in kwargs.items()}
+        self.records.append((handler, Record(name, func, list(args), kept, group)))
+        return handler.postprocess_result(result, kwargs)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Calls that a call is made of belong to it."""
+        self._is_inside = True
+        try:
+            yield
+        finally:
+            self._is_inside = False
+
+
+def _handled_name(func: Any) -> str | None:
+    """The name by which somebody handles this operator."""
+    packet, _, overload = str(func).rpartition(".")
+    short = packet.rpartition(".")[2]
+    names = (f"{short}.{overload}", short) if overload == "default" else (f"{short}.{overload}",)
+    return next((name for name in names if name in _handlers), None)
+
+
+def give_again(
+    records: Sequence[Any], given: Any, begin: Callable[[Any], None], end: Callable[[], None]
+) -> None:
+    """Each call of a graph with its new numbers: a dictionary for each in order, or one for all."""
+    inputs = [given] if isinstance(given, dict) else list(given) if isinstance(given, list | tuple) else None
+    if inputs is None or not all(isinstance(each, dict) for each in inputs):
+        raise TypeError(f"cpu_update_input must be a list of dictionaries: {given!r}")
+    if len(inputs) == 1:
+        inputs *= len(records)
+    if len(inputs) != len(records):
+        raise RuntimeError(f"cpu_update_input has {len(inputs)} entries for {len(records)} calls")
+    for (handler, record), update_input in zip(records, inputs, strict=True):
+        args, kwargs = list(record.args), dict(record.kwargs)
+        try:
+            handler.update_args(record, update_input)
+            begin(record.group)
+            _call_again(record, end)
+        except BaseException:
+            record.args, record.kwargs = args, kwargs  # as the graph still has it
+            raise
+
+
+def _call_again(record: Record, end: Callable[[], None]) -> None:
+    try:
+        with torch.no_grad():
+            record.func(*record.args, **record.kwargs)
+    except BaseException:
+        with suppress(RuntimeError):  # the first error is the one to tell
+            end()
+        raise
+    end()
