@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -286,7 +285,7 @@ def test_the_users_pass_is_an_error() -> None:
 
 
 def test_the_users_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_matcher", functools.cache(table._matcher.__wrapped__))
+    monkeypatch.setattr(table, "_made", [])
 
     def refuse(match: Any) -> bool:
         raise ValueError("mine")

@@ -87,6 +87,17 @@ def check_noop(op: Any, fn: Any, is_left: bool) -> None:
     assert torch.equal(gm(x), fn(x).sin())
 
 
+def test_three_results_that_look_alike_are_three_tensors() -> None:
+    def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = x + 1
+        return made.view(2, 2), made.view(2, 2), made[0:2]
+
+    gm, ctx = traced(work, torch.randn(2, 2))
+    remove_noop_ops(gm, ctx)
+    results = gm.graph.output_node().args[0]
+    assert len(set(results)) == 3  # type: ignore[arg-type]
+
+
 def test_a_clone_that_is_returned_stays() -> None:
     gm, ctx = traced(lambda x: x.clone(), torch.ones(3))
     assert remove_noop_ops(gm, ctx) == 0

@@ -14,7 +14,7 @@ from torchair.core.source import source_of
 from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by
 from torchair.fxgraph.symbols import unbacked_in
-from torchair.fxgraph.values import is_device_call, is_on_cpu, tensors_of, twin_on
+from torchair.fxgraph.values import device_of, is_device_call, is_on_cpu, tensors_of, twin_on
 
 aten = torch.ops.aten
 
@@ -25,10 +25,10 @@ COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 def why_on_host(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The calls that need the host, and why."""
-    on_device = any(value.device.type != "cpu" for node in gm.graph.nodes for value in tensors_of(node))
+    home = device_of(gm)
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
-        reason = _why(node, on_device=on_device) if node.op == "call_function" else None
+        reason = _why(node, home) if node.op == "call_function" else None
         if reason is not None:
             found[node] = reason
     return found
@@ -39,7 +39,7 @@ def say(node: fx.Node) -> str:
     return f"{node.target} at {source_of(node)}" if source_of(node) else str(node.target)
 
 
-def _why(node: fx.Node, *, on_device: bool) -> str | None:
+def _why(node: fx.Node, home: torch.device) -> str | None:
     target: Any = node.target
     tags = target.tags if isinstance(target, OpOverload) else ()
     if any(tag in tags for tag in READS_DATA):
@@ -50,18 +50,25 @@ def _why(node: fx.Node, *, on_device: bool) -> str | None:
         return "has a size that depends on data"
     if target in BY_INDEX and any(_is_mask(index) for index in flat(node.args[1])):
         return "takes a mask as index, and how many elements it picks the host must know"
-    if not on_device:
+    if home.type == "cpu":
         return None
-    if _has_cpu_data(node):
-        return "is computed on the CPU"
-    if any(map(_has_cpu_data, node.all_input_nodes)):
-        return "takes a tensor of the CPU"
+    if beside := _beside(node, home):
+        return f"is computed on {beside}"
+    if beside := next(filter(None, (_beside(given, home) for given in node.all_input_nodes)), None):
+        return f"takes a tensor of {beside}"
     return None
 
 
-def _has_cpu_data(node: fx.Node) -> bool:
-    """A constant number may be read on the CPU: it becomes part of the recording."""
-    return any(is_on_cpu(value) and (node.op != "get_attr" or value.dim() > 0) for value in tensors_of(node))
+def _beside(node: fx.Node, home: torch.device) -> str | None:
+    """The other device that has data of a node. A constant number may be read on the CPU: it becomes part of
+    the recording.
+    """
+    for value in tensors_of(node):
+        if is_on_cpu(value) and (node.op != "get_attr" or value.dim() > 0):
+            return "the CPU"
+        if value.device not in (home, torch.device("cpu"), torch.device("meta")):
+            return str(value.device)
+    return None
 
 
 def _is_mask(index: Any) -> bool:

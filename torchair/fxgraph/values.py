@@ -36,6 +36,8 @@ def is_device_call(node: fx.Node) -> bool:
     return node.op == "call_function" and not all(map(is_on_cpu, tensors_of(node)))
 
 
+COPIES = (torch.ops.aten.copy.default, torch.ops.aten.copy_.default)
+"""What they return is the first argument, what they read the second."""
 MOVES = (torch.ops.aten._to_copy.default, torch.ops.prims.device_put.default)
 
 
@@ -43,7 +45,8 @@ def moves_between_devices(node: fx.Node, home: torch.device) -> bool:
     """Does this call make something on a device that none of its arguments is on, or that is not where the
     graph runs (`home`), if it takes no tensor?
     """
-    given = {value.device for argument in node.all_input_nodes for value in tensors_of(argument)} or {home}
+    read = node.all_input_nodes[1:] if node.target in COPIES else node.all_input_nodes
+    given = {value.device for argument in read for value in tensors_of(argument)} or {home}
     return any(value.device not in given for value in tensors_of(node))
 
 

@@ -7,7 +7,8 @@ import sys
 import torch
 
 from torchair import devices as devices_known
-from torchair.core.errors import BadCall, BadOption, DeviceTaken, PluginTaken
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, PluginTaken
 from torchair.core.plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
 from torchair.sim import npu
@@ -15,6 +16,7 @@ from torchair.sim.load import shim
 from torchair.sim.names import give_names
 from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
+from torchair.sim.plain import COMPILER, Plain
 from torchair.sim.row import SimulatedNpu
 
 BACKINGS = ("cpu", "cuda")
@@ -42,7 +44,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     """
     _check(devices, backing, memory)
     if is_installed():
-        if shim().setup() != (devices, backing, memory):
+        if not isinstance(shim(), Plain) and shim().setup() != (devices, backing, memory):
             raise DeviceTaken(
                 "the simulated npu device is installed already, otherwise",
                 next="install it once, as it is wanted",
@@ -55,6 +57,8 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
             f"this process has a device {name!r} already, and torch takes one of its kind",
             next="run without the plug-in that brings it",
         )
+    if isinstance(shim(), Plain):
+        _check_plain(devices, backing)
     if backing == "cuda":
         torch.cuda.init()  # its allocator is asked without torch's own ways, which would see to that
     shim().install(devices, backing, memory)
@@ -75,6 +79,20 @@ def _check(devices: int, backing: str, memory: int) -> None:
         raise BadOption("backing='cuda' needs a CUDA device, and torch sees none here")
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
         raise BadOption("memory must be a number of bytes", got=repr(memory))
+
+
+def _check_plain(devices: int, backing: str) -> None:
+    """Without the C++ part there is less, and that is said."""
+    plain = shim()
+    what = f"the C++ part of the simulated npu device cannot be built: {plain.why}"
+    if backing != "cpu":
+        raise CannotBuild(what, next=COMPILER) from plain.error
+    if devices > 1:
+        what += f"; there is one device, not {devices}"
+    what += (
+        ". It has one stream, and no graphs, generators, pinned memory, automatic precision, counted memory"
+    )
+    Degradations().add(what, next=COMPILER)
 
 
 def refuse_plugin() -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from torchair.core.errors import CannotBuild
+from torchair.core.errors import first_line
 from torchair.core.extension import Extension
 from torchair.core.log import told_if_slow
+from torchair.sim.plain import Plain
 
 FOLDER = Path(__file__).with_name("shim")
 EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.glob("*.h"))))
 
 
 @cache
-def shim() -> ModuleType:
-    """The extension; the first time on a machine it is compiled, which takes a minute."""
+def shim() -> Any:
+    """The extension, which is compiled the first time on a machine, in a minute; what Python can do of it
+    where that fails.
+    """
     try:
         path = EXTENSION.library()
         if not path.exists():
@@ -24,10 +28,7 @@ def shim() -> ModuleType:
                 EXTENSION.build(path)
         return _loaded(path)
     except Exception as error:
-        raise CannotBuild(
-            f"the simulated npu device cannot be built: {error}",
-            next="install a C++ compiler (g++ or clang++)",
-        ) from error
+        return Plain(first_line(error), error)
 
 
 def _loaded(path: Path) -> ModuleType:

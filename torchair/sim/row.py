@@ -12,6 +12,7 @@ from torchair.devices import device_row
 from torchair.devices.npu import Npu
 from torchair.sim.load import shim
 from torchair.sim.npu.graphs import is_current_stream_capturing
+from torchair.sim.plain import Plain
 
 
 class OnBacking:
@@ -49,6 +50,11 @@ class SimulatedNpu(Npu):
 
     def codegen(self, *, captures: bool) -> str:
         return "eager" if captures else "inductor"
+
+    def why_no_graphs(self) -> str | None:
+        if isinstance(shim(), Plain):
+            return f"the C++ part of the simulated npu device cannot be built: {shim().why}"
+        return super().why_no_graphs()
 
     def stream_handle(self) -> Callable[[int], int]:
         return shim().current_stream

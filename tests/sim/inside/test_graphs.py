@@ -359,6 +359,48 @@ def test_updates_that_do_not_fit() -> None:
         assert torch.equal(made.cpu(), attention([4, 7], q, k).cpu())
 
 
+def test_updates_are_whole_or_not_at_all() -> None:
+    q, k = torch.randn(2, 1, 32, device="npu").half(), torch.randn(2, 16, 32, device="npu").half()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, auto_dispatch_capture=True):
+        made = [attention([4, 7], q, k), attention([2, 3], q, k)]
+    for second in ({"typo": [1, 1]}, {"actual_seq_lengths_kv": [1]}):
+        with pytest.raises(RuntimeError):
+            graph.update([{"actual_seq_lengths_kv": [16, 16]}, second])
+        graph.replay()
+        assert torch.equal(made[0].cpu(), attention([4, 7], q, k).cpu())
+        assert torch.equal(made[1].cpu(), attention([2, 3], q, k).cpu())
+    lengths = [9, 16]
+    graph.update([{"actual_seq_lengths_kv": lengths}, {}])
+    lengths[0] = 1  # the caller's own
+    graph.update([{}])
+    graph.replay()
+    assert torch.equal(made[0].cpu(), attention([9, 16], q, k).cpu())
+
+
+def test_a_graph_that_is_reset_while_it_is_captured() -> None:
+    q, k = torch.randn(2, 1, 32, device="npu").half(), torch.randn(2, 16, 32, device="npu").half()
+    graph = torch.npu.NPUGraph()
+    with (
+        pytest.raises(RuntimeError, match="capture_end"),
+        torch.npu.graph(graph, auto_dispatch_capture=True),
+    ):
+        graph.reset()
+    attention([4, 7], q, k)
+
+
+def test_updates_of_a_graph_on_another_device() -> None:
+    with torch.npu.device(1):
+        q, k = torch.randn(2, 1, 32, device="npu").half(), torch.randn(2, 16, 32, device="npu").half()
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph, stream=torch.npu.Stream(), auto_dispatch_capture=True):
+            made = attention([4, 7], q, k)
+    graph.update([{"actual_seq_lengths_kv": [9, 16]}])
+    with torch.npu.device(1):
+        graph.replay()
+        assert torch.equal(made.cpu(), attention([9, 16], q, k).cpu())
+
+
 def test_handlers_of_users() -> None:
     seen: list[str] = []
 
@@ -395,3 +437,11 @@ def test_handlers_of_users() -> None:
         torch.npu.register_npu_graph_handler("x")(int)
     with pytest.raises(TypeError, match="names"):
         torch.npu.register_npu_graph_handler([])
+    with pytest.raises(ValueError, match="place"):
+        torch.npu.register_npu_graph_handler("x")(
+            type("Bad", (torch.npu.NpuGraphOpHandler,), {"UPDATE_SPECS": {"x": [("arg", "by", "by")]}})
+        )
+    with pytest.raises(ValueError, match="handler for x"):
+        torch.npu.register_npu_graph_handler("x")(
+            type("Bad", (torch.npu.NpuGraphOpHandler,), {"UPDATE_SPECS": {"y": []}})
+        )

@@ -57,3 +57,33 @@ def test_values_of_the_host_stay_there(mode: str) -> None:
     for made, want in zip(run(x, y), work(x, y), strict=True):
         assert made.device == want.device
         torch.testing.assert_close(made.cpu(), want.cpu())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_copies_between_devices(mode: str) -> None:
+    """What is written decides where the result is."""
+
+    def work(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.clone().copy_(y), y.clone().copy_(x), y + 1
+
+    x, y = torch.randn(3), torch.randn(3, device="npu")
+    run = compiled(work, mode, codegen="eager")
+    for made, want in zip(run(x, y), work(x, y), strict=True):
+        assert made.device == want.device
+        assert torch.equal(made.cpu(), want.cpu())
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+@pytest.mark.parametrize("mode", MODES)
+def test_two_of_the_devices(mode: str) -> None:
+    """What runs on the second is no part of a recording on the first."""
+
+    def work(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.to("npu:1") + 1, torch.zeros(3, device="npu:1") + x.to("npu:1"), x + 1
+
+    run = compiled(work, mode, codegen="eager")
+    for value in range(4):
+        x = torch.full((3,), float(value), device="npu:0")
+        for made, want in zip(run(x), work(x), strict=True):
+            assert made.device == want.device
+            assert torch.equal(made.cpu(), want.cpu())

@@ -20,3 +20,4 @@ def children_of(value: Any) -> list[Any] | None:
 
 
 flatten, unflatten, leaves = pytree.tree_flatten, pytree.tree_unflatten, pytree.tree_leaves
+tree_map = pytree.tree_map

@@ -81,8 +81,9 @@ def _is_captured(device: torch.device) -> bool:
     """Is a graph of this device being captured? Then nothing is copied from the host, and numbers are
     arguments of kernels.
     """
-    ask = getattr(getattr(torch, device.type, None), "is_current_stream_capturing", None)
-    return ask is not None and ask()
+    module: Any = getattr(torch, device.type, None)
+    is_there = hasattr(module, "is_current_stream_capturing") and module.is_available()
+    return is_there and module.is_current_stream_capturing()
 
 
 # Pages

@@ -103,6 +103,8 @@ def _remove(graph: fx.Graph) -> None:
         if not is_kept:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+            results = [source if result is node else result for result in results]
+            returned |= {other} if source in results else set()
 
 
 def _returned_by(node: fx.Node) -> fx.Node | None:

@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,10 +25,16 @@ _of_users: set[str] = set()  # names of replacements
 _CONTEXT = "torchair_pass_context"
 
 
-@functools.cache
+_made: list[Any] = []  # the matcher, once there is one
+_making = threading.RLock()
+
+
 def _matcher() -> Any:
     """All replacements. Inductor's matcher takes most of a second to load: not before there is one."""
-    return pattern_pass("npugraph_ex_generic_pattern_pass")
+    with _making:
+        if not _made:
+            _made.append(pattern_pass("npugraph_ex_generic_pattern_pass"))
+        return _made[0]
 
 
 def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
@@ -165,9 +172,10 @@ def register_builtin_rules(anchor: Any) -> int:
 
 def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
     """All replacements, ours first, widest first as they were registered."""
-    for anchor in anchors() & {node.target for node in gm.graph.nodes}:
-        register_builtin_rules(anchor)
-    if not _matcher.cache_info().currsize:
+    with _making:
+        for anchor in anchors() & {node.target for node in gm.graph.nodes}:
+            register_builtin_rules(anchor)
+    if not _made:
         return 0
     annotate(gm.graph)
     gm.meta[_CONTEXT] = ctx

@@ -8,10 +8,13 @@ import torch
 from torch.amp.autocast_mode import autocast as _autocast
 from torch.amp.grad_scaler import GradScaler as _GradScaler
 
+from torchair.sim.load import shim
+from torchair.sim.plain import Plain
+
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What `torch.autocast("npu", dtype=…)` takes."""
-    return [torch.float16, torch.bfloat16, torch.float32]
+    """What `torch.autocast("npu", dtype=…)` takes: nothing, which torch tells, where C++ is missing."""
+    return [] if isinstance(shim(), Plain) else [torch.float16, torch.bfloat16, torch.float32]
 
 
 def is_bf16_supported() -> bool:

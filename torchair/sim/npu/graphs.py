@@ -99,7 +99,7 @@ class NPUGraph:
             raise RuntimeError("update() needs a graph that was captured with auto_dispatch_capture=True")
         if not self._dispatch.records:
             raise RuntimeError("no task of this graph takes numbers that can be changed")
-        here = Stream()
+        here = Stream(self._dispatch.device)
         with stream(here):
             give_again(
                 self._dispatch.records,
@@ -156,6 +156,7 @@ class graph:
         self.capture_error_mode = capture_error_mode
         self._dispatches = auto_dispatch_capture
         self._context: Any = None
+        self._dispatch: Dispatch | None = None
 
     def __enter__(self) -> None:
         synchronize()
@@ -169,14 +170,14 @@ class graph:
         except BaseException as error:
             self._context.__exit__(type(error), error, None)
             raise
-        self.npu_graph._dispatch = dispatch = _dispatch() if self._dispatches else None
-        if dispatch is not None:
-            dispatch.__enter__()
+        self._dispatch = self.npu_graph._dispatch = _dispatch() if self._dispatches else None
+        if self._dispatch is not None:
+            self._dispatch.__enter__()
 
     def __exit__(self, *error: object) -> None:
         try:
-            if self.npu_graph._dispatch is not None:
-                self.npu_graph._dispatch.__exit__(*error)
+            if self._dispatch is not None:
+                self._dispatch.__exit__(*error)
             self.npu_graph.capture_end()
         except RuntimeError:
             if error[0] is None:

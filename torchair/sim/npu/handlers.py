@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
-from torchair.core.torch_private.fake import TorchDispatchMode
+from torchair.core.torch_private.fake import TorchDispatchMode, disable_modes
+from torchair.sim.npu.device import current_device
 
 Spec = tuple[str, int | str, str]
-KINDS = ("arg", "kwarg")
+KINDS = {"arg": int, "kwarg": str}
 _handlers: dict[str, type[NpuGraphOpHandler]] = {}
 
 
@@ -21,10 +22,33 @@ class Record:
     """One call in a graph: what it was given, and the group of tasks that it became."""
 
     op_name: str
-    func: Callable[..., Any]
+    func: Any
     args: list[Any]
     kwargs: dict[str, Any]
     group: Any
+
+    def copied(self) -> Record:
+        """One that can be changed."""
+        return replace(
+            self,
+            args=[_copied(value) for value in self.args],
+            kwargs={name: _copied(value) for name, value in self.kwargs.items()},
+        )
+
+    def put(self, place: int | str, value: Any) -> None:
+        """Give an argument, by its name or number in the schema, another value."""
+        names = [argument.name for argument in self.func._schema.arguments]
+        if place not in names and not (isinstance(place, int) and place < len(names)):
+            raise RuntimeError(f"{self.op_name} has no argument {place!r}: {', '.join(names)}")
+        number = place if isinstance(place, int) else names.index(place)
+        if number < len(self.args):
+            self.args[number] = _copied(value)
+        else:
+            self.kwargs[names[number]] = _copied(value)
+
+
+def _copied(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
 
 
 class NpuGraphOpHandler:
@@ -60,16 +84,18 @@ class NpuGraphOpHandler:
     @classmethod
     def update_args(cls, record: Record, update_input: dict[str, Any]) -> None:
         """Put new numbers into a call that is about to be given again."""
-        specs = cls.UPDATE_SPECS.get(record.op_name, [])
+        specs = cls.UPDATE_SPECS.get(record.op_name) or cls.UPDATE_SPECS.get(_short(record.op_name), [])
         keys = [key for _, _, key in specs]
         unknown = sorted(set(update_input) - set(keys))
         if unknown:
             raise RuntimeError(f"{record.op_name} takes no {', '.join(unknown)}; update knows {keys}")
-        for kind, place, key in specs:
-            if key not in update_input:
-                continue
-            given: Any = record.args if kind == "arg" else record.kwargs
-            given[place] = update_input[key]
+        for _, place, key in specs:
+            if key in update_input:
+                record.put(place, update_input[key])
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(".default")
 
 
 def register_npu_graph_handler(names: str | Sequence[str]) -> Callable[[type], type]:
@@ -83,8 +109,10 @@ def register_npu_graph_handler(names: str | Sequence[str]) -> Callable[[type], t
             raise TypeError(f"a handler is a class derived from NpuGraphOpHandler: {handler!r}")
         for name, specs in handler.UPDATE_SPECS.items():
             for spec in specs:
-                if len(spec) != 3 or spec[0] not in KINDS:
+                if len(spec) != 3 or not isinstance(spec[1], KINDS.get(spec[0], ())):
                     raise ValueError(f"UPDATE_SPECS[{name!r}]: {spec!r} is not (arg | kwarg, place, key)")
+            if _short(name) not in map(_short, wanted):
+                raise ValueError(f"UPDATE_SPECS is for {name!r}, and the handler for {', '.join(wanted)}")
         _handlers.update(dict.fromkeys(wanted, handler))
         return handler
 
@@ -115,6 +143,7 @@ class Dispatch(TorchDispatchMode):
 
     def __init__(self, begin: Callable[[], None], end: Callable[[], Any]) -> None:
         super().__init__()
+        self.device = current_device()
         self._begin, self._end = begin, end
         self.records: list[tuple[type[NpuGraphOpHandler], Record]] = []
         self._is_inside = False
@@ -165,20 +194,31 @@ def give_again(
         inputs *= len(records)
     if len(inputs) != len(records):
         raise RuntimeError(f"cpu_update_input has {len(inputs)} entries for {len(records)} calls")
-    for (handler, record), update_input in zip(records, inputs, strict=True):
-        args, kwargs = list(record.args), dict(record.kwargs)
-        try:
-            handler.update_args(record, update_input)
-            begin(record.group)
-            _call_again(record, end)
-        except BaseException:
-            record.args, record.kwargs = args, kwargs  # as the graph still has it
-            raise
-
-
-def _call_again(record: Record, end: Callable[[], None]) -> None:
+    changed = [record.copied() for _, record in records]
+    for (handler, _), record, update_input in zip(records, changed, inputs, strict=True):
+        handler.update_args(record, update_input)
+    done: list[Record] = []
     try:
-        with torch.no_grad():
+        for (_, old), record, update_input in zip(records, changed, inputs, strict=True):
+            try:
+                _call_again(record, begin, end)
+            except RuntimeError as error:
+                what = f"{record.op_name} cannot be updated with {update_input}: {error}"
+                raise RuntimeError(what) from error
+            done.append(old)
+    except BaseException:
+        for old in done:  # all of it, or nothing
+            _call_again(old, begin, end)
+        raise
+    for (_, old), record in zip(records, changed, strict=True):
+        old.args, old.kwargs = record.args, record.kwargs
+
+
+def _call_again(record: Record, begin: Callable[[Any], None], end: Callable[[], None]) -> None:
+    begin(record.group)
+    try:
+        # Another graph that is being captured has no part in it.
+        with disable_modes(), torch.no_grad():
             record.func(*record.args, **record.kwargs)
     except BaseException:
         with suppress(RuntimeError):  # the first error is the one to tell
