@@ -41,9 +41,11 @@ EQUAL = "equal"
 CARRIED = ("op", "families", "why")
 VERSIONS = f"torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}"
 LIMIT_S = 300
-WARM_CALLS = 16  # on CUDA: all pieces of a graph are recorded by then
-# Kernels of a GPU add in another order than eager's.
-TOLERANCE = {"cpu": {"rtol": 1e-4, "atol": 1e-5}, "cuda": {"rtol": 1e-3, "atol": 1e-4}}
+# On CUDA all pieces of a graph are recorded by then; on the simulated device one call records, others replay.
+CALLS = {"cpu": 1, "cuda": 16, "npu": 3}
+# Kernels of a GPU add in another order than eager's; those of the simulated device are the CPU's.
+ON_HOST = {"rtol": 1e-4, "atol": 1e-5}
+TOLERANCE = {"cpu": ON_HOST, "cuda": {"rtol": 1e-3, "atol": 1e-4}, "npu": ON_HOST}
 
 
 @dataclass
@@ -123,17 +125,19 @@ def compare(
     with_backend: Any,
     dynamic: bool | None = None,
     then: Callable[[Callable[[], Any]], None] = lambda call: None,
+    calls: int = 0,
 ) -> str:
-    """`equal`, or why not; on CUDA also of replays. `then` may look at calls that are warm."""
+    """`equal`, or why not; on a device also of replays. `then` may look at calls that are warm; how many
+    come before them depends on the device, if not given.
+    """
     torch.compiler.reset()
-    device = wanted[0].device.type
+    device = next(found.model.parameters()).device.type
     try:
         run = torch.compile(found.model, backend=with_backend, dynamic=dynamic)
         with torch.no_grad():
-            for _ in range(1 if device == "cpu" else WARM_CALLS):
+            for _ in range(calls or CALLS[device]):
                 torch.manual_seed(2)
-                got = leaves(run(**found.inputs))
-                torch.testing.assert_close(got, wanted, equal_nan=True, **TOLERANCE[device])
+                check_close(leaves(run(**found.inputs)), wanted, device)
             then(lambda: run(**found.inputs))
     except AssertionError as error:
         return f"unequal: {first_line(error)}"
@@ -142,6 +146,14 @@ def compare(
     finally:
         torch.compiler.reset()
     return EQUAL
+
+
+def check_close(got: list[torch.Tensor], wanted: list[torch.Tensor], device: str) -> None:
+    """The same tensors; where the wanted ones are those of the host, all of the others are on the device."""
+    if wanted[0].device.type != device:
+        assert {leaf.device.type for leaf in got} == {device}, "a result is on another device"
+        got = [leaf.cpu() for leaf in got]
+    torch.testing.assert_close(got, wanted, equal_nan=True, **TOLERANCE[device])
 
 
 def run_family(family: str, limit_s: int = LIMIT_S, how: How = PLAIN) -> Result:

@@ -106,11 +106,17 @@ def _of_host(op: OpOverload, args: Sequence[Any]) -> Callable[..., Any]:
 def _convolution_backward(grad: Any, x: Any, weight: Any, *how: Any) -> Any:
     *_, is_transposed, _, groups, mask = how
     channels = weight.shape[1] * groups if is_transposed else weight.shape[0]
-    return aten.convolution_backward(grad, x, weight, [channels] if mask[2] else None, *how)
+    made = aten.convolution_backward(grad, x, weight, [channels] if mask[2] else None, *how)
+    return tuple(None if grad is None else grad.contiguous() for grad in made)
+
+
+def _convolution(*args: Any) -> torch.Tensor:
+    """Rows one after another, as torch foretells it for such devices."""
+    return aten.convolution(*args).contiguous()
 
 
 CONVOLUTIONS: dict[Any, Callable[..., Any]] = {
-    aten.convolution_overrideable.default: aten.convolution,
+    aten.convolution_overrideable.default: _convolution,
     aten.convolution_backward_overrideable.default: _convolution_backward,
 }
 """What torch calls for devices that it knows nothing of."""

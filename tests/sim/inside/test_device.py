@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from torchair.core.torch_private.fake import FakeTensorMode
+
 NPU = torch.device("npu:0")
 
 
@@ -259,3 +261,27 @@ def test_an_eager_op_is_cheap() -> None:
     y = x.t()
     assert torch.npu.memory_stats()["allocation.all.allocated"] == before
     assert y.data_ptr() == x.data_ptr()
+
+
+def test_convolutions_lie_as_torch_foretells() -> None:
+    """Compiled programs view their results."""
+    x = torch.randn(2, 4, 5, 5, device="npu").to(memory_format=torch.channels_last).requires_grad_()
+    weight = torch.randn(6, 4, 3, 3, device="npu").to(memory_format=torch.channels_last).requires_grad_()
+
+    def strides(x: torch.Tensor, weight: torch.Tensor) -> list[tuple[int, ...]]:
+        made = nn.functional.conv2d(x, weight)
+        grads = torch.ops.aten.convolution_backward(
+            made, x, weight, [6], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True]
+        )
+        return [each.stride() for each in (made, *grads)]
+
+    with FakeTensorMode() as mode:
+        foretold = strides(mode.from_tensor(x), mode.from_tensor(weight))
+    assert strides(x, weight) == foretold
+
+
+def test_whole_numbers_are_counted() -> None:
+    """As other devices do, and the CPU does not."""
+    x = torch.tensor([0, 1, 1, 3, 3, 3], dtype=torch.int32, device="npu")
+    made = torch.histc(x, bins=4, min=0, max=3)
+    assert (made.dtype, made.tolist()) == (torch.int32, [1, 2, 0, 3])

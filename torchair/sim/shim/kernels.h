@@ -259,9 +259,19 @@ inline void record_stream(at::Tensor& self, c10::Stream stream) {
 }
 
 // Convolutions are chosen by device; the choice for devices of others is an op of its own.
+// Results lie as torch foretells them for devices that it knows nothing of: one row after another.
+inline void lay_in_rows(torch::jit::Stack* stack, size_t count) {
+  for (auto at = stack->end() - static_cast<int64_t>(count); at != stack->end(); ++at) {
+    if (at->isTensor() && at->toTensor().defined()) {
+      *at = at->toTensor().contiguous();
+    }
+  }
+}
+
 inline void convolution(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const auto called = c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
   run_on_backing(op, called, stack);
+  lay_in_rows(stack, 1);
 }
 
 // The backward takes the sizes of the bias behind the weight, which the op of its own has not.
@@ -277,6 +287,21 @@ inline void convolution_backward(const c10::OperatorHandle& op, torch::jit::Stac
   const c10::IValue bias = mask.get(2) ? c10::IValue(c10::List<int64_t>({channels})) : c10::IValue();
   stack->insert(stack->begin() + static_cast<int64_t>(begin) + 3, bias);
   run_on_backing(called, called, stack);
+  lay_in_rows(stack, 3);
+}
+
+// Devices count whole numbers; the CPU does not.
+inline void histc(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  c10::IValue& given = (*stack)[stack->size() - op.schema().arguments().size()];
+  const auto dtype = given.toTensor().scalar_type();
+  const bool is_whole = c10::isIntegralType(dtype, false) && setup().backing == c10::DeviceType::CPU;
+  if (is_whole) {
+    given = given.toTensor().to(at::kDouble);
+  }
+  fallback(op, stack);
+  if (is_whole) {
+    stack->back() = stack->back().toTensor().to(dtype);
+  }
 }
 
 inline int64_t attention_choice(
@@ -349,6 +374,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   for (const char* name : {"mode.values", "conj_physical_"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());
   }
+  library.impl("histc", torch::CppFunction::makeFromBoxedFunction<&sim::histc>());
   library.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution>());
   library.impl(
       "convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&sim::convolution_backward>());
