@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from tests.capture.test_host import traced
 from torchair.fxgraph.values import moves_between_devices
 
@@ -9,4 +11,5 @@ from torchair.fxgraph.values import moves_between_devices
 def test_what_moves_between_devices() -> None:
     gm = traced(lambda x, y: (x + y.to("meta"), y.double(), x.half()), "meta", "cpu")
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-    assert [moves_between_devices(node) for node in calls] == [True, False, False, False]
+    home = torch.device("meta")
+    assert [moves_between_devices(node, home) for node in calls] == [True, False, False, False]

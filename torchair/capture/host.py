@@ -25,13 +25,21 @@ COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 def why_on_host(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The calls that need the host, and why."""
-    home = device_of(gm)
+    home = _home(gm)
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
         reason = _why(node, home) if node.op == "call_function" else None
         if reason is not None:
             found[node] = reason
     return found
+
+
+def _home(gm: fx.GraphModule) -> torch.device:
+    """The device of the graph; of one that has tensors without data alone, theirs."""
+    devices = [value.device for node in gm.graph.nodes for value in tensors_of(node)]
+    meta = torch.device("meta")
+    home = device_of(gm)
+    return meta if home.type == "cpu" and meta in devices else home
 
 
 def say(node: fx.Node) -> str:
