@@ -19,6 +19,7 @@ assert [each.category.__name__ for each in told] == ["DegradedWarning"]
 assert "there is one device, not 8" in str(told[0].message)
 assert "install a C++ compiler" in str(told[0].message)
 torchair.sim.install()
+torch.manual_seed(0)
 x = torch.randn(3, 4)
 y = x.npu()
 """
@@ -43,7 +44,7 @@ for each, given in ((model, x), (there, y)):
         each(given[None, None]).square().sum().backward()
         step.step()
 for here, other in zip(model.parameters(), there.parameters()):
-    torch.testing.assert_close(here, other.cpu())
+    torch.testing.assert_close(here, other.cpu(), rtol=1e-3, atol=1e-4)
 
 torch.manual_seed(0)
 drawn = torch.randn(3, device="npu")
