@@ -133,7 +133,7 @@ def test_no_fusion_across_scopes() -> None:
     enter = node(gm, ops.scope_enter.default)
     for keys, values in (
         (["_op_aicore_num", "_op_vectorcore_num"], ["4", "8"]),
-        (["_op_deterministic_level"], ["1"]),
+        (["_deterministic_level"], ["1"]),
     ):
         enter.args = (keys, values)
         assert apply_pattern_passes(gm, ctx) == 0

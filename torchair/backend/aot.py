@@ -38,6 +38,7 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
 from torchair.passes import DYNAMO_PASSES, PassContext, run
+from torchair.passes.fx.native_streams import has_native_streams
 from torchair.passes.run import PassFailed
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -83,12 +84,13 @@ def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gea
 
 def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
     """What passes make of the graph while it is Dynamo's; the graph as it is where one of them fails."""
-    if not settings.fuses_before_autograd:
+    if not settings.fuses_before_autograd and not has_native_streams(gm):
         return gm
     made = copy_graph(gm)
     take_over_sources(made, gm)
     degradations = Degradations(settings.strict, first_source(gm))
-    context = PassContext(named=settings.named_passes, degradations=degradations)
+    switches = {"experimental_config.npu_fx_pass": settings.fuses_before_autograd}
+    context = PassContext(switches, named=settings.named_passes, degradations=degradations)
     try:
         return run(DYNAMO_PASSES, made, context)
     except PassFailed as error:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -26,12 +25,13 @@ from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_below
+from torchair.backend.streamed import has_scopes, streamed
 from torchair.backend.tuning import can_be_tuned, tuned_program
 from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
 from torchair.capture.homes import Room
 from torchair.capture.host import copy_first, why_on_host
-from torchair.codegen import How, build
+from torchair.codegen import COMPILERS, How, build
 from torchair.codegen.eager import generate
 from torchair.codegen.graph import is_custom
 from torchair.codegen.program import Anchor, Anchored, Doubted
@@ -44,7 +44,6 @@ from torchair.core.program import Program, code_of
 from torchair.core.source import first_source, source_of
 from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.core.torch_private.inductor import lowering_table
-from torchair.debug.device_graph import TraceFiles
 from torchair.debug.fusion_result import FUSION_RESULTS
 from torchair.debug.graph_file import Call as GraphCall
 from torchair.debug.run_folder import PhaseFiles
@@ -70,7 +69,15 @@ from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
 from torchair.ge import verify as ge_verify
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
 from torchair.ge.verify import verify, verify_emitted
-from torchair.passes import CAPTURE_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, PassContext, run
+from torchair.passes import (
+    CAPTURE_PASSES,
+    FX_PASSES,
+    GE_PASSES,
+    LOWERED_PASSES,
+    PLACE_PASSES,
+    PassContext,
+    run,
+)
 from torchair.passes.fx.host_lists import MARK as HOST_LIST
 from torchair.passes.run import Observer, PassFailed
 
@@ -233,7 +240,7 @@ def to_runner(
             stage.name,
             stage.degradations,
             replace(contract, is_eager=runs_as_it_is(program, stage)),
-            (*stage.observers, *trace_files(stage)),
+            (*stage.observers, *dumps.trace_files(stage)),
             Room() if stage.gears is None else room_of(stage.gears, stage.inputs, contract.layouts),
         ),
         around,
@@ -273,6 +280,7 @@ def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.Gra
     if stage.interprets:
         return None
     lowered = to_aten(graph, gm, stage)
+    run(PLACE_PASSES, lowered, pass_context(stage))
     stage.show("lower", lowered)
     return lowered
 
@@ -340,9 +348,10 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
     """What passes get to see, where this code generator is to follow: the one that was asked for, if none is
     named.
     """
-    settings = stage.settings
+    settings, kind_after = stage.settings, kind or codegen_kind(stage)
+    has_streams = stage.device.type != "cpu"
     return PassContext(
-        switches=settings.switches(kind or codegen_kind(stage)),
+        switches=settings.switches(kind_after, has_streams=has_streams),
         inputs=stage.inputs,
         user_pre_pass=settings.user_pre_pass,
         user_post_pass=settings.user_post_pass,
@@ -459,27 +468,6 @@ def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract:
     return GearPrograms(copy_graph(lowered), gears, binding, contract, stage.degradations, make)
 
 
-def trace_files(stage: Stage) -> tuple[TraceFiles, ...]:
-    """Who writes recorded graphs as task traces and checks them, if asked for and possible."""
-    checks, files = stage.settings.checks_deadlocks, stage.watch.files
-    reason = why_no_traces(stage)
-    if reason is not None and checks:
-        stage.degradations.add(f"deadlock_check has nothing to analyse: {reason}")
-    if reason is not None or not (checks or files):
-        return ()
-    folder = files.model if files is not None else Path()
-    return (TraceFiles(stage.name, stage.device, folder, stage.degradations, checks),)
-
-
-def why_no_traces(stage: Stage) -> str | None:
-    """The reason why there is no device graph to look at, or None."""
-    if stage.settings.run_eagerly or stage.settings.is_untouched or stage.settings.dumps:
-        return "nothing is recorded beside force_eager and dumps that run op by op"
-    if not device_row(stage.device).traces:
-        return f"{stage.device.type} writes no traces of recorded graphs"
-    return None
-
-
 def codegen_kind(stage: Stage) -> str:
     """The code generator to start with."""
     settings = stage.settings
@@ -533,6 +521,8 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             options={} if way is None else way.options,
             kept_only=way is None and settings.codegen != kind,
         )
+        if kind in COMPILERS and has_scopes(graph):
+            return streamed(graph, stage.fake_mode, kind, how)
         program = build(kind, graph, stage.inputs, how)
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]
         if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):

@@ -5,6 +5,7 @@ given, the nodes that capture mode runs, the ops of the IR.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from torch import fx
 
@@ -13,6 +14,7 @@ from torchair.backend.stage import Stage
 from torchair.codegen.eager import generate
 from torchair.core.log import logger
 from torchair.core.program import Program
+from torchair.debug.device_graph import TraceFiles
 from torchair.debug.dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
 from torchair.debug.dump_plan import plan_of
 from torchair.debug.engine_dump import EngineDump, write_options
@@ -93,3 +95,24 @@ def reference(graph: Graph, gm: fx.GraphModule, stage: Stage) -> Reference:
             with Told(stage.degradations, "the options of a dump"):
                 write_options(graph, stage.settings.debug, plan)
     return program
+
+
+def trace_files(stage: Stage) -> tuple[TraceFiles, ...]:
+    """Who writes recorded graphs as task traces and checks them, if asked for and possible."""
+    checks, files = stage.settings.checks_deadlocks, stage.watch.files
+    reason = why_no_traces(stage)
+    if reason is not None and checks:
+        stage.degradations.add(f"deadlock_check has nothing to analyse: {reason}")
+    if reason is not None or not (checks or files):
+        return ()
+    folder = files.model if files is not None else Path()
+    return (TraceFiles(stage.name, stage.device, folder, stage.degradations, checks),)
+
+
+def why_no_traces(stage: Stage) -> str | None:
+    """The reason why there is no device graph to look at, or None."""
+    if stage.settings.run_eagerly or stage.settings.is_untouched or stage.settings.dumps:
+        return "nothing is recorded beside force_eager and dumps that run op by op"
+    if not device_row(stage.device).traces:
+        return f"{stage.device.type} writes no traces of recorded graphs"
+    return None

@@ -184,10 +184,10 @@ class Settings:
             eager=self.captures and is_direct,
         )
 
-    def switches(self, kind: str) -> dict[str, bool]:
+    def switches(self, kind: str, *, has_streams: bool = True) -> dict[str, bool]:
         """What the lists of passes ask for: options that are true or false, and what follows from `kind`, the
-        code generator. Where ops run as they stand in the graph, passes decide about memory and streams;
-        Inductor does so by itself, from a functional graph.
+        code generator. Where ops run as they stand in the graph, passes decide about memory; Inductor
+        does so by itself, from a functional graph. Streams matter where a device has several.
         """
         runs_op_by_op = kind == "eager"
         asked = {name: value for name, value in self.options.items() if isinstance(value, bool)}
@@ -199,6 +199,9 @@ class Settings:
             "sorts_ops": self.order != "",
             "captures": self.captures,
             "runs_op_by_op": runs_op_by_op,
+            "has_streams": has_streams,
+            "keeps_streams": runs_op_by_op or has_streams,
+            "checks_races": has_streams or self.checks_deadlocks,
             "runs_its_ops": self.captures and runs_op_by_op,
             "user_pre_pass": self.user_pre_pass is not None,
             "user_post_pass": self.user_post_pass is not None,

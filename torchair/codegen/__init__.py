@@ -20,7 +20,7 @@ from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.inductor import code_kept_in
 from torchair.fxgraph.held import has_held
 
-__all__ = ["BUILDING", "RESERVED", "How", "build", "load"]
+__all__ = ["BUILDING", "COMPILERS", "RESERVED", "How", "build", "load"]
 
 BUILDING = threading.RLock()
 # In a child of this process whoever builds here is not there.

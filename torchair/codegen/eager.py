@@ -21,13 +21,14 @@ import torch
 from torch import fx
 
 from torchair.codegen import graph
-from torchair.codegen.program import Boxed
+from torchair.codegen.program import Boxed, Piece
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_alias
 from torchair.fxgraph.ends import placeholders, returned
 from torchair.ops import streams
+from torchair.ops.places import stream_of_nodes
 
 aten = torch.ops.aten
 
@@ -139,6 +140,8 @@ class EagerCode:
 
 def _called(target: Any) -> Any:
     """What the generated code calls: the bound C++ function costs one Python frame less than the overload."""
+    if isinstance(target, Piece):
+        return target.function()
     if not isinstance(target, OpOverload):
         return target
     return getattr(torch, _short_name(target)) if _is_torch_function(target) else target._op
@@ -382,15 +385,9 @@ def _on_several_streams(gm: fx.GraphModule) -> set[fx.Node]:
     if not any(node.target in streams.ENTER for node in gm.graph.nodes):
         return set()
     places: dict[fx.Node, set[Any]] = {}
-    scopes: list[Any] = [None]
-    for node in gm.graph.nodes:
-        if node.target in streams.ENTER:
-            found = streams.attributes(node)
-            scopes.append(str(found) if streams.is_stream_scope(node) else scopes[-1])
-        elif node.target in streams.EXIT:
-            scopes.pop()
+    for node, stream in stream_of_nodes(gm.graph).items():
         for value in (node, *node.all_input_nodes) if node.op != "output" else ():
-            places.setdefault(value, set()).add(scopes[-1])
+            places.setdefault(value, set()).add(stream)
     return {node for node, found in places.items() if len(found) > 1}
 
 

@@ -68,6 +68,27 @@ class FxCode:
         return Boxed(self, lambda args: self.gm(*args))
 
 
+class Piece:
+    """A program as a function of its inputs, one by one, for a generated function to call."""
+
+    __name__ = "piece"
+
+    def __init__(self, code: Code, program: Program | None = None) -> None:
+        self.code = code
+        self._program = program
+
+    def __reduce__(self) -> Any:
+        return Piece, (self.code,)
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return self.function()(*args)
+
+    def function(self) -> Callable[..., list[Any]]:
+        """Ready to be called."""
+        program = self._program or self.code.load()
+        return lambda *args: program(list(args))
+
+
 @dataclass(frozen=True)
 class Tied(Front):
     """The code of a program with constants that others hold and may update: in another process they would be

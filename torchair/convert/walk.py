@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from torchair.convert.report import Report
+from torchair.convert.scopes import Schedule
 from torchair.ge.attr import Attr
 from torchair.ge.graph import Graph, Tensor
 
@@ -34,6 +35,8 @@ class Walk:
     top: str = ""
     # The device that the graph runs on.
     home: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    # What scopes and events say about the order of ops.
+    schedule: Schedule = field(default_factory=Schedule)
     # The ops that the report counts as converted, in order.
     converted: list[str] = field(default_factory=list)
 
@@ -74,6 +77,6 @@ class Mark:
     ops: int
     views: int
     parts: int
-    scopes: list[dict[str, Attr]]
+    scopes: list[dict[str, Attr | None]]
     converted: int
     reported: tuple[int, int]

@@ -33,11 +33,13 @@ from torchair.engine.evaluate import Value, constant, evaluate, flat_values
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
 from torchair.engine.order import writes_last
+from torchair.engine.placed import Placed
 from torchair.engine.registry import as_host, is_pure_writer
-from torchair.engine.repeats import SHARED, separate, take_over
+from torchair.engine.repeats import SHARED, separate, separate_all, take_over
 from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.face import inputs_of, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -127,13 +129,14 @@ def lower(
     # Numbers first: a symbol that is an argument itself need not be read from a tensor.
     for node in sorted(state.placeholders, key=lambda node: isinstance(node.meta["val"], torch.Tensor)):
         _bind_symbols(state, node)
-    needless = _needless_moves(graph)
+    needless, placed, without = _needless_moves(graph), Placed(graph, state.graph), skipped(graph)
     with torch.no_grad():
         for op in writes_last(graph):
             if op in needless:
                 state.values[op.outputs[0]] = state.values[op.inputs[0]]
-            else:
+            elif op not in without:
                 _lower_op(state, graph, op)
+                placed.add(op)
         arguments = [node.meta["val"] for node in state.placeholders]
         returned = [state.values[tensor] for tensor in graph.returned]
         nodes = [node for node in returned if isinstance(node, fx.Node)]
@@ -147,6 +150,8 @@ def lower(
     gm = graph_module(state.root, state.graph, "Lowered")
     gm.meta[SHARED] = state.shared
     gm.graph.eliminate_dead_code()
+    if placed.is_needed:
+        separate_all(gm, fake_mode)  # who places nodes on streams asks which share memory
     gm.recompile()
     return gm
 
@@ -188,8 +193,9 @@ def _lower_op(state: Lowering, graph: Graph, op: Op) -> None:
                 state.traced[key] = traced
         made = _inline(state, traced, op, first_time)
     except Exception as error:
+        read = inputs_of(op)
         inputs = ", ".join(
-            f"{slot.name} {describe(state.value(slot.tensor))}" for slot in op.slots if slot.tensor
+            f"{slot.name} {describe(state.value(slot.tensor))}" for slot in op.slots if slot.tensor in read
         )
         raise KernelFailed(op, error, inputs) from error
     state.values.update(zip(op.outputs, made, strict=True))
@@ -248,7 +254,7 @@ def _fx_argument(state: Lowering, tensor: Tensor, is_number: bool) -> Any:
 
 def _trace(state: Lowering, op: Op) -> Traced:
     """Run the kernel on this op's fake inputs under `make_fx`."""
-    tensors = list(dict.fromkeys(op.inputs))
+    tensors = list(dict.fromkeys(inputs_of(op)))
     fakes = [state.value(tensor) for tensor in tensors]
     numbers = _symbols_of(fakes)
     shape: list[Host | None] = []
@@ -293,7 +299,7 @@ def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.Gra
 
 def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[fx.Node | Host]:
     """Copy the traced nodes into the graph, their inputs replaced by this op's inputs."""
-    tensors = list(dict.fromkeys(op.inputs))
+    tensors = list(dict.fromkeys(inputs_of(op)))
     found = [state.values[tensor] for tensor in tensors]
     numbers = _symbols_of([value for value in found if isinstance(value, Host)])
     inputs: list[Any] = [value for value in found if not isinstance(value, Host)]

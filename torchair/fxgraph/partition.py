@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,11 +44,16 @@ class Partition:
 
 def partition(gm: fx.GraphModule, needs_host: Callable[[fx.Node], bool]) -> list[Partition]:
     """The chain of graphs that does what `gm` does; one graph where no op needs the host."""
+    return cut(gm, _groups(gm.graph, needs_host))
+
+
+def cut(gm: fx.GraphModule, groups: Iterable[tuple[bool, Sequence[fx.Node]]]) -> list[Partition]:
+    """One graph for each group of calls, which are run in this order; whether by the host."""
     returned = set(gm.graph.output_node().all_input_nodes)
     # Views and sizes are worked out where they are read, or returned.
     groups = [
-        (on_host, [node for node in group if node in returned or not _is_free(node)])
-        for on_host, group in _groups(gm.graph, needs_host)
+        (on_host, [node for node in group if node in returned or not is_free(node)])
+        for on_host, group in groups
     ]
     # Sizes are written in these: whoever has them need not work them out.
     symbols = [node for node in placeholders(gm) if _is_symbol(node)]
@@ -71,7 +76,7 @@ def _groups(graph: fx.Graph, needs_host: Callable[[fx.Node], bool]) -> Iterator[
     """All that the host can do, then all that can be recorded, then what has sizes that data decided (which
     may never come again), and so on; views and sizes go with any. Nodes keep their order.
     """
-    waits = _dependencies(graph)
+    waits = dependencies(graph)
     side: dict[fx.Node, str] = {}
     for node in waits:
         maker = node.args[0] if node.target is operator.getitem else None
@@ -96,7 +101,7 @@ def _groups(graph: fx.Graph, needs_host: Callable[[fx.Node], bool]) -> Iterator[
 
 
 def _side(node: fx.Node, needs_host: Callable[[fx.Node], bool]) -> str:
-    if _is_free(node):
+    if is_free(node):
         return "free"
     if needs_host(node):
         return "host"
@@ -108,7 +113,7 @@ def _is_symbol(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat)
 
 
-def _is_free(node: fx.Node) -> bool:
+def is_free(node: fx.Node) -> bool:
     """A view or a number that is computed from sizes: nothing runs on a device."""
     viewed = viewed_by(node)
     if viewed is not None and viewed[1] is not None:
@@ -130,7 +135,7 @@ SIZES = (
 )
 
 
-def _dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
+def dependencies(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
     """Who must have run before each call: who made its arguments, who read or wrote memory before it is
     written, who wrote memory before it is read, and for random numbers and effects whoever came before.
     """
@@ -180,7 +185,7 @@ def _again(node: fx.Node) -> Sequence[fx.Node]:
     viewed = viewed_by(node)
     if viewed is not None and viewed[1] is None:
         return (viewed[0],)  # written in place: the same tensor
-    return node.all_input_nodes if _is_free(node) or _is_list_of_views(node) else ()
+    return node.all_input_nodes if is_free(node) or _is_list_of_views(node) else ()
 
 
 def _is_list_of_views(node: fx.Node) -> bool:

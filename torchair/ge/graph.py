@@ -214,8 +214,8 @@ class Graph:
         self.soc = ""
         self.by_name: dict[str, Op] = {}
         self.origin: Origin | None = None
-        # Attributes that open scopes give to every new op, outer first.
-        self.scopes: list[dict[str, Attr]] = []
+        # Attributes that open scopes give to every new op, outer first; None takes one away again.
+        self.scopes: list[dict[str, Attr | None]] = []
         # Small constants made so far: equal ones are one op.
         self.constants: dict[Hashable, Tensor] = {}
         # How each graph input is obtained from the flat arguments of a call, by Data name.
@@ -256,8 +256,10 @@ class Graph:
         self.ops.append(op)
         self.by_name[op.name] = op
         op.origin = op.origin or self.origin
+        inherited: dict[str, Attr | None] = {}
         for scope in self.scopes:
-            op.attrs.update(scope)
+            inherited.update(scope)
+        op.attrs.update({key: value for key, value in inherited.items() if value is not None})
         if self.infer is not None and op.outputs:
             self.infer(op)
         return op

@@ -38,11 +38,19 @@ SCHEMAS = (
     "record_tagged_stream_(Tensor(a!) input, str tag) -> ()",
     f"record_tagged_on_stream(Tensor input, {STREAM}) -> ()",
     f"record_tagged_on_stream_(Tensor(a!) input, {STREAM}) -> ()",
+    "wait_tensor(Tensor self, Tensor dependency) -> Tensor",
 )
 
 # Keys of a scope that moves work to another stream; the last three identify one that exists already.
 LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
 IDENTITY = ("_user_stream_id", "_user_stream_device_index", "_user_stream_device_type")
+INNER_PARALLEL = "_enable_inner_parallel"
+# Keys of the other scopes. A stream of its own may be named beside a limit of cores.
+CORE_LIMITS = ("_op_aicore_num", "_op_vectorcore_num")
+LIMITED_STREAM = ("_op_stream_stream_id", "_op_stream_device_index", "_op_stream_device_type")
+DETERMINISTIC, DETERMINISTIC_LEVEL = "_deterministic", "_deterministic_level"
+SUPER_KERNEL, SUPER_KERNEL_OPTIONS = "_super_kernel_scope", "_super_kernel_options"
+NEVER_TIMEOUT, DATA_DUMP = "_op_exec_never_timeout", "torchair_enable_data_dump"
 # Stand for the stream on which the graph is called, until a pass puts its identity in their place.
 MARKERS = {
     "DEFAULT_STREAM_ID_MARKER": "stream_id",
@@ -102,6 +110,14 @@ def create_event(tag: str, created_inside: bool = False) -> Event:
         if tag in _events[created_inside]:
             raise ValueError(f"there is an event {tag!r} already")
         made = _events[created_inside][tag] = Event(tag)
+        return made
+
+
+def shared_event(tag: str) -> Event:
+    """The event of that name that the compiler makes, for whichever graph asks first."""
+    with _naming:
+        made = _events[True].get(tag) or Event(tag)
+        _events[True][tag] = made
         return made
 
 
@@ -256,6 +272,10 @@ def _keep_for_identity(input: torch.Tensor, *identity: str) -> None:
     _keep_for(input, stream_by_identity(*identity))
 
 
+def _wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
+    return self
+
+
 _KERNELS: dict[str, Callable[..., Any]] = {
     "scope_enter": _scope_enter,
     "scope_exit": _scope_exit,
@@ -270,6 +290,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "record_tagged_stream_": _keep_for_tag,
     "record_tagged_on_stream": _keep_for_identity,
     "record_tagged_on_stream_": _keep_for_identity,
+    "wait_tensor": _wait_tensor,
 }
 
 
@@ -280,7 +301,8 @@ def _fake(name: str) -> Callable[..., Any]:
     def token(*, device: torch.device | None = None) -> torch.Tensor:
         return torch.empty(0, device=device)
 
-    return token if name == "record" else nothing
+    # The very same tensor: a tracer then finds this call behind all its later uses.
+    return {"record": token, "wait_tensor": _wait_tensor}.get(name, nothing)
 
 
 def _define(namespace: str) -> torch.library.Library:
@@ -293,6 +315,8 @@ def _define(namespace: str) -> torch.library.Library:
         library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, _KERNELS[name], "CompositeExplicitAutograd")
         torch.library.register_fake(f"{namespace}::{name}", _fake(name), lib=library)
+        if name == "wait_tensor":
+            library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         if name.endswith("_"):
             # It only has to survive functionalisation; a clone would keep another allocation alive.
             library.impl(name, unfunctionalized(getattr(ops, name[:-1]).default), "Functionalize")
@@ -320,6 +344,7 @@ EVENT_RECORD_ON = _named("tagged_event_record_on_stream")
 EVENT_WAIT_ON = _named("tagged_event_wait_on_stream")
 STREAM_WAIT = _named("tagged_stream_wait_stream")
 KEEP = _named("record_tagged_stream", "record_tagged_on_stream")
+WAIT_TENSOR = _named("wait_tensor")
 EVENTS = RECORD | WAIT | EVENT_RECORD | EVENT_WAIT | EVENT_RECORD_ON | EVENT_WAIT_ON | STREAM_WAIT
 ALL = SCOPES | EVENTS | KEEP
 

@@ -9,8 +9,11 @@ from torchair.passes.fx.event_record import apply_event_record
 from torchair.passes.fx.functionalized import decompose_auto_functionalized
 from torchair.passes.fx.host_constants import move_host_constants
 from torchair.passes.fx.host_lists import move_host_lists
+from torchair.passes.fx.native_streams import name_native_streams
 from torchair.passes.fx.one_stream import run_on_one_stream
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
+from torchair.passes.fx.place_scopes import place_scopes
+from torchair.passes.fx.races import check_races
 from torchair.passes.fx.recover_view_inplace import recover_view_inplace
 from torchair.passes.fx.reinplace import reinplace_inplaceable_ops_pass
 from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
@@ -21,6 +24,7 @@ from torchair.passes.fx.self_copy import eliminate_self_copy
 from torchair.passes.fx.stream_markers import resolve_default_stream_markers
 from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
 from torchair.passes.fx.view_to_reshape import view_to_reshape
+from torchair.passes.fx.wait_tensor import wait_for_tensors
 from torchair.passes.fx.workspace import replace_dynamic_workspace_ops
 from torchair.passes.ge.fold_constants import fold_constants
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
@@ -43,6 +47,7 @@ __all__ = [
     "GE_PASSES",
     "HAND_OVER_PASSES",
     "LOWERED_PASSES",
+    "PLACE_PASSES",
     "PassContext",
     "Step",
     "Tally",
@@ -51,6 +56,8 @@ __all__ = [
 ]
 
 DYNAMO_PASSES = steps(
+    # AOTAutograd takes ops, and no objects.
+    Step(name_native_streams, quiet=True, mandatory=True),
     # Before autograd takes the graph apart: a fused op has a backward of its own.
     Step(fuse_before_autograd, on="experimental_config.npu_fx_pass", fusion=True),
 )
@@ -106,18 +113,32 @@ IN_PLACE = (
 
 LOWERED_PASSES = steps(*IN_PLACE)
 
+# Events. They stand before the passes that write in place, which ask what is ordered by them.
+EVENTS = (
+    Step(apply_event_closure_with_multi_stream, on="keeps_streams", mandatory=True),
+    Step(apply_event_record, on="keeps_streams", mandatory=True),
+)
+
+PLACE_PASSES = steps(
+    # What was lowered from ops in scopes stands in scopes again.
+    Step(place_scopes, quiet=True, mandatory=True),
+    *EVENTS,
+)
+
 CAPTURE_PASSES = steps(
-    # A program that knows no streams needs no scopes and no events; nor do the passes below.
-    Step(run_on_one_stream, unless="runs_op_by_op", quiet=True),
+    # Streams that the user did not let wait, because a tensor does.
+    Step(wait_for_tensors, quiet=True, mandatory=True),
+    # While the graph still says what the user let wait for what.
+    Step(check_races, on="checks_races", after=(wait_for_tensors,), quiet=True, mandatory=True),
+    # Where streams run in order anyway, a compiler needs no scopes and no events; nor do the passes below.
+    Step(run_on_one_stream, unless="keeps_streams", quiet=True),
     # Producers are still functional here: each may get another overload and another place to write to.
     Step(remove_cat_ops, on="remove_cat_ops"),
-    # Events. They stand before the passes that write in place, which ask what is ordered by them.
-    Step(apply_event_closure_with_multi_stream, on="runs_op_by_op"),
-    Step(apply_event_record, on="runs_op_by_op"),
+    *EVENTS,
     *IN_PLACE,
     # From here on ops have side arguments (workspace, out, identities of streams): nobody looks through them.
     Step(replace_dynamic_workspace_ops, on="runs_op_by_op"),
-    Step(resolve_default_stream_markers, on="runs_op_by_op", after=(apply_event_closure_with_multi_stream,)),
+    Step(resolve_default_stream_markers, on="keeps_streams", after=(apply_event_closure_with_multi_stream,)),
 )
 
 GE_PASSES = steps(

@@ -1,16 +1,17 @@
-"""Scopes around a part of a model: on which stream, with how many cores, under which name it runs.
+"""Scopes around a part of a model: streams, cores, kernels, watchdogs, dumps.
 
-This version has the names only; scopes inside a graph are written with the ops of `torch.ops.air`.
+In a graph a scope is a pair of nodes, and what is between them gets the attributes of the scope; outside of a
+graph it does nothing. Blocks must not contain graph breaks.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from torchair.core.errors import NotYet
+from torchair.ops import streams
+from torchair.scope._super_kernel import checked_options
 
 __all__ = [
     "data_dump",
@@ -21,40 +22,78 @@ __all__ = [
     "super_kernel",
 ]
 
-_SCOPE_OPS = "leave it out: the results are the same"
+
+class Scope:
+    """`with` this, the ops of a graph have these attributes; of equal ones that of the inner scope counts."""
+
+    def __init__(self, attributes: dict[str, str]) -> None:
+        self._keys = list(attributes.keys())
+        self._values = list(attributes.values())
+
+    def __enter__(self) -> None:
+        torch.ops.air.scope_enter(self._keys, self._values)
+
+    def __exit__(self, *error: object) -> None:
+        torch.ops.air.scope_exit()
 
 
-def npu_stream_switch(
-    stream_tag: str, stream_priority: int = 0, enable_inner_parallel: bool = True
-) -> AbstractContextManager[Any]:
-    """`with` this, ops run on the stream of that tag."""
-    _missing("npu_stream_switch", "torch.ops.air.scope_enter(['_user_stream_label'], [tag]) and scope_exit()")
+def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_parallel: bool = True) -> Scope:
+    """`with` this, ops run on the stream of that tag; equal tags are one stream."""
+    _check("stream_tag", stream_tag, str)
+    _check("stream_priority", stream_priority, int)
+    _check("enable_inner_parallel", enable_inner_parallel, bool)
+    return Scope(
+        {
+            streams.LABEL: stream_tag,
+            streams.PRIORITY: str(stream_priority),
+            streams.INNER_PARALLEL: str(enable_inner_parallel),
+        }
+    )
 
 
-def super_kernel(scope: str, options: str = "") -> AbstractContextManager[Any]:
-    """`with` this, ops are merged into one kernel of that name."""
-    _missing("super_kernel", _SCOPE_OPS)
+def super_kernel(scope: str | None, options: str = "") -> Scope:
+    """`with` this, ops are one unit of code generation of that name. `options` are `key=value`, separated by
+    colons; no name takes an inner block out again.
+    """
+    if scope is None:
+        return Scope({streams.SUPER_KERNEL: "", streams.SUPER_KERNEL_OPTIONS: ""})
+    _check("scope", scope, str)
+    _check("options", options, str)
+    return Scope({streams.SUPER_KERNEL: scope, streams.SUPER_KERNEL_OPTIONS: checked_options(options)})
 
 
-def limit_core_num(op_aicore_num: int, op_vectorcore_num: int) -> AbstractContextManager[Any]:
-    """`with` this, an op uses at most so many cores."""
-    _missing("limit_core_num", _SCOPE_OPS)
+def limit_core_num(op_aicore_num: int, op_vectorcore_num: int) -> Scope:
+    """`with` this, an op uses at most so many cores: SMs of a CUDA device, threads of a CPU."""
+    _check("op_aicore_num", op_aicore_num, int)
+    _check("op_vectorcore_num", op_vectorcore_num, int)
+    limits = (str(op_aicore_num), str(op_vectorcore_num))
+    return Scope(dict(zip(streams.CORE_LIMITS, limits)))  # noqa: B905 - Dynamo traces this
 
 
-def op_never_timeout(enable: bool = True) -> AbstractContextManager[Any]:
-    """`with` this, the device never gives up on an op."""
-    _missing("op_never_timeout", _SCOPE_OPS)
+def op_never_timeout(enable: bool = True) -> Scope:
+    """`with` this, the device never gives up on an op that takes long. A hint for Ascend hardware: it is
+    written into the graph, and nothing here has such a watchdog.
+    """
+    _check("enable", enable, bool)
+    return Scope({streams.NEVER_TIMEOUT: str(enable)})
 
 
-def data_dump() -> AbstractContextManager[Any]:
-    """`with` this, the tensors of ops are dumped."""
-    _missing("data_dump", "set config.debug.data_dump.filter to dump chosen nodes")
+def data_dump() -> Scope:
+    """`with` this, the tensors of ops are dumped, where `dump_config` switches dumps on."""
+    return Scope({streams.DATA_DUMP: "True"})
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
-    """`self`, whose later uses wait for `dependency`."""
-    _missing("npu_wait_tensor", "torchair.ops.record() and torchair.ops.wait([token]) order streams")
+    """`self`, whose later uses wait for `dependency`; only inside of a compiled function."""
+    if not torch.compiler.is_compiling():
+        raise NotImplementedError(
+            "npu_wait_tensor orders the ops of a graph: compile the function that calls it with torch.compile"
+        )
+    torch.ops.air.wait_tensor(self, dependency)
+    # During tracing the op takes over the name of `self`: whoever reads it reads what the op returned.
+    return self
 
 
-def _missing(name: str, instead: str) -> NoReturn:
-    raise NotYet(f"torchair.scope.{name} does nothing in this version", next=instead)
+def _check(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{name} is to be {kind.__name__}, not {value!r}")

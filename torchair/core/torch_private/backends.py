@@ -10,12 +10,16 @@ from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._dynamo.variables import TorchInGraphFunctionVariable, UserDefinedClassVariable
 from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
     rename_privateuse1_backend,
 )
 
 __all__ = ["backend_name", "register_interface", "rename_backend"]
+
+FIXED = ("current_device", "device_count", "is_available", "get_device_properties")
+"""What a device answers while a program is traced holds for its calls."""
 
 
 def backend_name() -> str:
@@ -65,6 +69,22 @@ def register_interface(name: str, module: Any, stream: type, event: type) -> Non
     register_interface_for_device(name, made)
     for index in range(module.device_count()):
         register_interface_for_device(f"{name}:{index}", made)
+    _trace_streams(module, stream, event)
+
+
+def _trace_streams(module: Any, stream: type, event: type) -> None:
+    """Let Dynamo take streams and events of the device as it takes those of CUDA."""
+    UserDefinedClassVariable._in_graph_classes().update((stream, event))
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    for ours, like in (
+        (module.current_stream, torch.accelerator.current_stream),
+        (module.stream, torch.cuda.stream),
+    ):
+        if like in handlers:
+            torch.compiler.allow_in_graph(ours)
+            handlers[ours] = handlers[like]
+    for name in FIXED:
+        torch.compiler.assume_constant_result(getattr(module, name))
 
 
 def _exchange(module: Any, index: int) -> int:

@@ -13,7 +13,7 @@ from torch import fx
 
 from torchair.core.errors import BadPass
 from torchair.ops import streams
-from torchair.passes.fx.scopes import is_entry, stream_key, walk
+from torchair.ops.places import is_entry, stream_key, walk
 from torchair.passes.run import PassContext
 
 ops = torch.ops.npugraph_ex
@@ -21,6 +21,7 @@ ops = torch.ops.npugraph_ex
 
 def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
     """One event at the start that every side stream waits for, and one per side stream at the end."""
+    _keep_events(gm.graph)
     enters = [node for node in gm.graph.nodes if node.target in streams.ENTER]
     moving = [node for node in enters if streams.is_stream_scope(node)]
     named = _named_streams(gm.graph)
@@ -45,6 +46,16 @@ def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) 
             _close_label(gm.graph, start, output, prefix, label)
     gm.recompile()
     return len(identities) + sum(isinstance(label, str) for label in labels)
+
+
+def _keep_events(graph: fx.Graph) -> None:
+    """Events that were named for this program live as long as its graphs."""
+    for node in graph.nodes:
+        if node.target in _NAMING and node.args[-1] is True and streams.EVENT not in node.meta:
+            node.meta[streams.EVENT] = streams.shared_event(node.args[0])
+
+
+_NAMING = streams.EVENT_RECORD | streams.EVENT_WAIT | streams.EVENT_RECORD_ON | streams.EVENT_WAIT_ON
 
 
 def _named_streams(graph: fx.Graph) -> list[tuple[Any, ...]]:

@@ -1,5 +1,5 @@
-"""Everything in the order of the graph, on the stream of the call: for programs that know no streams, and
-where that was asked for.
+"""Everything in the order of the graph, on the stream of the call: where a device has no other, and where
+that was asked for.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Scopes that move work to another stream, tokens and events go: the order of the graph replaces them."""
     found = [node for node in gm.graph.nodes if node.target in streams.EVENTS | streams.KEEP]
     scopes = _stream_scopes(gm.graph)
-    if scopes:
-        is_asked_for = ctx.switches.get(ASKED_FOR, False)
-        why = f"{ASKED_FOR} is set" if is_asked_for else "this code generator runs a graph on one stream"
+    if scopes and ctx.switches.get(ASKED_FOR, False):
         ctx.degradations.add(
-            f"stream scopes have no effect: {why}",
+            f"stream scopes have no effect: {ASKED_FOR} is set",
             at=source_of(scopes[0]),
-            next="take one of them out" if is_asked_for else "engine_config.codegen='eager' keeps them",
+            next="take one of them out",
         )
     for node in (*scopes, *reversed(found)):
         gm.graph.erase_node(node)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from torchair.ops import streams
-from torchair.passes.fx.scopes import is_entry, stream_of_nodes
+from torchair.ops.places import is_entry, stream_of_nodes
 
 NEVER = float("inf")
 

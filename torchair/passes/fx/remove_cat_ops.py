@@ -12,9 +12,9 @@ from torchair.core.torch_private.fake import detect_fake_mode, faking
 from torchair.core.torch_private.ops import OpOverload, find_overload
 from torchair.fxgraph.effects import mutates
 from torchair.ops import streams
+from torchair.ops.places import walk
 from torchair.passes.fx.memory import Memory, same_sizes, tensor
 from torchair.passes.fx.order import Order
-from torchair.passes.fx.scopes import walk
 from torchair.passes.fx.sizes import Sizes
 from torchair.passes.run import PassContext
 

@@ -9,7 +9,7 @@ from torch import fx
 from torchair.ops import streams
 from torchair.passes.run import PassContext
 
-READERS = streams.EVENT_RECORD_ON | streams.EVENT_WAIT_ON | streams.STREAM_WAIT | streams.ENTER
+READERS = streams.EVENT_RECORD_ON | streams.EVENT_WAIT_ON | streams.STREAM_WAIT | streams.ENTER | streams.KEEP
 
 
 def resolve_default_stream_markers(gm: fx.GraphModule, ctx: PassContext) -> int:

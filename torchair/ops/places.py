@@ -13,8 +13,15 @@ from torch import fx
 
 from torchair.ops import streams
 
-CORE_LIMITS = ("_op_aicore_num", "_op_vectorcore_num")
-DETERMINISTIC = "_op_deterministic_level"
+# Meta of nodes that no scope nodes enclose yet: the attributes of their scope, and nodes to wait for.
+SCOPE, AFTER = "scope", "after"
+ACTING = frozenset(
+    (
+        streams.LABEL, streams.PRIORITY, *streams.CORE_LIMITS, streams.DETERMINISTIC_LEVEL,
+        streams.SUPER_KERNEL, streams.SUPER_KERNEL_OPTIONS,
+    )
+)  # fmt: skip
+"""Attributes that change how ops run here; the others are for hardware, or for files."""
 
 
 def walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
@@ -64,8 +71,10 @@ def annotate(graph: fx.Graph) -> None:
     """
     synchronisations = 0
     for node, scopes in walk(graph):
-        levels = [streams.attributes(scope).get(DETERMINISTIC) for scope in scopes]
-        limits = [tuple(streams.attributes(scope).get(key) for key in CORE_LIMITS) for scope in scopes]
+        levels = [streams.attributes(scope).get(streams.DETERMINISTIC_LEVEL) for scope in scopes]
+        limits = [
+            tuple(streams.attributes(scope).get(key) for key in streams.CORE_LIMITS) for scope in scopes
+        ]
         node.meta["stream_label"] = stream_at(scopes)
         node.meta["deterministic_scope_level"] = next((x for x in reversed(levels) if x is not None), None)
         node.meta["core_limit_scope"] = next((x for x in reversed(limits) if None not in x), None)

@@ -1,0 +1,108 @@
+"""A compiled program of a graph with scopes that act: what is between two of their nodes is compiled by
+itself, and a short Python function calls the pieces, on their streams and behind their events.
+
+A compiler knows one stream; across scopes nothing is fused, moved or given the same memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx
+
+from torchair.codegen import How, build
+from torchair.codegen.eager import EagerCode, generate
+from torchair.codegen.program import Boxed, Piece
+from torchair.core.program import Program, code_of
+from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.engine.repeats import separate_all
+from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.partition import Partition, cut
+from torchair.ops import streams
+
+OUTSIDE = (streams.entry_stream, streams.stream_field)
+"""What the function around the pieces calls beside the nodes of scopes and events."""
+
+
+@dataclass(frozen=True)
+class StreamedCode:
+    """A function whose pieces are of some code generator."""
+
+    outer: EagerCode
+    kind: str
+
+    @property
+    def source(self) -> str:
+        """The function, then its pieces."""
+        pieces = [value for value in self.outer.functions.values() if isinstance(value, Piece)]
+        return "\n\n".join([self.outer.source, *(piece.code.source for piece in pieces)])
+
+    def load(self) -> Boxed:
+        """Ready to run."""
+        return Boxed(self, self.outer.load().run)
+
+
+def has_scopes(gm: fx.GraphModule) -> bool:
+    """Is there anything in the graph that a compiler would drop?"""
+    return any(_is_outside(node) for node in gm.graph.nodes)
+
+
+def streamed(gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: How) -> Program:
+    """The program of a graph, piece by piece."""
+    gm = copy_graph(gm)
+    for node in [node for node in gm.graph.nodes if node.target in streams.KEEP]:
+        gm.graph.erase_node(node)  # what several streams touch lives until they have met again
+    separate_all(gm, fake_mode)
+    fixed = {node for place, node in enumerate(placeholders(gm)) if place in how.static}
+    items = list(_items(gm.graph))
+    pieces = iter(cut(gm, [(False, item) for item in items if isinstance(item, list)]))
+    outer, copies = fx.Graph(gm), dict[fx.Node, fx.Node]()
+    for item in items:
+        if isinstance(item, fx.Node):
+            copies[item] = outer.node_copy(item, lambda source: copies[source])
+            continue
+        piece = next(pieces)
+        places = tuple(place for place, taken in enumerate(piece.takes) if taken in fixed)
+        _call(outer, copies, piece, _program(kind, piece, replace(how, static=places)))
+    returned: Any = gm.graph.output_node().args[0]
+    outer.output(tuple(copies[item] if isinstance(item, fx.Node) else item for item in returned))
+    return StreamedCode(generate(fx.GraphModule(gm, outer)), kind).load()
+
+
+def _program(kind: str, piece: Partition, how: How) -> Program:
+    """Where there is nothing to compile, ops run."""
+    has_calls = any(node.op == "call_function" for node in piece.gm.graph.nodes)
+    return build(kind if has_calls else "eager", piece.gm, piece.fakes, how)
+
+
+def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
+    """Inputs and what stays outside of pieces, and between them the calls of each piece."""
+    group: list[fx.Node] = []
+    for node in graph.nodes:
+        is_outside = node.op == "placeholder" or _is_outside(node)
+        if group and (is_outside or node.op == "output"):
+            yield group
+            group = []
+        if is_outside:
+            yield node
+        elif node.op == "call_function":
+            group.append(node)
+
+
+def _is_outside(node: fx.Node) -> bool:
+    return node.target in streams.ALL or node.target in OUTSIDE
+
+
+def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, program: Program) -> None:
+    """One call in the function, and a node for each value it gives."""
+    if not piece.gives and not any(written_by(node) for node in piece.gm.graph.nodes):
+        return
+    call = outer.call_function(Piece(code_of(program), program), tuple(copies[node] for node in piece.takes))
+    for place, node in enumerate(piece.gives):
+        copies[node] = outer.call_function(operator.getitem, (call, place))
+        copies[node].meta = dict(node.meta)

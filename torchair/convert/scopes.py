@@ -1,0 +1,134 @@
+"""Scopes, streams and events of an FX graph in the IR: attributes of ops, and control edges between them.
+
+A record is the last op on its stream, a wait is an edge to the next op on its stream; an event under a name
+is both. What stands outside of all stream scopes is on the stream of the graph, whose label is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair import ge
+from torchair.ge.attr import KNOWN, Attr, Bool, Str
+from torchair.ge.graph import INPUT_TYPES, Graph, Op, Tensor
+from torchair.ops import places, streams
+
+MARKS = streams.ALL | streams.WAIT_TENSOR
+"""Calls that compute nothing."""
+STREAM = (streams.LABEL, streams.PRIORITY, streams.INNER_PARALLEL)
+WITHOUT_STREAM = (*INPUT_TYPES, "Const")
+"""Ops that are ready before anything runs."""
+
+
+@dataclass
+class Schedule:
+    """What the nodes so far say about order."""
+
+    tokens: dict[Op, list[Op]] = field(default_factory=dict[Op, list[Op]])
+    """What stands for a point of a stream, and the op that is done then."""
+    events: dict[str, list[Op]] = field(default_factory=dict[str, list[Op]])
+    labels: dict[tuple[Any, ...], str] = field(default_factory=dict[tuple[Any, ...], str])
+    """Of streams that are known by their identity."""
+    waiting: dict[str | None, list[Op]] = field(default_factory=dict[str | None, list[Op]])
+    """What the next op of a stream waits for."""
+
+    def label(self, identity: tuple[Any, ...]) -> str | None:
+        """Of a stream; one that no scope has moved to has a label, too, and no ops."""
+        return None if places.is_entry(identity) else self.labels.get(identity, str(identity))
+
+    def wait(self, label: str | None, ops: Iterable[Op]) -> None:
+        """The next op on this stream waits for these."""
+        found = self.waiting.setdefault(label, [])
+        found += [op for op in ops if op not in found and op.type not in WITHOUT_STREAM]
+
+    def settle(self, made: Iterable[Op]) -> None:
+        """The first of the new ops on each stream gets the edges that are due."""
+        if not self.waiting:
+            return
+        for op in made:
+            if op.type not in WITHOUT_STREAM and (label := label_of(op)) in self.waiting:
+                op.after += [before for before in self.waiting.pop(label) if before not in op.after]
+
+
+def mark(
+    graph: Graph, schedule: Schedule, node: fx.Node, read: Callable[[Any], list[Tensor]]
+) -> Tensor | None:
+    """What one of these calls is in the IR; `read` gives the tensors of an argument."""
+    target, here = node.target, _label_here(graph)
+    if target in streams.ENTER:
+        graph.scopes.append(_attributes(schedule, node))
+    elif target in streams.EXIT:
+        graph.scopes.pop()
+    elif target in streams.RECORD:
+        token: Tensor = ge.Const(torch.empty(0))
+        schedule.tokens[token.op] = _last(graph, here)
+        return token
+    elif target in streams.WAIT:
+        schedule.wait(here, _producers(schedule, read(node.args[0])))
+    elif target in streams.EVENT_RECORD:
+        schedule.events[node.args[0]] = _last(graph, here)  # type: ignore[index]
+    elif target in streams.EVENT_RECORD_ON:
+        schedule.events[node.args[0]] = _last(graph, schedule.label(node.args[1:4]))  # type: ignore[index]
+    elif target in streams.EVENT_WAIT:
+        schedule.wait(here, schedule.events.get(node.args[0], ()))  # type: ignore[arg-type]
+    elif target in streams.EVENT_WAIT_ON:
+        known = schedule.events.get(node.args[0], ())  # type: ignore[arg-type]
+        schedule.wait(schedule.label(node.args[1:4]), known)
+    elif target in streams.STREAM_WAIT:
+        waited = _last(graph, schedule.label(node.args[3:6]))
+        schedule.wait(schedule.label(node.args[:3]), waited)
+    elif target in streams.WAIT_TENSOR:
+        x, dependency = read(list(node.args))
+        made: Tensor = ge.Identity(x)
+        made.op.after += [op for op in _producers(schedule, [dependency]) if op.type not in WITHOUT_STREAM]
+        return made
+    return None
+
+
+def label_of(op: Op) -> str | None:
+    """The label of the stream an op runs on."""
+    return op.attrs[streams.LABEL].value if streams.LABEL in op.attrs else None
+
+
+def _label_here(graph: Graph) -> str | None:
+    for scope in reversed(graph.scopes):
+        if streams.LABEL in scope:
+            found = scope[streams.LABEL]
+            return None if found is None else found.value
+    return None
+
+
+def _attributes(schedule: Schedule, enter: fx.Node) -> dict[str, Attr | None]:
+    """What a scope gives to ops; None takes an attribute of an outer scope away."""
+    given = streams.attributes(enter)
+    identity = tuple(given.pop(key, None) for key in streams.IDENTITY)
+    if None not in identity and places.is_entry(identity):
+        return dict.fromkeys(STREAM)
+    if None not in identity:
+        schedule.labels[identity] = given.setdefault(streams.LABEL, str(identity))
+    if given.get(streams.SUPER_KERNEL) == "":
+        return dict.fromkeys((streams.SUPER_KERNEL, streams.SUPER_KERNEL_OPTIONS))
+    if given.get(streams.LABEL) == streams.MAIN:
+        return dict.fromkeys(STREAM)
+    names = [key for key in given if key not in streams.LIMITED_STREAM]
+    return {key: _attribute(key, given[key]) for key in names}
+
+
+def _attribute(key: str, value: str) -> Attr:
+    return Bool(value == "True") if KNOWN.get(key) is Bool else Str(value)
+
+
+def _last(graph: Graph, label: str | None) -> list[Op]:
+    """The last op on a stream, if there is one."""
+    found = (op for op in reversed(graph.ops) if op.type not in WITHOUT_STREAM and label_of(op) == label)
+    return [op for op in (next(found, None),) if op is not None]
+
+
+def _producers(schedule: Schedule, tensors: Iterable[Tensor]) -> list[Op]:
+    """Who makes these; behind a token, what it stands for."""
+    return [op for tensor in tensors for op in schedule.tokens.get(tensor.op, [tensor.op])]

@@ -1,0 +1,42 @@
+"""Where lowered nodes run: the scopes that the ops of the IR stood in, and what they wait for."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from torch import fx
+
+from torchair.ge.graph import Graph, Op, Tensor
+from torchair.ops import places
+
+
+class Placed:
+    """Notes on the nodes of each op, while a graph is lowered: the attributes of its scopes that act when it
+    runs (`places.SCOPE`), and the nodes it waits for beside those it reads (`places.AFTER`).
+    """
+
+    def __init__(self, graph: Graph, lowered: fx.Graph) -> None:
+        self.is_needed = any(places.ACTING & op.attrs.keys() for op in graph.ops)
+        self._lowered = lowered
+        self._end: fx.Node | None = next(iter(reversed(lowered.nodes)), None)
+        self._done: dict[Op, list[fx.Node]] = {}
+        self._due: dict[Tensor, list[fx.Node]] = {}
+
+    def add(self, op: Op) -> None:
+        """All nodes since the last op are of this one. Where there are none, as of an Identity, who reads
+        its result waits for what it would have waited for.
+        """
+        if not self.is_needed:
+            return
+        made = list(takewhile(lambda node: node is not self._end, reversed(self._lowered.nodes)))
+        self._end = made[0] if made else self._end
+        after = [node for waited in op.after for node in self._done.get(waited, ())]
+        after += [node for tensor in op.inputs for node in self._due.get(tensor, ())]
+        scope = {key: str(op.attrs[key].value) for key in sorted(places.ACTING & op.attrs.keys())}
+        for node in made:
+            node.meta |= {places.SCOPE: scope} if scope else {}
+            node.meta |= {places.AFTER: after} if after else {}
+        sources = [node for tensor in op.inputs for node in self._done.get(tensor.op, ())]
+        self._done[op] = made or [*sources, *after]
+        if not made:
+            self._due |= {tensor: after for tensor in op.outputs if after}

@@ -1,0 +1,111 @@
+"""Streams and events that a program uses itself, `with torch.npu.stream(s)` and `event.record()`, become ops
+with strings as arguments: AOTAutograd cannot carry objects.
+
+Dynamo notes on each call the stream it was traced on; where that changes, a scope begins or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.source import source_of
+from torchair.core.torch_private.native_streams import (
+    external_object,
+    is_current,
+    is_lookup,
+    stream_call,
+    stream_number,
+    take_number_off,
+)
+from torchair.ops import streams
+from torchair.passes.run import PassContext
+
+ops = torch.ops.npugraph_ex
+
+
+def has_native_streams(gm: fx.GraphModule) -> bool:
+    """Most programs use none."""
+    return any(stream_call(node) or stream_number(node) is not None for node in gm.graph.nodes)
+
+
+def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """How many scopes and calls were written."""
+    if not has_native_streams(gm):
+        return 0
+    graph, prefix = gm.graph, streams.graph_prefix()
+    changed, current = 0, None
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            continue
+        number = stream_number(node) if node.op != "output" else None
+        is_call = bool(stream_call(node))
+        if not is_call and not is_lookup(node) and number != current and node.op != "get_attr":
+            _switch(graph, node, prefix, current, number)
+            changed, current = changed + 1, number
+        take_number_off(node)
+        if is_call:
+            _rewrite(graph, node, prefix, ctx)
+            changed += 1
+    for node in [node for node in graph.nodes if is_lookup(node) and not node.users]:
+        graph.erase_node(node)
+    gm.recompile()
+    return changed
+
+
+def _switch(graph: fx.Graph, before: fx.Node, prefix: str, old: int | None, new: int | None) -> None:
+    with graph.inserting_before(before):
+        if old is not None:
+            graph.call_function(ops.scope_exit.default)
+        if new is not None:
+            keys = (streams.LABEL, streams.PRIORITY, *streams.IDENTITY)
+            values = (f"{prefix}_stream_{new}", "0", *_identity(new))
+            graph.call_function(ops.scope_enter.default, (list(keys), list(values)))
+
+
+def _identity(number: int) -> tuple[str, ...]:
+    """Three numbers as text; of the stream on which the graph is called, what stands for it."""
+    if is_current(number):
+        return tuple(streams.MARKERS)
+    stream, entry = external_object(number), streams.device_module().current_stream()
+    found = tuple(streams.stream_field(stream, field) for field in streams.MARKERS.values())
+    called_on = tuple(streams.stream_field(entry, field) for field in streams.MARKERS.values())
+    return tuple(streams.MARKERS) if found == called_on else found
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node, prefix: str, ctx: PassContext) -> None:
+    """One call; what makes the host wait has no place in a graph."""
+    name = stream_call(node)
+    made = _CALLS.get(name)
+    if made is None:
+        what = f"{name} has no effect inside of a graph: its results are ordered on the stream of the call"
+        ctx.degradations.add(what, at=source_of(node), next="call it behind the compiled function")
+    else:
+        target, args = made(prefix, *node.args)
+        with graph.inserting_before(node):
+            graph.call_function(target, args)
+    graph.erase_node(node)
+
+
+def _event(prefix: str, number: int) -> str:
+    return f"{prefix}_event_{number}"
+
+
+_CALLS: dict[str, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
+    "record_event": lambda prefix, event, stream: (
+        ops.tagged_event_record_on_stream.default, (_event(prefix, event), *_identity(stream), True)
+    ),
+    "wait_event": lambda prefix, event, stream: (
+        ops.tagged_event_wait_on_stream.default, (_event(prefix, event), *_identity(stream), True)
+    ),
+    "wait_stream": lambda prefix, waiting, waited: (
+        ops.tagged_stream_wait_stream.default, (*_identity(waiting), *_identity(waited))
+    ),
+    "record_stream": lambda prefix, tensor, stream: (
+        ops.record_tagged_on_stream_.default, (tensor, *_identity(stream))
+    ),
+}  # fmt: skip
+"""What each call becomes."""

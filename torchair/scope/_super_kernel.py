@@ -1,0 +1,45 @@
+"""Options of super kernels: `key=value`, separated by colons."""
+
+from __future__ import annotations
+
+SWITCHES = ("feed-sync-all", "stream-fusion")
+LISTS = ("dcci-before-kernel-start", "dcci-after-kernel-end", "dcci-disable-on-kernel")
+CORES = ("debug-aic-num", "debug-aiv-num")
+STRICT = "strict-scope-check"
+CHECKS = ("bypass", "abort")
+KEYS = (*SWITCHES, STRICT, *LISTS, *CORES)
+RATIOS = "1:0, 0:1, 1:1 or 1:2"
+
+
+def checked_options(text: str) -> str:
+    """The text as it is; a wrong one is a ValueError."""
+    found = options_of(text)
+    if CORES[0] in found or CORES[1] in found:
+        cube, vector = (int(found.get(key, "0")) for key in CORES)
+        if cube and vector and vector not in (cube, 2 * cube):
+            raise ValueError(f"super kernel options: {cube} to {vector} cores; the ratio is to be {RATIOS}")
+    return text
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Keys and values."""
+    found: dict[str, str] = {}
+    for part in text.split(":") if text else ():
+        key, separator, value = part.partition("=")
+        key, value = key.strip(), value.strip()
+        if not separator or key not in KEYS:
+            raise ValueError(f"super kernel options: {part!r} is no key=value of {', '.join(KEYS)}")
+        _check_value(key, value)
+        found[key] = value
+    return found
+
+
+def _check_value(key: str, value: str) -> None:
+    if key in SWITCHES and value not in ("0", "1"):
+        raise ValueError(f"super kernel options: {key} is 0 or 1, not {value!r}")
+    if key == STRICT and value not in CHECKS:
+        raise ValueError(f"super kernel options: {key} is {' or '.join(CHECKS)}, not {value!r}")
+    if key in LISTS and not all(name.strip() for name in value.split(",")):
+        raise ValueError(f"super kernel options: {key} is a list of op types, not {value!r}")
+    if key in CORES and not (value.isdecimal() and int(value) > 0):
+        raise ValueError(f"super kernel options: {key} is a positive number, not {value!r}")
