@@ -18,6 +18,7 @@ from torchair.engine.registry import has_kernel, kernel_names, why_without
 from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.build import Const, add_op
+from torchair.ge.face import release, runs_torch, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -104,17 +105,23 @@ def _called_first(graph: Graph) -> list[Graph]:
 def _refuse_lacking(graph: Graph) -> None:
     """Every op without a meaning here: its type, where it is, and what is like it."""
     lacking: dict[str, list[str]] = {}
+    torch_ops: dict[str, str] = {}
     for part in (graph, *graph.subgraphs.values()):
+        torch_ops |= {op.type: name for op, name in release(part).items()}
+        without = skipped(part)
         for op in part.ops:
-            if op.type not in _SPECIAL and not has_kernel(op.type):
+            known = op.type in _SPECIAL or has_kernel(op.type) or runs_torch(op) or op in without
+            if not known:
                 lacking.setdefault(op.type, []).append(op.name)
     if not lacking:
         return
+    cures = [f"torchair.ge.register_kernel({kind!r}, fn) gives one" for kind in list(lacking)[:1]]
+    cures += [f"import what defines {name}" for name in dict.fromkeys(torch_ops.values())]
     raise UnsupportedOp(
         f"{graph.name} has {len(lacking)} kinds of ops that have no kernel here: {', '.join(lacking)}",
         got="\n".join(f"{kind}: {_listed(names)}" for kind, names in lacking.items()),
-        near="\n".join(f"{kind}: {_near(kind)}" for kind in lacking),
-        next="see docs/develop/kernel.md for how to add a kernel",
+        near="\n".join(f"{kind}: {_near(kind, torch_ops.get(kind))}" for kind in lacking),
+        next="; or ".join(reversed(cures)) + "; see docs/guide/custom_ops.md",
     )
 
 
@@ -123,8 +130,10 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _near(kind: str) -> str:
+def _near(kind: str, torch_op: str | None) -> str:
     """What is like it; or why there is nothing."""
+    if torch_op is not None:
+        return f"it was run by the torch op {torch_op}, which is not defined here"
     like = difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
     return why_without(kind) or ", ".join(like) or "nothing"
 

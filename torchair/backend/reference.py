@@ -21,10 +21,11 @@ from torchair.engine.interpret import binding_of, interpret
 from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout
 from torchair.fxgraph.symbols import Binding
+from torchair.ge.face import runs_torch
 from torchair.ge.graph import AliasResult, Graph, Op, TensorResult
 from torchair.ge.script import from_python
 from torchair.ge.text import to_python
-from torchair.passes.ge.prune import EFFECTS
+from torchair.passes.ge.prune import acts
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Reference:
         with contextlib.nullcontext() if self.dump is None else self.dump.run() as run:
 
             def observe(op: Op, values: Sequence[Any]) -> None:
-                if op.type in EFFECTS:
+                if acts(op):
                     written.append(op)
                 if run is not None:
                     run.after(op, values)
@@ -122,7 +123,7 @@ class Reference:
             except Exception as error:
                 # What is not ours may have acted already, or would act twice.
                 is_last = self._other is None or written
-                if is_of_user(error) or is_last or any(op.type == "TorchOp" for op in self._graph.ops):
+                if is_of_user(error) or is_last or any(map(runs_torch, self._graph.ops)):
                     raise
                 # What the ops themselves refuse, they refuse here too, and that is what is told.
                 assert self._other is not None, "else it was raised"

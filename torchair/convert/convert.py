@@ -19,12 +19,13 @@ from torch.fx.node import map_arg
 
 from torchair import ge
 from torchair.configs.reading import default_of
-from torchair.convert import views
+from torchair.convert import scopes, views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.operands import pack
 from torchair.convert.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
 from torchair.convert.report import Reason, Report
 from torchair.convert.walk import Walk
+from torchair.convert.without_kernel import run_by_torch, unvalued
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.source import source_of
@@ -102,7 +103,9 @@ def _walk(walk: Walk, gm: fx.GraphModule, layouts: Sequence[Layout | None]) -> G
             elif node.op == "output":
                 _output(walk, node, layouts, env)
             else:
+                first = len(walk.graph.ops)
                 env[node] = _node(walk, gm, node, env)
+                walk.schedule.settle(walk.graph.ops[first:])
     return walk.graph
 
 
@@ -113,8 +116,8 @@ def _part(walk: Walk, gm: fx.GraphModule, role: str) -> Graph:
     while name in walk.parts:
         name += "_"
     graph = walk.parts[name] = Graph(name, walk.graph.infer)
-    graph.soc = walk.graph.soc
-    part = replace(walk, graph=graph, placeholders=[], views={}, is_part=True)
+    graph.soc, graph.scopes = walk.graph.soc, list(walk.graph.scopes)
+    part = replace(walk, graph=graph, placeholders=[], views={}, is_part=True, schedule=scopes.Schedule())
     return _walk(part, gm, layouts_of(gm))
 
 
@@ -172,6 +175,8 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
     if node.target is operator.getitem:
         return _argument(walk, node.args[0], env, read_views=False)[node.args[1]]
     walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node, walk.top)
+    if node.target in scopes.MARKS:
+        return scopes.mark(walk.graph, walk.schedule, node, lambda x: _tensors(walk, x, env))
     if walk.fold_views and node.target in views.TARGETS and not walk.graph.scopes:
         x = _argument(walk, node.args[0], env, read_views=False)
         if isinstance(x, Tensor | views.View) and isinstance(meta, torch.Tensor) and not _is_empty(meta):
@@ -224,17 +229,19 @@ def _try(
     meta, mark = node.meta.get("val"), walk.mark()
     who = "the user's converter" if row.from_user else "the converter"
     try:
-        args = [_plain(argument) for argument in args]
-        kwargs = {key: _plain(argument) for key, argument in kwargs.items()}
-        why_not = row.only(*args, **kwargs) if row.only else None
+        plain = [_plain(argument) for argument in args]
+        named = {key: _plain(argument) for key, argument in kwargs.items()}
+        why_not = row.only(*plain, **named) if row.only else None
         if why_not is None:
             extra: dict[str, Any] = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
             if row.wants_used:
                 extra["used"] = _used(node, meta)
             if row.wants_convert:
                 extra["convert"] = functools.partial(_part, walk)
-            result = row.fn(*args, **kwargs, **extra)
+            result = row.fn(*plain, **named, **extra)
+            unknown = unvalued(result, meta)
             _check(node, result, meta)
+            run_by_torch(node, walk.graph.ops[mark.ops :], args, kwargs, unknown)
             if logger.isEnabledFor(logging.DEBUG):
                 made = ", ".join(op.name for op in walk.graph.ops[mark.ops :]) or "no op"
                 logger.debug("%s = %s becomes %s%s", node.name, _target_name(node.target), made, _at(node))
@@ -487,6 +494,10 @@ def _argument(walk: Walk, argument: Any, env: Mapping[fx.Node, Any], read_views:
     if isinstance(argument, dict):
         return {key: _argument(walk, item, env) for key, item in argument.items()}
     return argument
+
+
+def _tensors(walk: Walk, argument: Any, env: Mapping[fx.Node, Any]) -> list[Tensor]:
+    return [item for item in flat(_argument(walk, argument, env)) if isinstance(item, Tensor)]
 
 
 def _raw(argument: Any, env: Mapping[fx.Node, Any]) -> Any:

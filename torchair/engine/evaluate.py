@@ -17,6 +17,7 @@ from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_ker
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Tensor as TensorAttr
+from torchair.ge.face import CALL, call_of, inputs_of, spread
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.torch_op import torch_call
@@ -39,6 +40,8 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
             op, [_as_promised(tensor, values[tensor]) for tensor in op.inputs], device
         )
         return flat_values(target(*args, **kwargs))
+    if CALL in op.attrs:
+        return _run_by_torch(op, values, device)
     values = {**values, **listed} if (listed := listed_constants(op)) else values
     arguments = [_lookup(argument, values) for argument in op.arguments().values()]
     results = call(op, arguments, device)
@@ -46,6 +49,16 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
         return results
     pairs = zip(results, op.outputs, strict=True)
     return [as_host(value) if _is_read(tensor) else value for value, tensor in pairs]
+
+
+def _run_by_torch(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:
+    """An op without a kernel, by the call of the FX node that it was made for."""
+    given = [_as_promised(tensor, values[tensor]) for tensor in inputs_of(op)]
+    call = call_of(op, given, device)
+    if call is None:
+        return spread(op, given)
+    target, args, kwargs = call
+    return spread(op, flat_values(target(*args, **kwargs)))
 
 
 def evaluate_now(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> list[Value]:

@@ -11,9 +11,10 @@ import torch
 
 from torchair.core.torch_private.fake import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate, listed_constants, types_of
-from torchair.engine.registry import lacking_results
+from torchair.engine.registry import lacking_results, why_no_kernel
 from torchair.fxgraph.sameness import number_key, tensor_key, value_key
 from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.face import CALL, inputs_of, runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
 from torchair.ge.host import Host
 
@@ -31,10 +32,12 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
         if op.type == "Const":
             op.outputs[0].meta = _constant(op, fake_mode, device)
             return
+        if _has_no_value(op):
+            return
         key = op_key(op, lambda tensor: tensor.meta)
         found = seen.get(key) if key is not None else None
         if found is None:
-            metas: dict[Tensor, Any] = {tensor: tensor.meta for tensor in op.inputs}
+            metas: dict[Tensor, Any] = {tensor: tensor.meta for tensor in inputs_of(op)}
             with faking(fake_mode), torch.no_grad(), unclaimed_symbols(fake_mode):
                 found = evaluate(op, metas, device)
             assert len(found) == len(op.outputs), (
@@ -50,6 +53,15 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
     return infer
 
 
+def _has_no_value(op: Op) -> bool:
+    """A user's op that no kernel runs, or one that reads what such an op makes: conversion gives its results
+    the values of the torch op.
+    """
+    if CALL in op.attrs:
+        return not op.attrs[CALL].value
+    return why_no_kernel(op.type) is not None or any(tensor.meta is None for tensor in op.inputs)
+
+
 def _constant(op: Op, fake_mode: FakeTensorMode, device: torch.device) -> Value:
     value = constant(op, device)
     return value if isinstance(value, Host) else fake_mode.from_tensor(value, static_shapes=True)
@@ -61,20 +73,23 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
     """
     if op.objects:
         return None
-    named = [(name, attr) for name, attr in sorted(op.attrs.items()) if not name.startswith("_")]
+    named = [
+        (name, attr) for name, attr in sorted(op.attrs.items()) if name == CALL or not name.startswith("_")
+    ]
     attrs = tuple((name, type(attr).__name__, value_key(attr.value)) for name, attr in named)
     listed = listed_constants(op)
+    read = inputs_of(op)
     inputs = tuple(
         (slot.name, slot.tensor.dtype, spec_key(listed.get(slot.tensor) or value_of(slot.tensor), strides))
         for slot in op.slots
-        if slot.tensor
+        if slot.tensor in read
     )
     # An ATen call gets the strides FX promised, whatever the tensor has here.
-    promised = tuple(spec_key(tensor.meta, strides) for tensor in op.inputs) if op.type == "TorchOp" else ()
+    promised = tuple(spec_key(tensor.meta, strides) for tensor in read) if runs_torch(op) else ()
     where = op.outputs[0].meta.device if op.outputs and isinstance(op.outputs[0].meta, torch.Tensor) else None
     # The same tensor twice is one input of a trace: x * x is not an instance of x * y.
-    order = list(dict.fromkeys(op.inputs))
-    repeats = tuple(order.index(tensor) for tensor in op.inputs)
+    order = list(dict.fromkeys(read))
+    repeats = tuple(order.index(tensor) for tensor in read)
     return op.type, attrs, inputs, repeats, promised, where, len(op.outputs)
 
 

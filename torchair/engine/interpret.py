@@ -15,6 +15,7 @@ from torchair.engine.order import writes_argument, writes_last
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, arrange, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
+from torchair.ge.face import inputs_of, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -52,8 +53,9 @@ def interpret(
     """
     run = _Run(graph, args, device, graph.subgraphs if parts is None else parts, observe, before)
     with torch.no_grad():
+        without = skipped(graph)
         for op in writes_last(graph):
-            if op.type != OUTPUT_TYPE:
+            if op.type != OUTPUT_TYPE and op not in without:
                 run.step(op)
         return run.results()
 
@@ -80,7 +82,7 @@ class _Run:
     def step(self, op: Op) -> None:
         """Run one op."""
         if self.before is not None:
-            self.before(op, [self._values[tensor] for tensor in op.inputs])
+            self.before(op, [self._values[tensor] for tensor in inputs_of(op)])
         if writes_argument(op):
             _keep_apart(op, self._values)
         made = self._made(op)

@@ -59,7 +59,12 @@ _FORMS = "inputs are Ints, Int, Number, Operand (core/slots.py), Value, Host, or
 # Keyword-only parameters that are no attributes.
 _GIVEN = {"device", "types"}
 _kernels: dict[tuple[str, str | None], Kernel] = {}
+# What users' kernels stand in place of.
+_replaced: dict[tuple[str, str | None], Kernel | None] = {}
+_devices: set[str] = set()
 _host_kernels: dict[str, Fn] = {}
+# What `evaluate` runs without a kernel.
+_SPECIAL = frozenset({"TorchOp", "Shape", "Const"})
 _without: dict[str, tuple[str, str]] = {}
 
 
@@ -78,7 +83,8 @@ def kernel(
 
     def declare(fn: Fn) -> Fn:
         for op in ops:
-            _add(dataclasses.replace(_describe(op, fn, on, only), is_pure=pure, makes=makes or {}))
+            row = describe(op, fn, on)
+            _add(dataclasses.replace(row, only=only, is_pure=pure, makes=makes or {}))
         return fn
 
     return declare
@@ -124,8 +130,9 @@ def host_kernels(rows: Mapping[str, Fn]) -> None:
         _host_kernels[op] = fn
 
 
-def _describe(op: str, fn: Fn, on: str | None, only: Callable[..., str | None] | None) -> Kernel:
-    parameters = inspect.signature(fn).parameters.values()
+def describe(op: str, fn: Fn, on: str | None, signature: inspect.Signature | None = None) -> Kernel:
+    """The row of a kernel, from the parameters it has or, if they are given, those it is called with."""
+    parameters = (signature or inspect.signature(fn)).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     proto = prototype(op)
@@ -136,7 +143,7 @@ def _describe(op: str, fn: Fn, on: str | None, only: Callable[..., str | None] |
     hints = _annotations(fn)
     takes = tuple(_takes(fn, p.name, hints.get(p.name, torch.Tensor)) for p in positional)
     attrs = tuple(name for name in named if name not in _GIVEN)
-    return Kernel(op, fn, on, only, takes, attrs, "device" in named, "types" in named)
+    return Kernel(op, fn, on, None, takes, attrs, "device" in named, "types" in named)
 
 
 def _annotations(fn: Fn) -> dict[str, Any]:
@@ -174,11 +181,35 @@ def _add(row: Kernel) -> None:
     key = (row.op, row.on)
     assert key not in _kernels, f"{row.op} has two kernels for {row.on or 'all devices'}"
     _kernels[key] = row
+    _devices.update([] if row.on is None else [row.on])
+
+
+def set_kernel(row: Kernel) -> None:
+    """A user's kernel, in place of the one that was there."""
+    key = (row.op, row.on)
+    _replaced.setdefault(key, _kernels.get(key))
+    _kernels[key] = row
+    _devices.update([] if row.on is None else [row.on])
+
+
+def restore_kernel(op: str, on: str | None) -> None:
+    """The kernel that was there before a user's, if there was one."""
+    before = _replaced.pop((op, on), None)
+    _kernels.pop((op, on), None)
+    if before is not None:
+        _kernels[op, on] = before
 
 
 def has_kernel(op: str) -> bool:
     """Is there a definition of this op for every device?"""
     return (op, None) in _kernels
+
+
+def why_no_kernel(op: str) -> str | None:
+    """Why nothing here can run an op of this type, or None."""
+    if op in _SPECIAL or op in _host_kernels or any((op, on) in _kernels for on in (None, *_devices)):
+        return None
+    return why_without(op) or f"the IR op {op} has no kernel"
 
 
 def is_pure_writer(op: str) -> bool:

@@ -4,9 +4,11 @@ built.
 
 from typing import Any
 
+from torchair.core.late import attribute
 from torchair.ge import attr
 from torchair.ge.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
 from torchair.ge.graph import Tensor
+from torchair.ge.prototype import register_prototype
 from torchair.ge.types import DataType, Format, TensorSpec
 
 __all__ = [
@@ -20,11 +22,18 @@ __all__ = [
     "add_op",
     "attr",
     "custom_op",
+    "register_kernel",
+    "register_prototype",
 ]
+
+# The tables of kernels are above the IR.
+_HOMES = {"register_kernel": "torchair.engine.user_kernels"}
 
 
 def __getattr__(name: str) -> Any:
     """`ge.Acos` is the builder of the op `Acos`."""
+    if name in _HOMES:
+        return attribute(__name__, _HOMES, name)
     if not name.startswith("_") and is_op(name):
         return builder(name)
     raise AttributeError(

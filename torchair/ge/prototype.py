@@ -97,6 +97,7 @@ class Catalogue(Mapping[str, Prototype]):
         for table in TABLES:
             self._rows |= json.loads((here / table).read_text())
         self._parsed: dict[str, Prototype] = {}
+        self._users: set[str] = set()
 
     def __getitem__(self, name: str) -> Prototype:
         if name not in self._parsed:
@@ -120,6 +121,11 @@ class Catalogue(Mapping[str, Prototype]):
             )
         self._rows[proto.name] = {}
         self._parsed[proto.name] = proto
+        self._users.add(proto.name)
+
+    def is_builtin(self, name: str) -> bool:
+        """Is it an op of ours, and not one that a user has declared?"""
+        return name in self and name not in self._users
 
 
 @functools.cache

@@ -31,7 +31,7 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Origin, Tenso
 from torchair.ge.host import is_symbol
 from torchair.ge.proto import schema
 from torchair.ge.proto.write import add_graph_attributes, normalise, to_graph_def
-from torchair.ge.prototype import Prototype
+from torchair.ge.prototype import Prototype, catalogue
 from torchair.ge.runtime import runtime_attrs
 from torchair.ge.script import SCRIPT_WORDS, from_python, literal
 
@@ -406,6 +406,8 @@ def _is_general(op: Op, proto: Prototype) -> bool:
         expected != [(slot.name, slot.tensor) for slot in op.slots]
         or outputs != [tensor.desc.name for tensor in op.outputs]
         or bool(op.subgraphs)
+        # Who reads the text may not know the user's prototypes.
+        or not catalogue().is_builtin(op.type)
         or not all(_builder_takes(name, attr, proto) for name, attr in op.attrs.items())
         or any(row.required and row.name not in op.attrs for row in proto.attrs)
         or (op.type in INPUT_TYPES and "index" not in op.attrs)

@@ -1,8 +1,8 @@
 """`TorchOp`: an ATen call carried through the IR as it is. Its target and arguments are data (JSON text).
 
 Tensors are written `{"x": i}`, numbers that are symbols `{"n": i}` (both count the op's inputs); torch's own
-kinds by name; Python objects that cannot be text (the graph modules of higher-order ops) by name in
-`Op.objects`.
+kinds and operators by name; Python objects that cannot be text (the graph modules of higher-order ops) by
+name in `Op.objects`. `ge/face.py` has ops of other types that are run by such a call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload, higher_order_op
 from torchair.ge.attr import Str
 from torchair.ge.build import add_op
 from torchair.ge.graph import Op, Tensor
@@ -41,6 +41,16 @@ def torch_op(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: int, name: str
 ) -> list[Tensor]:
     """Add a TorchOp for `target(*args, **kwargs)`, which returns `results` values when flattened."""
+    text, tensors, objects = encoded(args, kwargs)
+    if not isinstance(target, OpOverload):
+        objects["target"] = target
+    attrs = {"target": Str(name), "args": Str(text), "results": Str(str(results))}
+    made: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)
+    return made
+
+
+def encoded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Tensor], dict[str, Any]]:
+    """The arguments of a call as text, the tensors it counts, and the objects it names."""
     tensors: list[Tensor] = []
     objects: dict[str, Any] = {}
 
@@ -56,6 +66,8 @@ def torch_op(
             return value
         if isinstance(value, complex):
             return {"complex": [value.real, value.imag]}
+        if isinstance(value, OpOverload):
+            return {"op": str(value)}
         for kind, known in _TORCH_KINDS.items():
             if isinstance(value, known):
                 return {kind: str(value).removeprefix("torch.")}
@@ -64,17 +76,22 @@ def torch_op(
         return {"object": key}
 
     text = json.dumps([encode(list(args)), {key: encode(value) for key, value in kwargs.items()}])
-    if not isinstance(target, OpOverload):
-        objects["target"] = target
-    attrs = {"target": Str(name), "args": Str(text), "results": Str(str(results))}
-    made: list[Tensor] = add_op("TorchOp", {"x": tensors}, attrs, [("y", results)], objects=objects)
-    return made
+    return text, tensors, objects
 
 
 def torch_call(
     op: Op, values: Sequence[torch.Tensor | Host], device: torch.device
 ) -> tuple[Any, list[Any], dict[str, Any]]:
     """The callable and arguments a TorchOp stands for, with values in place of graph tensors."""
+    target = op.objects.get("target") or target_of(op, op.attrs["target"].value)
+    args, kwargs = decoded(op, op.attrs["args"].value, values, device)
+    return target, args, kwargs
+
+
+def decoded(
+    op: Op, text: str, values: Sequence[torch.Tensor | Host], device: torch.device
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments from their text, with values in place of graph tensors."""
 
     def decode(value: Any) -> Any:
         if isinstance(value, list):
@@ -93,11 +110,30 @@ def torch_call(
             return complex(*content)
         if kind == "object":
             return op.objects[content]
+        if kind == "op":
+            return target_of(op, content)
         return torch.device(content) if kind == "device" else getattr(torch, content)
 
-    args, kwargs = json.loads(op.attrs["args"].value)
-    name = op.attrs["target"].value
-    target = op.objects.get("target") or find_overload(name)
-    if target is None:
-        raise BadGraph(f"{op.name} calls {name!r}, which is no operator here", next="import what defines it")
-    return target, decode(args), {key: decode(value) for key, value in kwargs.items()}
+    args, kwargs = json.loads(text)
+    return decode(args), {key: decode(value) for key, value in kwargs.items()}
+
+
+def target_of(op: Op, name: str) -> Any:
+    """The operator of a name: an overload, or one that takes other operators."""
+    found = find_target(name)
+    if found is None:
+        raise BadGraph(
+            f"{op.name} ({op.type}) calls {name!r}, which is no operator here", next="import what defines it"
+        )
+    return found
+
+
+def find_target(name: str) -> OpOverload | HigherOrderOperator | None:
+    """`demo.twist.default`, or `higher_order.auto_functionalized_v2`; None where it is not defined."""
+    if name.startswith(HIGHER_ORDER):
+        return higher_order_op(name.removeprefix(HIGHER_ORDER))
+    return find_overload(name) if name.count(".") == 2 else None
+
+
+HIGHER_ORDER = "higher_order."
+"""Before the names of operators that take other operators."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Raw
 from torchair.ge.declared import taken, undeclared
+from torchair.ge.face import shown
 from torchair.ge.formats import formats_of
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, ConstantResult, Graph, Op, Tensor
 from torchair.ge.order import out_of_place, sort_ops
@@ -215,13 +216,14 @@ def _grouped(
 
 
 def _inputs(op: Op, rules: _Rules) -> None:
-    counts = _grouped(op, "input", [slot.name for slot in op.slots], rules.inputs, rules.proto)
+    slots, _, _ = shown(op)
+    counts = _grouped(op, "input", [slot.name for slot in slots], rules.inputs, rules.proto)
     for name in rules.needed_inputs:
         if name not in counts:
             raise _wrong(f"{op.name}: {op.type} needs the input {name!r}", op, near=str(rules.proto))
     if op.type in INPUT_TYPES:
         return
-    for slot in op.slots:
+    for slot in slots:
         if slot.tensor is None and (
             slot.name not in rules.inputs or rules.inputs[slot.name].kind != "optional"
         ):
@@ -234,7 +236,7 @@ def _inputs(op: Op, rules: _Rules) -> None:
 
 
 def _outputs(op: Op, rules: _Rules) -> None:
-    names = [tensor.desc.name for tensor in op.outputs]
+    names = [tensor.desc.name for tensor in shown(op)[1]]
     # The output of a constant has no name.
     if op.type == "Const" and names == [""]:
         return

@@ -38,6 +38,7 @@ from torchair.ge.attr import (
 )  # fmt: skip
 from torchair.ge.descriptor import input_desc
 from torchair.ge.equality import same_attr
+from torchair.ge.face import restore
 from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Slot
 from torchair.ge.graph import Tensor as Edge
 from torchair.ge.order import sort_ops
@@ -100,6 +101,7 @@ def _graph(message: Any) -> Graph:
         graph.by_name[op.name] = op
     for op, written in zip(graph.ops, message.op, strict=True):
         _fill(graph, op, written)
+    restore(graph)
     _clear(message, "name", "op", "attr")
     graph.rest = _rest(message)
     sort_ops(graph)

@@ -12,6 +12,7 @@ from torchair.core import dtypes
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.ge.attr import Attr, Int, Layouts, ListInt, ListStr
 from torchair.ge.descriptor import input_desc, output_desc
+from torchair.ge.face import shown
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op
 from torchair.ge.proto import schema
 from torchair.ge.runtime import exact_attrs, runtime_attrs
@@ -72,15 +73,16 @@ def _op(op: Op, written: Any) -> None:
     written.name, written.type = op.name, op.type
     # Control edges come first, as builders from prototypes write them.
     written.input.extend(before.name + _CONTROL for before in op.after)
-    for slot in op.slots:
+    slots, outputs, attrs = shown(op)
+    for slot in slots:
         # A graph input has a descriptor for its input, but no edge.
         if slot.tensor is not None or op.type not in INPUT_TYPES:
             written.input.append(slot.tensor.tensor if slot.tensor is not None else "")
         _desc(input_desc(op, slot), written.input_desc.add())
-    for tensor in op.outputs:
+    for tensor in outputs:
         _desc(output_desc(tensor), written.output_desc.add())
     written.subgraph_name.extend(op.subgraphs)
-    _attributes(written, op.attrs, op.name)
+    _attributes(written, attrs, op.name)
 
 
 def _desc(desc: Desc, written: Any) -> None:

@@ -14,7 +14,7 @@ from torchair.fxgraph.held import HELD
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op, Tensor
 from torchair.ge.host import Host
-from torchair.passes.ge.prune import EFFECTS
+from torchair.passes.ge.prune import acts
 from torchair.passes.run import PassContext
 
 MAX_BYTES = 1 << 16
@@ -54,7 +54,7 @@ def _constant_ops(graph: Graph) -> dict[Op, bool]:
 
 
 def _is_pure(op: Op) -> bool:
-    is_alone = not op.subgraphs and not op.after and op.type not in EFFECTS
+    is_alone = not op.subgraphs and not op.after and not acts(op)
     return is_alone and bool(op.inputs) and bool(op.outputs)
 
 

@@ -5,6 +5,7 @@ densely.
 from __future__ import annotations
 
 from torchair.ge.attr import Int
+from torchair.ge.face import runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.passes.run import PassContext
 
@@ -12,12 +13,17 @@ from torchair.passes.run import PassContext
 EFFECTS = frozenset({"Assert", "Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE})
 
 
+def acts(op: Op) -> bool:
+    """Does the op act beyond its results, or may it?"""
+    return op.type in EFFECTS or runs_torch(op)
+
+
 def remove_dead_ops(graph: Graph, ctx: PassContext) -> int:
-    """Everything that no output, no effect and no host result needs. A TorchOp may have an effect, so it
-    stays.
+    """Everything that no output, no effect and no host result needs. What torch's own ops run may have an
+    effect, so it stays.
     """
     needed: set[Op] = set()
-    waiting = [op for op in graph.ops if op.type in EFFECTS]
+    waiting = [op for op in graph.ops if acts(op)]
     waiting += [tensor.op for tensor in graph.returned]
     while waiting:
         op = waiting.pop()

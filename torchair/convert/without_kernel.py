@@ -1,0 +1,65 @@
+"""Converters that emit ops which nothing here can run: the FX node is run by its torch op, and the ops stay as
+they are for who does run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from torchair.core.errors import UnsupportedOp
+from torchair.core.torch_private.ops import OpOverload, auto_functionalized, auto_functionalized_v2
+from torchair.fxgraph.effects import flat
+from torchair.ge.face import CALL, Call, hold
+from torchair.ge.graph import Op, Tensor
+from torchair.ge.prototype import catalogue
+
+
+def unvalued(result: Any, meta: Any) -> dict[Tensor, int]:
+    """The results of a converter that have no value yet, and which of the values of the call is theirs."""
+    pairs = [(made, want) for made, want in zip(flat(result), flat(meta), strict=False) if want is not None]
+    return {
+        made: place
+        for place, (made, _) in enumerate(pairs)
+        if isinstance(made, Tensor) and made.meta is None
+    }
+
+
+def run_by_torch(
+    node: fx.Node,
+    ops: Sequence[Op],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    unknown: Mapping[Tensor, int],
+) -> None:
+    """Let the call of the node run in place of the ops made for it, where some of them have no value."""
+    wanted = [want for want in flat(node.meta.get("val")) if want is not None]
+    acts_only = [op for op in ops if not wanted and _is_unknown(op)]
+    if not unknown and not acts_only:
+        _forget_wishes(ops)
+        return
+    target: Any = node.target
+    if not isinstance(target, OpOverload) and target not in (auto_functionalized, auto_functionalized_v2):
+        lacking = ", ".join(dict.fromkeys(op.type for op in ops if _is_unknown(op)))
+        raise UnsupportedOp(f"the IR op {lacking} has no kernel, and {target} is no torch op that could run")
+    hold(acts_only if not unknown else ops, Call(target, args, kwargs), unknown)
+    _forget_wishes(ops)
+
+
+def _is_unknown(op: Op) -> bool:
+    """Is it an op that has no value, or one of the user's that returns nothing?"""
+    if op.outputs:
+        return any(output.meta is None for output in op.outputs)
+    return not catalogue().is_builtin(op.type)
+
+
+def _forget_wishes(ops: Sequence[Op]) -> None:
+    """A call that was asked for, and is the whole node's now."""
+    for op in ops:
+        if CALL in op.attrs and not op.attrs[CALL].value:
+            del op.attrs[CALL]
+
+
+__all__ = ["run_by_torch", "unvalued"]

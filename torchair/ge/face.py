@@ -1,0 +1,233 @@
+"""Ops of the IR that are run by a torch op: the user's own, which have no kernel here.
+
+A converter may emit ops that only another engine knows. They stay in the graph, and the FX node that they
+were made for is run by its torch op: the first op that makes one of its results, the *anchor*, holds the call
+as text (`CALL`). Slots that only the call reads, and outputs that only other ops of the same call read, have
+names that begin with `HIDDEN`; on the wire they are part of the text of the call. All other ops between the
+arguments and the results have no value here, and are not run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchair.core.errors import BadGraph
+from torchair.core.torch_private.ops import HigherOrderOperator
+from torchair.ge.attr import Attr, Str
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op, Slot, Tensor
+from torchair.ge.host import Host
+from torchair.ge.torch_op import HIGHER_ORDER, decoded, encoded, find_target, target_of
+
+CALL = "_torch_call"
+"""Of an anchor: `{"target", "args", "reads": slots, "makes": results by output}`. Of other ops that make
+results: `{"reads": slots by output}`. On the wire also the hidden `"slots"` (name -> edge) and `"outputs"`.
+An empty text asks conversion for a call.
+"""
+HIDDEN = "_torch_"
+
+
+@dataclass(frozen=True)
+class Call:
+    """The call of an FX node, with graph tensors in place of tensors."""
+
+    target: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+def runs_torch(op: Op) -> bool:
+    """Is it torch's own op that runs?"""
+    return op.type == "TorchOp" or CALL in op.attrs
+
+
+def inputs_of(op: Op) -> list[Tensor]:
+    """The tensors whose values the op needs here."""
+    if CALL not in op.attrs:
+        return op.inputs
+    reads = _facts(op)["reads"]
+    found = [op.slots[number].tensor for number in reads if number is not None]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def hold(ops: Sequence[Op], call: Call, results: Mapping[Tensor, int]) -> None:
+    """Let the call run in place of these ops, made for one FX node; `results` are the tensors of theirs that
+    it gives the value, and which of its values that is.
+    """
+    text, tensors, objects = encoded(call.args, call.kwargs)
+    if objects:
+        kinds = ", ".join(type(value).__name__ for value in objects.values())
+        raise NotImplementedError(f"an op without a kernel is run by torch, and this call is no text: {kinds}")
+    makers = [op for op in ops if any(output in results for output in op.outputs)] or [ops[-1]]
+    anchor, *others = makers
+    makes = [results.get(output) for output in anchor.outputs]
+    reads = [_slot_of(anchor, tensor) for tensor in tensors]
+    for other in others:
+        picked = [_picked(anchor, other, output, results, makes) for output in other.outputs]
+        other.attrs[CALL] = Str(json.dumps({"reads": picked}))
+    facts = {"target": name_of(call.target), "args": text, "reads": reads, "makes": makes}
+    anchor.attrs[CALL] = Str(json.dumps(facts))
+
+
+def _slot_of(op: Op, tensor: Tensor) -> int:
+    """The number of the slot that the tensor is in; a hidden one, if it is in none."""
+    for number, slot in enumerate(op.slots):
+        if slot.tensor is tensor:
+            return number
+    hidden = sum(slot.name.startswith(HIDDEN) for slot in op.slots)
+    op.slots.append(Slot(Desc(f"{HIDDEN}x{hidden}"), tensor))
+    return len(op.slots) - 1
+
+
+def _picked(
+    anchor: Op, op: Op, output: Tensor, results: Mapping[Tensor, int], makes: list[int | None]
+) -> int | None:
+    """Another op's output is a hidden output of the anchor: the slot that it is read by."""
+    if output not in results:
+        return None
+    place = results[output]
+    if place not in makes:
+        hidden = sum(made.desc.name.startswith(HIDDEN) for made in anchor.outputs)
+        made = Tensor(anchor, len(anchor.outputs), f"{HIDDEN}y{hidden}")
+        made.meta = output.meta
+        anchor.outputs.append(made)
+        makes.append(place)
+    return _slot_of(op, anchor.outputs[makes.index(place)])
+
+
+def name_of(target: Any) -> str:
+    """The name by which `torch_op.find_target` finds it."""
+    return f"{HIGHER_ORDER}{target.name()}" if isinstance(target, HigherOrderOperator) else str(target)
+
+
+def call_of(
+    op: Op, values: Sequence[torch.Tensor | Host], device: torch.device
+) -> tuple[Any, list[Any], dict[str, Any]] | None:
+    """The call that runs the op, given the values of `inputs_of`; None where it picks from another's."""
+    facts = _facts(op)
+    if "target" not in facts:
+        return None
+    args, kwargs = decoded(op, facts["args"], values, device)
+    return target_of(op, facts["target"]), args, kwargs
+
+
+def spread(op: Op, values: Sequence[torch.Tensor | Host]) -> list[torch.Tensor | Host]:
+    """The values of a call, or those that were read, by output; an output that has none is empty."""
+    facts = _facts(op)
+    if "makes" in facts:
+        return [Host(()) if place is None else values[place] for place in facts["makes"]]
+    read = iter(values)
+    return [Host(()) if slot is None else next(read) for slot in facts["reads"]]
+
+
+def skipped(graph: Graph) -> set[Op]:
+    """The ops that have no value here: all that they make is read by ops that a call runs instead, which do
+    not need it.
+    """
+    held = [op for op in graph.ops if CALL in op.attrs]
+    if not held:
+        return set()
+    needed = {op: set(inputs_of(op)) for op in held}
+    uses, returned = graph.consumers(), set(graph.returned)
+    found: set[Op] = set()
+    for op in reversed(graph.ops):
+        if op.type in (*INPUT_TYPES, OUTPUT_TYPE) or op in needed or not op.outputs:
+            continue
+        readers = [(user, output) for output in op.outputs for user, _ in uses.get(output, ())]
+        if not readers or not returned.isdisjoint(op.outputs):
+            continue
+        if all(user in found or (user in needed and out not in needed[user]) for user, out in readers):
+            found.add(op)
+    return found
+
+
+def _facts(op: Op) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(op.attrs[CALL].value)
+    return found
+
+
+# On the wire
+
+
+def shown(op: Op) -> tuple[list[Slot], list[Tensor], dict[str, Attr]]:
+    """Slots, outputs and attributes without what is hidden, which the text of the call says then."""
+    if CALL not in op.attrs:
+        return op.slots, op.outputs, op.attrs
+    hidden = {
+        slot.name: slot.tensor.tensor
+        for slot in op.slots
+        if slot.name.startswith(HIDDEN) and slot.tensor is not None
+    }
+    outputs = [tensor.desc.name for tensor in op.outputs if tensor.desc.name.startswith(HIDDEN)]
+    facts = _facts(op) | ({"slots": hidden} if hidden else {}) | ({"outputs": outputs} if outputs else {})
+    return (
+        [slot for slot in op.slots if not slot.name.startswith(HIDDEN)],
+        [tensor for tensor in op.outputs if not tensor.desc.name.startswith(HIDDEN)],
+        op.attrs | {CALL: Str(json.dumps(facts))},
+    )
+
+
+def restore(graph: Graph) -> None:
+    """Give a graph that was read its hidden slots and outputs back."""
+    found = {op: _checked(op) for op in graph.ops if CALL in op.attrs}
+    for op, facts in found.items():
+        for name in facts.pop("outputs", ()):
+            op.outputs.append(Tensor(op, len(op.outputs), str(name)))
+    for op, facts in found.items():
+        for name, edge in facts.pop("slots", {}).items():
+            maker, _, index = str(edge).rpartition(":")
+            outputs = graph.by_name[maker].outputs if maker in graph.by_name else []
+            if not index.isdecimal() or int(index) >= len(outputs):
+                raise BadGraph(f"{op.name} reads {edge!r}, which no op of {graph.name} makes")
+            op.slots.append(Slot(Desc(name), outputs[int(index)]))
+        reads = facts["reads"]
+        if any(number is not None and not 0 <= number < len(op.slots) for number in reads):
+            raise BadGraph(f"the call of {op.name} reads slots that it does not have", got=str(reads))
+        if len(facts.get("makes", reads)) != len(op.outputs):
+            raise BadGraph(f"the call of {op.name} does not make its outputs", got=str(facts))
+        op.attrs[CALL] = Str(json.dumps(facts))
+
+
+def _checked(op: Op) -> dict[str, Any]:
+    """A file may say anything."""
+    text = op.attrs[CALL]
+    try:
+        facts = json.loads(text.value) if isinstance(text, Str) else None
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or not isinstance(facts.get("reads"), list):
+        raise BadGraph(f"{op.name} does not say which call runs it", got=repr(text)[:200])
+    return facts
+
+
+# Where the torch op is not there
+
+
+def release(graph: Graph) -> dict[Op, str]:
+    """Take the calls of torch ops that are not defined here off; the ops that had them, and these names."""
+    gone: dict[Op, str] = {}
+    for op in [op for op in graph.ops if CALL in op.attrs]:
+        for name in _operators(_facts(op)):
+            if find_target(name) is None:
+                gone[op] = name
+    picks = [op for op in graph.ops if CALL in op.attrs and "target" not in _facts(op)]
+    for op in picks:
+        names = [gone[tensor.op] for tensor in inputs_of(op) if tensor.op in gone]
+        gone |= {op: names[0]} if names else {}
+    for op in gone:
+        del op.attrs[CALL]
+        op.slots = [slot for slot in op.slots if not slot.name.startswith(HIDDEN)]
+        op.outputs = [tensor for tensor in op.outputs if not tensor.desc.name.startswith(HIDDEN)]
+    return gone
+
+
+def _operators(facts: dict[str, Any]) -> list[str]:
+    """The names of the operators that a call needs."""
+    if "target" not in facts:
+        return []
+    inner = [item["op"] for item in json.loads(facts["args"])[0] if isinstance(item, dict) and "op" in item]
+    return [facts["target"], *inner]
