@@ -37,10 +37,10 @@ PYTEST = $(PYTHON) -m pytest $(SPREAD)
 # torch's types are found through the interpreter it is installed for. The first use fetches pyright itself.
 PYRIGHT = $(PYTHON) -m pyright --pythonpath "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 
-.PHONY: help setup sim demo test test-full coverage style lint format docs bench check torchair install_torchair
+.PHONY: help setup sim demo test test-full coverage style lint format docs bench check torchair install_torchair generate_ge_raw_custom_ops
 
 help:  ## List the targets
-	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
+	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 28
 
 # torch goes first and alone, so that the package index decides which build it is and the rest finds it satisfied.
 $(VENV)/.ready: pyproject.toml
@@ -90,6 +90,9 @@ format: $(READY)  ## Let ruff mend what it can
 
 docs: $(READY)  ## Write the generated reference pages anew
 	$(PYTHON) -m docs.generate
+
+generate_ge_raw_custom_ops: $(READY)  ## Write builders of the ops in codegen/custom_op/custom_reg_op.h anew
+	$(PYTHON) -m torchair codegen codegen/custom_op/custom_reg_op.h -o codegen/custom_op/auto_generated_ge_raw_custom_ops.py
 
 bench: $(READY)  ## Measure against eager and Inductor on this CPU
 	$(PYTHON) -m benchmarks cpu

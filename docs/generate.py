@@ -107,6 +107,10 @@ CURES = {
         "ones. Declare an op of your own with `torchair.ge.prototype.register_prototype"
         '("Name(x, y?; k: Int = 1) -> z")`.'
     ),
+    "BadPrototype": (
+        "`at` names the file and the line, `got` what stands there, `near` what is expected. Correct the "
+        "header, and run `python -m torchair codegen` again."
+    ),
     "BadAttribute": (
         "`near` is the whole prototype of the op: use the attributes it lists, with values of the kind it "
         "names; `torchair.ge.attr` has a class for each kind."

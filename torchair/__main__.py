@@ -7,11 +7,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from torchair.cli import cache, compare, run, show, sim
+from torchair.cli import cache, codegen, compare, run, show, sim
 from torchair.core.errors import AirError
 
 COMMANDS = {
     "cache": (cache, "look after what cache_compile has kept"),
+    "codegen": (codegen, "write builders of the ops that C++ headers declare"),
     "compare": (compare, "find out where wrong numbers come from"),
     "run": (run, "run a graph file"),
     "show": (show, "say what is in a graph file"),

@@ -102,6 +102,10 @@ class BadGraph(AirError, RuntimeError):
     """A graph is not valid: a dangling edge, a cycle, a name used twice, a pass that broke it."""
 
 
+class BadPrototype(AirError, ValueError):
+    """The text that declares IR ops, such as a header with REG_OP, cannot be read."""
+
+
 class BadConverter(AirError, AssertionError):
     """A converter returned something that does not match what the FX node returns."""
 

@@ -9,6 +9,7 @@ from torchair.ge import attr
 from torchair.ge.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
 from torchair.ge.graph import Tensor
 from torchair.ge.prototype import register_prototype
+from torchair.ge.reg_op import register_reg_op
 from torchair.ge.types import DataType, Format, TensorSpec
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "TensorSpec",
     "add_op",
     "attr",
+    "builder",
     "custom_op",
     "register_kernel",
     "register_prototype",
+    "register_reg_op",
 ]
 
 # The tables of kernels are above the IR.

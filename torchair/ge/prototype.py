@@ -9,7 +9,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,17 @@ TABLES = ("ge_ops.json", "own.json")
 
 @dataclass(frozen=True)
 class Param:
-    """An input or output: its kind is `required`, `optional` or `dynamic` (a list)."""
+    """An input or output: its kind is `required`, `optional` or `dynamic` (a list).
+
+    Those with the same symbol have the same data type; `promote` are the symbols whose types an output's is
+    promoted from.
+    """
 
     name: str
     kind: str
     dtypes: tuple[str, ...] = ()
+    symbol: str = ""
+    promote: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,13 @@ class Prototype:
 
 def _parse(name: str, row: dict[str, Any]) -> Prototype:
     def params(key: str) -> tuple[Param, ...]:
-        return tuple(Param(p["name"], p["kind"], tuple(p.get("dtypes", ()))) for p in row[key])
+        return tuple(
+            Param(
+                p["name"], p["kind"], tuple(p.get("dtypes", ())),
+                p.get("dtype_sym", ""), tuple(p.get("dtype_promote", ())),
+            )
+            for p in row[key]
+        )  # fmt: skip
 
     attrs = tuple(
         AttrParam(a["name"], a["type"], a["required"], _default(a["type"], a.get("default")))
@@ -113,19 +125,44 @@ class Catalogue(Mapping[str, Prototype]):
     def __contains__(self, name: object) -> bool:
         return name in self._rows
 
-    def add(self, proto: Prototype) -> None:
-        """Let users' ops in; an op of the catalogue cannot be replaced."""
-        if proto.name in self and (proto.name not in self._parsed or self._parsed[proto.name] != proto):
+    def check(self, proto: Prototype, at: str = "") -> None:
+        """Raise `BadGraph` for an op that is here already with another prototype."""
+        if proto.name in self and self[proto.name] != proto:
             raise BadGraph(
-                f"there is an IR op {proto.name!r} already", got=str(proto), near=str(self[proto.name])
+                f"there is an IR op {proto.name!r} already",
+                at=at,
+                got=str(proto),
+                near=f"{self[proto.name]}{differences(proto, self[proto.name])}",
+                next="another name; a changed prototype of your own counts from the next process on",
             )
+
+    def add(self, proto: Prototype) -> bool:
+        """Let a user's op in; was it not there already? Prototypes are never replaced: graphs were built with
+        them.
+        """
+        self.check(proto)
+        if proto.name in self:
+            return False
         self._rows[proto.name] = {}
         self._parsed[proto.name] = proto
         self._users.add(proto.name)
+        return True
 
     def is_builtin(self, name: str) -> bool:
         """Is it an op of ours, and not one that a user has declared?"""
         return name in self and name not in self._users
+
+
+def differences(one: Prototype, other: Prototype) -> str:
+    """How the data types of prototypes differ that are otherwise told as the same text; else nothing."""
+    if str(one) != str(other):
+        return ""
+    pairs = zip((*one.inputs, *one.outputs), (*other.inputs, *other.outputs), strict=True)
+    return "".join(f"\n{mine.name}: {_types(mine)}, not {_types(its)}" for mine, its in pairs if mine != its)
+
+
+def _types(param: Param) -> str:
+    return " ".join((*param.dtypes, param.symbol, *param.promote)).strip() or "any type"
 
 
 @functools.cache
@@ -154,9 +191,18 @@ def register_prototype(text: str) -> Prototype:
     proto = Prototype(
         name, _params(inputs), _params("" if outputs == "nothing" else outputs), _attributes(attrs or "")
     )
-    catalogue().add(proto)
-    extend(f"prototype {name}", text)
+    if catalogue().add(proto):
+        extend(f"prototype {name}", text)
     return proto
+
+
+def register_all(protos: Sequence[tuple[Prototype, str]]) -> None:
+    """Declare ops, each given with its place in a file: all of them, or none where one is there otherwise."""
+    for proto, at in protos:
+        catalogue().check(proto, at)
+    for proto, _ in protos:
+        if catalogue().add(proto):
+            extend(f"prototype {proto.name}", repr(proto))
 
 
 def _params(text: str) -> tuple[Param, ...]:

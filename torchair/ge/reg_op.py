@@ -1,0 +1,292 @@
+"""REG_OP prototypes in the text of C++ headers, read into rows of the catalogue:
+
+    REG_OP(MyOp)
+        .INPUT(x, TensorType({DT_FLOAT, DT_FLOAT16}))
+        .ATTR(scale, Float, 1.0)
+        .OUTPUT(y, TensorType({DT_FLOAT, DT_FLOAT16}))
+        .OP_END_FACTORY_REG(MyOp)
+
+Everything around such declarations is skipped. The words are those of `reg_op_words.py`; `reg_op_module.py`
+writes prototypes again, as headers and as Python.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from torchair.ge.prototype import AttrParam, Param, Prototype, register_all
+from torchair.ge.reg_op_words import (
+    EXPECTED,
+    Word,
+    data_type,
+    is_inside,
+    literal,
+    shortened,
+    split,
+    string,
+    words,
+    wrong,
+)
+
+BEGIN, END = "REG_OP", "OP_END_FACTORY_REG"
+_REAL = "DOUBLE FLOAT FLOAT16 INT16 INT32 INT64 INT8"
+_COMPLEX = "COMPLEX128 COMPLEX64"
+_UNSIGNED = "UINT16 UINT32 UINT64 UINT8"
+_QUANTISED = "QINT16 QINT32 QINT8 QUINT16 QUINT8"
+_NEWER = "BF16 COMPLEX32"
+TYPE_SETS = {
+    "ALL": f"BOOL {_COMPLEX} {_REAL} {_QUANTISED} RESOURCE STRING {_UNSIGNED} {_NEWER}",
+    "QuantifiedType": _QUANTISED,
+    "OrdinaryType": f"BOOL {_COMPLEX} {_REAL} {_UNSIGNED} {_NEWER}",
+    "BasicType": f"{_COMPLEX} {_REAL} {_QUANTISED} {_UNSIGNED} {_NEWER}",
+    "NumberType": f"{_COMPLEX} {_REAL} QINT32 QINT8 QUINT8 {_UNSIGNED} {_NEWER}",
+    "RealNumberType": f"{_REAL} {_UNSIGNED} BF16",
+    "ComplexDataType": f"{_COMPLEX} COMPLEX32",
+    "IntegerDataType": f"INT16 INT32 INT64 INT8 {_UNSIGNED}",
+    "SignedDataType": "INT16 INT32 INT64 INT8",
+    "UnsignedDataType": _UNSIGNED,
+    "FloatingDataType": "DOUBLE FLOAT FLOAT16",
+    "IndexNumberType": "INT32 INT64",
+    "UnaryDataType": f"{_COMPLEX} DOUBLE FLOAT FLOAT16 {_NEWER}",
+    "FLOAT": "FLOAT FLOAT16 BF16",
+}
+"""`TensorType::NAME()`, and its members in order."""
+_SETS = {name.lower(): tuple(members.split()) for name, members in TYPE_SETS.items()}
+_CLOSES = {")": "(", "}": "{", "]": "["}
+_TYPE = 'TensorType({DT_FLOAT}), TensorType::ALL(), {DT_FLOAT}, ALL(), "T" or Promote({"T1", "T2"})'
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A prototype, and the file and line of its REG_OP."""
+
+    proto: Prototype
+    at: str
+
+
+class Clause(NamedTuple):
+    """`.NAME(argument, …)` of an op."""
+
+    name: str
+    arguments: list[list[Word]]
+    at: str
+
+
+@dataclass
+class _Draft:
+    """What the clauses of one op have said so far. A slot is (name, kind, type), the type still as words."""
+
+    inputs: list[tuple[str, str, Clause]] = field(default_factory=list)
+    outputs: list[tuple[str, str, Clause]] = field(default_factory=list)
+    attrs: list[AttrParam] = field(default_factory=list)
+    graphs: list[Param] = field(default_factory=list)
+    symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_reg_op(text: str, file: str = "<text>") -> list[Declared]:
+    """The prototypes that a header declares, in order. Of an op that it declares twice the last counts."""
+    given = words(text, file)
+    found: dict[str, Declared] = {}
+    position = 0
+    while position < len(given) - 1:
+        word, follower = given[position : position + 2]
+        if word.kind == "name" and word.text == BEGIN and follower.text == "(":
+            proto, position = _op(given, position)
+            found.pop(proto.name, None)
+            found[proto.name] = Declared(proto, word.at)
+        else:
+            position += 1
+    return list(found.values())
+
+
+def register_reg_op(text: str, file: str = "<text>") -> tuple[Prototype, ...]:
+    """Declare ops of your own with the text of a header: REG_OP(…) … .OP_END_FACTORY_REG(…).
+
+    Ops that are there already with the same prototype stay; with another one none of the text is taken, and
+    that is an error: a process keeps the prototypes that its graphs were built with.
+    """
+    declared = read_reg_op(text, file)
+    register_all([(each.proto, each.at) for each in declared])
+    return tuple(each.proto for each in declared)
+
+
+def _op(given: Sequence[Word], position: int) -> tuple[Prototype, int]:
+    """The op whose REG_OP stands here, and where the text goes on."""
+    begin = given[position]
+    arguments, position = _arguments(given, position + 1)
+    name = _name(Clause(BEGIN, arguments, begin.at), arguments, "REG_OP(Name)")
+    if len(arguments) != 1:
+        raise wrong("REG_OP takes the name of an op", begin.at, arguments[1], "REG_OP(Name)")
+    draft = _Draft()
+    while True:
+        clause, position = _clause(given, position, name, begin.at)
+        if clause.name == END:
+            if _name(clause, clause.arguments, f".{END}({name})") != name:
+                raise wrong(f"{name} ends as another op", clause.at, clause.arguments[0], f".{END}({name})")
+            return _prototype(name, draft), position
+        if clause.name in _CLAUSES:
+            takes, read = _CLAUSES[clause.name]
+            if len(clause.arguments) not in takes:
+                what = f"{name}: .{clause.name} takes {takes[-1]} arguments"
+                raise wrong(what, clause.at, str(len(clause.arguments)), _FORMS[clause.name])
+            read(draft, clause)
+
+
+def _clause(given: Sequence[Word], position: int, op: str, begun: str) -> tuple[Clause, int]:
+    dot, name = given[position], given[min(position + 1, len(given) - 1)]
+    if dot.text != "." or dot.kind != "mark" or name.kind != "name":
+        got = name if dot.text == "." else dot
+        next = "conditional text in a prototype is not read" if got.kind == "directive" else ""
+        near = f"a clause such as .INPUT(x, …), or .{END}({op})"
+        raise wrong(f"REG_OP({op}) of {begun} is not finished", got.at, [got], near, next)
+    if given[position + 2].text != "(":
+        return Clause(name.text, [], name.at), position + 2
+    arguments, position = _arguments(given, position + 2)
+    return Clause(name.text, arguments, name.at), position
+
+
+def _arguments(given: Sequence[Word], position: int) -> tuple[list[list[Word]], int]:
+    """The arguments in the parentheses that open here, and where the text goes on."""
+    start, opened = position, [given[position]]
+    while opened:
+        position += 1
+        word = given[position]
+        if word.kind in ("end", "directive") or (word.kind, word.text) == ("name", BEGIN):
+            raise wrong(f"a {opened[-1].text} is not closed", opened[-1].at, word.shown, "its counterpart")
+        if word.kind == "string":
+            string(word)  # is it whole?
+        elif word.kind == "mark" and word.text in "({[":
+            opened.append(word)
+        elif word.kind == "mark" and word.text in _CLOSES:
+            if opened[-1].text != _CLOSES[word.text]:
+                near = f"what closes the {opened[-1].text} of {opened[-1].at}"
+                raise wrong("brackets do not match", word.at, [word], near)
+            opened.pop()
+    return split(given[start + 1 : position]), position + 1
+
+
+def _name(clause: Clause, arguments: Sequence[Sequence[Word]], near: str) -> str:
+    """The first argument, which is a name."""
+    first = arguments[0] if arguments else []
+    if len(first) != 1 or first[0].kind != "name":
+        raise wrong(f"{clause.name} does not name anything", clause.at, first, near)
+    return first[0].text
+
+
+def _new_name(clause: Clause, taken: Sequence[str]) -> str:
+    name = _name(clause, clause.arguments, _FORMS[clause.name])
+    if name in taken:
+        raise wrong(f"two are called {name}", clause.at, f".{clause.name}({name}, …)", "another name")
+    return name
+
+
+def _slot(side: str, kind: str) -> Callable[[_Draft, Clause], None]:
+    def read(draft: _Draft, clause: Clause) -> None:
+        slots: list[tuple[str, str, Clause]] = getattr(draft, side)
+        slots.append((_new_name(clause, [name for name, _, _ in slots]), kind, clause))
+
+    return read
+
+
+def _graph(kind: str) -> Callable[[_Draft, Clause], None]:
+    def read(draft: _Draft, clause: Clause) -> None:
+        draft.graphs.append(Param(_new_name(clause, [each.name for each in draft.graphs]), kind))
+
+    return read
+
+
+def _attr(draft: _Draft, clause: Clause) -> None:
+    name = _new_name(clause, [each.name for each in draft.attrs])
+    kind = _name(clause, clause.arguments[1:], _FORMS[clause.name])
+    if kind not in EXPECTED:
+        near = ", ".join(difflib.get_close_matches(kind, EXPECTED, n=3)) or ", ".join(EXPECTED)
+        raise wrong(f"{name}: this is no type of attributes", clause.at, kind, near)
+    is_required = clause.name == "REQUIRED_ATTR"
+    default = None if is_required or len(clause.arguments) < 3 else clause.arguments[2]
+    value = None if default is None else literal(default, kind, clause.at)
+    draft.attrs.append(AttrParam(name, kind, is_required, value))
+
+
+def _symbol(draft: _Draft, clause: Clause) -> None:
+    first = clause.arguments[0]
+    is_quoted = len(first) == 1 and first[0].kind == "string"
+    name = string(first[0]) if is_quoted else _name(clause, clause.arguments, _FORMS[clause.name])
+    if not name.isidentifier() or not name.isascii():
+        raise wrong("this is no name of a type", clause.at, first, _FORMS[clause.name])
+    if name in draft.symbols:
+        raise wrong(f"the type {name} is declared twice", clause.at, first, "another name")
+    draft.symbols[name] = _members(clause.arguments[1], clause.at)
+
+
+_CLAUSES: dict[str, tuple[tuple[int, ...], Callable[[_Draft, Clause], None]]] = {
+    "INPUT": ((2,), _slot("inputs", "required")),
+    "OPTIONAL_INPUT": ((2,), _slot("inputs", "optional")),
+    "DYNAMIC_INPUT": ((2,), _slot("inputs", "dynamic")),
+    "OUTPUT": ((2,), _slot("outputs", "required")),
+    "DYNAMIC_OUTPUT": ((2,), _slot("outputs", "dynamic")),
+    "REQUIRED_ATTR": ((2,), _attr),
+    "ATTR": ((2, 3), _attr),
+    "GRAPH": ((1,), _graph("required")),
+    "DYNAMIC_GRAPH": ((1,), _graph("dynamic")),
+    "DATATYPE": ((2,), _symbol),
+}
+"""How many arguments a clause takes, and what reads it. Others say nothing about the prototype."""
+_FORMS = {name: f".{name}(name, {_TYPE})" for name in _CLAUSES} | {
+    "REQUIRED_ATTR": ".REQUIRED_ATTR(name, Int)", "ATTR": ".ATTR(name, Int, 1)",
+    "GRAPH": ".GRAPH(name)", "DYNAMIC_GRAPH": ".DYNAMIC_GRAPH(name)",
+    "DATATYPE": ".DATATYPE(T, TensorType({DT_FLOAT}))",
+}  # fmt: skip
+
+
+def _prototype(name: str, draft: _Draft) -> Prototype:
+    """All clauses are read: symbols may be declared behind what uses them."""
+    inputs = [_param(*slot, draft.symbols) for slot in draft.inputs]
+    outputs = [_param(*slot, draft.symbols) for slot in draft.outputs]
+    used = {param.symbol for param in inputs}
+    for param, (_, _, clause) in zip([*inputs, *outputs], [*draft.inputs, *draft.outputs], strict=True):
+        for symbol in param.promote:
+            if symbol not in used:
+                raise wrong(
+                    f"{name}: no input has the type {symbol}", clause.at, clause.arguments[1],
+                    f"{', '.join(sorted(filter(None, used))) or 'no symbols'}: the types of its inputs",
+                )  # fmt: skip
+    return Prototype(name, tuple(inputs), tuple(outputs), tuple(draft.attrs), tuple(draft.graphs))
+
+
+def _param(name: str, kind: str, clause: Clause, symbols: dict[str, tuple[str, ...]]) -> Param:
+    given, param = clause.arguments[1], Param(name, kind)
+    if len(given) == 1 and given[0].kind == "string":
+        symbol = string(given[0])
+        if symbol not in symbols:
+            near = ", ".join(symbols) or f".DATATYPE({shortened(symbol)}, …) declares it"
+            raise wrong(f"{name}: no DATATYPE declares this type", clause.at, given, near)
+        return replace(param, dtypes=symbols[symbol], symbol=symbol)
+    if given and given[0].text == "Promote" and is_inside(given[1:], "()"):
+        parts = split(given[3:-2]) if is_inside(given[2:-1], "{}") else []
+        if parts and all([word.kind for word in part] == ["string"] for part in parts):
+            return replace(param, promote=tuple(string(word) for (word,) in parts))
+    return replace(param, dtypes=_members(given, clause.at))
+
+
+def _members(given: Sequence[Word], at: str) -> tuple[str, ...]:
+    """The data types of a set or a list of them."""
+    inside = list(given)
+    is_named = bool(inside) and inside[0].text == "TensorType"
+    is_set = is_named and [word.text for word in inside[1:2]] == ["::"]
+    inside = inside[2:] if is_set else inside[1:] if is_named else inside
+    if len(inside) == 3 and inside[0].kind == "name" and is_inside(inside[1:], "()"):
+        members = _SETS.get(inside[0].text.lower())
+        if members is None:
+            near = difflib.get_close_matches(inside[0].text, TYPE_SETS, n=3) or TYPE_SETS
+            raise wrong("there is no such set of data types", at, [inside[0]], ", ".join(near))
+        return members
+    is_in_parentheses = is_named and is_inside(inside, "()")
+    inside = inside[1:-1] if is_in_parentheses else inside
+    if is_inside(inside, "{}") and not is_set:
+        return tuple(dict.fromkeys(data_type(part, at) for part in split(inside[1:-1])))
+    if is_in_parentheses and inside and not is_set:
+        return (data_type(inside, at),)
+    raise wrong("this is no type of tensors", at, given, _TYPE)
