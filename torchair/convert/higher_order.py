@@ -1,6 +1,6 @@
-"""Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; a functionalised custom op is
-the op itself on copies of what it writes; calls of a graph are inlined, short loops over rows unrolled; the
-check of a factorisation, which AOTAutograd keeps in order by a token, is Assert.
+"""Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; calls of a graph are inlined,
+short loops over rows unrolled; the check of a factorisation, which AOTAutograd keeps in order by a token, is
+Assert. Functionalised custom ops are in `functionalized.py`.
 
 All others are carried through as they are.
 """
@@ -17,10 +17,9 @@ from torch import fx
 
 from torchair import ge
 from torchair.convert.operands import BOOL, INT64, cast, like
-from torchair.convert.registry import candidates, converter
+from torchair.convert.registry import converter
 from torchair.core.torch_private.fake import is_unbacked
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
-from torchair.fxgraph.effects import written_names
+from torchair.core.torch_private.ops import HigherOrderOperator
 from torchair.ge.build import add_op
 from torchair.ge.graph import Graph, Op, RandomFeed, Tensor, current_graph
 
@@ -84,62 +83,6 @@ def _carrying(body: fx.GraphModule, count: int) -> fx.GraphModule:
     listed = returned if isinstance(returned, list | tuple) else (returned,)
     output.args = ((*listed, *placeholders[count:]),)
     return made
-
-
-@converter(higher_order.auto_functionalized)
-def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
-    """A custom op that writes into some of its arguments, on copies of them."""
-    op: OpOverload = _mutable_op
-    written = [name for name in written_names(op) if arguments[name] is not None]
-    copies = {name: ge.TensorMove(arguments[name]) for name in written}
-    return _on_copies(op, arguments | copies, list(copies.values()), meta_outputs)
-
-
-@converter(higher_order.auto_functionalized_v2)
-def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments):
-    """As above; each written argument is one of the bases, or a view of it."""
-    op: OpOverload = _mutable_op
-    copies = [ge.TensorMove(base) for base in _all_bases]
-    given = {name: value for name, value in arguments.items() if not name.startswith("_")}
-    for name in written_names(op):
-        if f"_{name}_base_index" not in arguments:
-            raise NotImplementedError(f"its argument {name!r} is a list of tensors")
-        described = {key for key in arguments if key.startswith(f"_{name}_") and arguments[key] is not None}
-        if described - {f"_{name}_base_index", f"_{name}_alias"}:
-            raise NotImplementedError(f"its argument {name!r} is a view of a part of a tensor")
-        index = arguments[f"_{name}_base_index"]
-        given[name] = None if index is None else copies[index]
-    return _on_copies(op, given, copies, meta_outputs)
-
-
-def _on_copies(
-    op: OpOverload, given: Mapping[str, Any], copies: Sequence[Tensor], specs: Sequence[Any]
-) -> list[Any]:
-    """The op's own converter on the copies; its results, then the new values of the copies."""
-    row = next(iter(candidates(op)), None)
-    if row is None:
-        raise NotImplementedError(f"{op} has no converter")
-    schema = op._schema
-    args = [given.get(arg.name, arg.default_value) for arg in schema.arguments if not arg.kwarg_only]
-    kwargs = {arg.name: given[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}
-    results = max(len(schema.returns), 1)
-    if row.wants_meta:
-        kwargs["meta_outputs"] = specs[0] if results == 1 else list(specs[:results])
-    mark = len(current_graph().ops)
-    made = row.fn(*args, **kwargs)
-    returned = list(made) if isinstance(made, list | tuple) else [made]
-    own = returned if schema.returns else [None]
-    return [*own, *(_new_value(copied, mark, op) for copied in copies)]
-
-
-def _new_value(copied: Tensor, mark: int, op: OpOverload) -> Tensor:
-    """The output that has the name of the input which the copy was fed to."""
-    for made in reversed(current_graph().ops[mark:]):
-        names = {slot.name for slot in made.slots if slot.tensor is copied}
-        found = [output for output in made.outputs if output.desc.name in names]
-        if found:
-            return found[0]
-    raise NotImplementedError(f"the IR op of {op} does not return what it writes under the same name")
 
 
 @converter(higher_order.with_effects)

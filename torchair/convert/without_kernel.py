@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import fx
 
+from torchair.convert.functionalized import WRAPPERS
 from torchair.core.errors import UnsupportedOp
-from torchair.core.torch_private.ops import OpOverload, auto_functionalized, auto_functionalized_v2
+from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.effects import flat
 from torchair.ge.face import CALL, Call, hold
 from torchair.ge.graph import Op, Tensor
@@ -41,7 +42,7 @@ def run_by_torch(
         _forget_wishes(ops)
         return
     target: Any = node.target
-    if not isinstance(target, OpOverload) and target not in (auto_functionalized, auto_functionalized_v2):
+    if not isinstance(target, OpOverload) and target not in WRAPPERS:
         lacking = ", ".join(dict.fromkeys(op.type for op in ops if _is_unknown(op)))
         raise UnsupportedOp(f"the IR op {lacking} has no kernel, and {target} is no torch op that could run")
     hold(acts_only if not unknown else ops, Call(target, args, kwargs), unknown)

@@ -132,9 +132,11 @@ def lower(
     needless, placed, without = _needless_moves(graph), Placed(graph, state.graph), skipped(graph)
     with torch.no_grad():
         for op in writes_last(graph):
+            if op in without:
+                continue
             if op in needless:
                 state.values[op.outputs[0]] = state.values[op.inputs[0]]
-            elif op not in without:
+            else:
                 _lower_op(state, graph, op)
                 placed.add(op)
         arguments = [node.meta["val"] for node in state.placeholders]

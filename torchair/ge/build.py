@@ -400,8 +400,10 @@ def custom_op(
     node_name: str | None = None,
 ) -> Any:
     """Add any IR op: positional (inputs then attributes of the registered prototype), or fully described by
-    keyword.
+    keyword. While a model is converted, an op that is described need not be registered.
     """
+    if not args and op_type not in catalogue() and current_graph().infer is not None:
+        return _custom_described(op_type, inputs, outputs, attrs, node_name)
     proto = prototype(op_type)
     if args:
         return _custom_by_prototype(proto, args, node_name)

@@ -1,0 +1,188 @@
+"""Custom ops that write into their arguments, as AOTAutograd wraps them: the op itself on copies of what it
+writes. A written part of a tensor is a window of the copy, and what the op makes of it is put back.
+
+By its name an output of the IR op is the new value of the input that it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchair import ge
+from torchair.convert.aten.shape import bounds
+from torchair.convert.operands import pack
+from torchair.convert.registry import candidates, converter
+from torchair.core.torch_private.ops import OpOverload
+from torchair.fxgraph.effects import written_names
+from torchair.ge.graph import Tensor, current_graph
+from torchair.ge.prototype import catalogue
+
+aten = torch.ops.aten
+higher_order = torch.ops.higher_order
+WRAPPERS = (higher_order.auto_functionalized, higher_order.auto_functionalized_v2)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One tensor that the op writes: the number of its base, the tensor that the op gets, and how it lies in
+    the base; without that it is the whole.
+    """
+
+    base: int
+    given: Tensor
+    slice: tuple[Any, ...] = ()
+    strides: tuple[Any, ...] = ()
+
+    @property
+    def is_part(self) -> bool:
+        """Is it only a part of the base?"""
+        return bool(self.slice or self.strides)
+
+    def put(self, base: Tensor, value: Tensor) -> Tensor:
+        """The base with this content where the window is."""
+        if self.slice:
+            return _convert(aten.slice_scatter.default, base, value, *self.slice)
+        return _convert(aten.as_strided_scatter.default, base, value, *self.strides)
+
+
+@dataclass
+class Written:
+    """What an op writes: the copies of the bases, and the windows of them that it gets."""
+
+    copies: list[Tensor]
+    windows: list[Window] = field(default_factory=list[Window])
+
+    def whole(self, value: Tensor) -> Tensor:
+        """A copy as it is."""
+        self.copies.append(copied := ge.TensorMove(value))
+        self.windows.append(Window(len(self.copies) - 1, copied))
+        return copied
+
+    def window(self, arguments: Mapping[str, Any], prefix: str) -> Tensor | None:
+        """The part of a copy that the arguments with this prefix describe; None for an argument that is
+        None.
+        """
+        index = arguments[f"{prefix}_base_index"]
+        if index is None:
+            return None
+        base = self.copies[index]
+        if arguments.get(f"{prefix}_slice_dim") is not None:
+            where = tuple(arguments[f"{prefix}_slice_{key}"] for key in ("dim", "start", "end"))
+            window = Window(index, _sliced(base, *where), slice=where)
+        elif f"{prefix}_size" in arguments:
+            where = tuple(arguments[f"{prefix}_{key}"] for key in ("size", "stride", "storage_offset"))
+            window = Window(index, _convert(aten.as_strided.default, base, *where), strides=where)
+        else:
+            window = Window(index, base)
+        self.windows.append(window)
+        return window.given
+
+
+def _sliced(x: Tensor, dim: int, start: Any, end: Any) -> Tensor:
+    begin, stop = bounds(start, end)
+    made: Tensor = ge.StridedSliceV2(x, pack([begin]), pack([stop]), [dim], [1])
+    return made
+
+
+def _convert(target: OpOverload, *args: Any) -> Tensor:
+    """By the converter of an ATen op."""
+    row = next(iter(candidates(target)))
+    why_not = row.only(*args) if row.only else None
+    if why_not is not None:
+        raise NotImplementedError(f"it writes into a part of a tensor: {why_not}")
+    made: Tensor = row.fn(*args)
+    return made
+
+
+@converter(WRAPPERS[0])
+def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
+    """A custom op that writes into some of its arguments, on copies of them."""
+    op: OpOverload = _mutable_op
+    written = Written([])
+    for name in written_names(op):
+        if isinstance(arguments[name], list):
+            raise NotImplementedError(f"its argument {name!r} is a list of tensors")
+        if arguments[name] is not None:
+            arguments[name] = written.whole(arguments[name])
+    return _on_copies(op, arguments, written, meta_outputs)
+
+
+@converter(WRAPPERS[1])
+def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments):
+    """As above; each written argument is one of the bases, or a view of it, or a list of these."""
+    op: OpOverload = _mutable_op
+    written = Written([ge.TensorMove(base) for base in _all_bases])
+    given = {name: value for name, value in arguments.items() if not name.startswith("_")}
+    for name in written_names(op):
+        if f"_{name}_base_index" in arguments:
+            given[name] = written.window(arguments, f"_{name}")
+        else:
+            length = arguments[f"_{name}_length"]
+            listed = [written.window(arguments, f"_{name}_{i}") for i in range(length or 0)]
+            given[name] = None if length is None else listed
+    return _on_copies(op, given, written, meta_outputs)
+
+
+def _on_copies(
+    op: OpOverload, given: Mapping[str, Any], written: Written, specs: Sequence[Any]
+) -> list[Any]:
+    """The op's own converter on the copies; its results, then the new values of the copies."""
+    row = next(iter(candidates(op)), None)
+    if row is None:
+        raise NotImplementedError(f"{op} has no converter")
+    schema = op._schema
+    args = [given.get(arg.name, arg.default_value) for arg in schema.arguments if not arg.kwarg_only]
+    kwargs = {arg.name: given[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}
+    results = max(len(schema.returns), 1)
+    if row.wants_meta:
+        kwargs["meta_outputs"] = specs[0] if results == 1 else list(specs[:results])
+    mark = len(current_graph().ops)
+    made = row.fn(*args, **kwargs)
+    returned = list(made) if isinstance(made, list | tuple) else [made]
+    own = returned if schema.returns else [None]
+    return [*own, *_new_values(op, written, mark)]
+
+
+def _new_values(op: OpOverload, written: Written, mark: int) -> list[Tensor]:
+    """The bases as the op leaves them. Where nothing here runs the IR op, they have no values yet."""
+    graph = current_graph()
+    is_known = all(_has_value(made) for made in graph.ops[mark:])
+    parts = [window.base for window in written.windows if window.is_part]
+    if is_known and len(set(parts)) < len(parts):
+        raise NotImplementedError("it writes into two parts of one tensor, which may be the same")
+    last = len(graph.ops)
+    bases = list(written.copies)
+    for window in written.windows:
+        value = _new_value(window.given, mark, last)
+        if value is None and is_known:
+            raise NotImplementedError(f"the IR op of {op} does not return what it writes under the same name")
+        if value is None:
+            value = ge.Identity(window.given, dependencies=[graph.ops[last - 1]])
+        if value.meta is None:
+            value.meta = window.given.meta
+        bases[window.base] = window.put(bases[window.base], value) if window.is_part else value
+    for made in graph.ops[mark:] if not is_known else ():
+        for output in made.outputs if made.type != "Const" else ():
+            output.meta = None
+    return bases
+
+
+def _has_value(op: Any) -> bool:
+    """A user's op that returns nothing is only known to write."""
+    if not op.outputs:
+        return catalogue().is_builtin(op.type)
+    return all(output.meta is not None for output in op.outputs)
+
+
+def _new_value(given: Tensor, mark: int, last: int) -> Tensor | None:
+    """The output that has the name of the input which the tensor was fed to."""
+    for made in reversed(current_graph().ops[mark:last]):
+        names = {slot.name for slot in made.slots if slot.tensor is given}
+        found = [output for output in made.outputs if output.desc.name in names]
+        if found:
+            return found[0]
+    return None
