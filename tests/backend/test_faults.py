@@ -285,7 +285,7 @@ def test_the_users_pass_is_an_error() -> None:
 
 
 def test_the_users_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_made", [])
+    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", ""))
 
     def refuse(match: Any) -> bool:
         raise ValueError("mine")

@@ -167,8 +167,7 @@ def test_a_rule_whose_op_is_missing_is_left_out() -> None:
 @pytest.fixture
 def quant_op(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The fused op of the fifth family where the library does not bring it, and a rule set of its own."""
-    monkeypatch.setattr(table, "_made", [])
-    table.register_builtin_rules.cache_clear()
+    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", ""))
     library = torch.library.Library("npu", "FRAGMENT")
     missing = not hasattr(npu, "npu_add_rms_norm_quant")
     if missing:
@@ -180,7 +179,6 @@ def quant_op(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         library.impl("npu_add_rms_norm_quant", _norm_quant, "CompositeExplicitAutograd")
     yield
     library._destroy()
-    table.register_builtin_rules.cache_clear()
     builtin.anchors.cache_clear()
 
 

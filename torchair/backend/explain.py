@@ -23,7 +23,9 @@ from torchair.convert.report import Reason, Report
 from torchair.core.source import source_of
 from torchair.core.tables import as_text, table
 from torchair.core.torch_private.aot import ExplainWithBackend, reset_dynamo
-from torchair.passes import FX_PASSES, run
+from torchair.passes import FX_PASSES, PassContext, run
+from torchair.passes.patterns.outcome import Outcome
+from torchair.passes.patterns.table import apply_pattern_passes, of_the_other, untried
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,19 @@ class CopiedInput:
     why: str
 
 
+@dataclass(frozen=True)
+class RuleFacts:
+    """A replacement of the user's (`register_replacement`) in one graph: how often it fired; why it did not,
+    and the line of the model that the reason is about.
+    """
+
+    graph: str
+    rule: str
+    fired: int
+    why: str
+    source: str
+
+
 @dataclass
 class Explanation:
     """What `explain` found. Prints itself as tables."""
@@ -65,6 +80,7 @@ class Explanation:
     on_host: list[Reason] = field(default_factory=list[Reason])
     copied_inputs: list[CopiedInput] = field(default_factory=list[CopiedInput])
     idle_options: dict[str, str] = field(default_factory=dict[str, str])
+    rules: list[RuleFacts] = field(default_factory=list[RuleFacts])
 
     def tables(self) -> list[Table]:
         """One table per question."""
@@ -78,6 +94,10 @@ class Explanation:
             "Inputs copied before a replay": (
                 ("graph", "input", "bytes", "why"),
                 [(c.graph, c.name, c.bytes, c.why) for c in self.copied_inputs],
+            ),
+            "Replacements of patterns": (
+                ("graph", "rule", "fired", "why not", "where"),
+                [(r.graph, r.rule, r.fired, r.why, r.source) for r in self.rules],
             ),
             "Options without effect here": (("option", "why"), list(self.idle_options.items())),
         }
@@ -136,7 +156,9 @@ def _explain_graph(
     gm, stage = prepare(gm, inputs, settings)
     stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
     context = pass_context(stage)
+    context.explains = True
     run(FX_PASSES, gm, context)
+    found.rules.extend(_rule(stage.name, outcome) for outcome in _outcomes(context))
     graph = to_ir(gm, stage, context)
     found.graphs.append(GraphFacts(stage.name, nodes, len(graph.ops)))
     _collect(stage.report, found)
@@ -151,6 +173,21 @@ def _explain_graph(
                 stage.name, roles.title(index), size, "it is neither a parameter nor updated in place"
             )
         )
+
+
+def _outcomes(context: PassContext) -> list[Outcome]:
+    """Of the rules that this configuration has, and of those that it has not."""
+    others = of_the_other(context.config)
+    if apply_pattern_passes.__name__ in context.changes:
+        return [*context.rules, *others]
+    off = not context.switches.get("pattern_fusion_pass", True)
+    name = "pattern_fusion_pass=False" if off else f"{apply_pattern_passes.__name__}:off"
+    return [*untried(context.config, f"switched off: {name}"), *others]
+
+
+def _rule(graph: str, outcome: Outcome) -> RuleFacts:
+    title = f"{outcome.rule} ({outcome.defined})" if outcome.defined else outcome.rule
+    return RuleFacts(graph, title, outcome.fired, outcome.why, outcome.at)
 
 
 def _collect(report: Report, found: Explanation) -> None:

@@ -80,6 +80,8 @@ class PassContext:
     changes: dict[str, int] = field(default_factory=dict[str, int])
     tallies: dict[str, Tally] = field(default_factory=dict[str, Tally])
     current: str = ""
+    explains: bool = False  # somebody reads why replacements did not fire
+    rules: list[Any] = field(default_factory=list[Any])  # what became of the user's replacements
     degradations: Degradations = field(default_factory=Degradations)
     # The graph that passes are told about, and what was in it before the first of them.
     seen: Any = None

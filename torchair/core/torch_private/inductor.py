@@ -46,13 +46,11 @@ __all__ = [
     "compile_fx_inner",
     "compiled_callable",
     "fake_tracing",
-    "fwd_only",
     "generated_source",
     "get_cpp_compiler",
     "inductor_cache_dir",
     "inductor_config",
     "inductor_decompositions",
-    "is_fwd_only",
     "joint_graph_passes",
     "known_options",
     "library_path",
@@ -61,10 +59,8 @@ __all__ = [
     "lowering_table",
     "memory_format_named",
     "native_runner",
-    "pattern_pass",
     "pick_vec_isa",
     "rebases_windows",
-    "register_pattern",
     "reinplace_module",
     "select_decomp_table",
     "set_options",
@@ -77,27 +73,6 @@ _codecache: Any = LateModule("torch._inductor.codecache")
 _lowering: Any = LateModule("torch._inductor.lowering")
 _decomposition: Any = LateModule("torch._inductor.decomposition")
 _post_grad: Any = LateModule("torch._inductor.fx_passes.post_grad")
-_PATTERNS: Any = LateModule("torch._inductor.pattern_matcher")
-
-
-def pattern_pass(name: str) -> Any:
-    """An empty set of replacements, of Inductor's pattern matcher."""
-    return _PATTERNS.PatternMatcherPass(pass_name=name)
-
-
-def fwd_only(fn: Callable[..., Any], args: Sequence[Any], **options: Any) -> fx.GraphModule:
-    """Traces what a pattern is made of: the forward computation alone."""
-    return _PATTERNS.fwd_only(fn, args, **options)
-
-
-def is_fwd_only(trace: Any) -> bool:
-    """This one, or torch's own?"""
-    return trace is fwd_only or trace is _PATTERNS.fwd_only
-
-
-def register_pattern(*args: Any, **options: Any) -> None:
-    """Add a replacement to a set."""
-    _PATTERNS.register_replacement(*args, **options)
 
 
 def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:

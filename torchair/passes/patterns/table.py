@@ -1,133 +1,244 @@
-"""The one set of pattern replacements: users add with `register_replacement`, the pass applies all of
-them.
+"""The sets of pattern replacements: users add with `register_replacement`, the pass applies all of a set.
+There are two: compiles with a `torchair.CompilerConfig` have one, those of the package `npugraph_ex` another.
+Our own rules are in both.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
 
+from torchair.configs.npugraph_ex import CompilerConfig as CaptureConfig
 from torchair.core.errors import BadPass
 from torchair.core.extensions import extend
 from torchair.core.torch_private.fake import disable_modes
-from torchair.core.torch_private.inductor import fwd_only, is_fwd_only, pattern_pass, register_pattern
-from torchair.passes.fx.scopes import PLACES, annotate
+from torchair.core.torch_private.patterns import (
+    fwd_only,
+    is_fwd_only,
+    pattern_pass,
+    register_pattern,
+    text_of_pattern,
+)
+from torchair.ops.places import annotate
+from torchair.passes.patterns.builtin import Rule as Builtin
 from torchair.passes.patterns.builtin import anchors, rules
+from torchair.passes.patterns.given import check_callables, given
+from torchair.passes.patterns.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
+from torchair.passes.patterns.rule import Rule, Trial, Tries, as_written
+from torchair.passes.patterns.told import Told
+from torchair.passes.patterns.variants import Variant, check_replacement, variants_of
 from torchair.passes.run import PassContext
 
-_of_users: set[str] = set()  # names of replacements
-# The key in a graph module's `meta` under which the pass that is under way finds what it may ask.
-_CONTEXT = "torchair_pass_context"
+# The key in a graph module's `meta` under which a match finds the pass that is under way.
+_UNDER_WAY = "torchair_patterns_under_way"
+_lock = threading.RLock()
 
 
-_made: list[Any] = []  # the matcher, once there is one
-_making = threading.RLock()
-
-
-def _matcher() -> Any:
-    """All replacements. Inductor's matcher takes most of a second to load: not before there is one."""
-    with _making:
-        if not _made:
-            _made.append(pattern_pass("npugraph_ex_generic_pattern_pass"))
-        return _made[0]
-
-
-def _undecomposed(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
-    """As `fwd_only`, but nothing is taken apart: our graphs are not either when the patterns run."""
-    options["get_decomp_fn"] = dict
-    return fwd_only(fn, args, **options)
-
-
-def _as_written(fn: Callable[..., Any], args: Any, **options: Any) -> fx.GraphModule:
-    """Views that change nothing stay too: a rule may be written for them."""
-    options["run_functional_passes"] = False
-    gm = _undecomposed(fn, args, **options)
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
-    return gm
-
-
-def _always(match: Any) -> bool:
+def always(match: Any) -> bool:
+    """No match is refused."""
     return True
 
 
-def register_replacement(
-    search_fn: Callable[..., Any],
-    replace_fn: Callable[..., Any],
-    example_inputs: Iterable[Any],
-    trace_fn: Callable[..., Any] = fwd_only,
-    extra_check: Callable[[Any], bool] = _always,
-    search_fn_pattern: Any = None,
-    scalar_workaround: Mapping[str, float | int] | None = None,
-    skip_duplicates: bool = False,
-) -> None:
-    """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph compiled from now on.
+class UnderWay:
+    """The pass over one graph: what became of each rule so far."""
 
-    `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
-    match. `ge_config.optimization_switch` knows the replacement by the name of `search_fn`.
-    """
-    name = getattr(search_fn, "__name__", type(search_fn).__name__)
-    _of_users.add(name)
-    extend(f"pattern {name}", [search_fn, replace_fn, extra_check])
-    _register(
-        name,
-        search_fn,
-        _of_user(replace_fn),
-        _each_its_own(example_inputs),
-        _undecomposed if is_fwd_only(trace_fn) else trace_fn,
-        _of_user(extra_check),
-        search_fn_pattern=search_fn_pattern,
-        scalar_workaround=dict(scalar_workaround) if scalar_workaround else None,
-        skip_duplicates=skip_duplicates,
-    )
+    def __init__(self, ctx: PassContext) -> None:
+        self.ctx = ctx
+        self.tries: dict[Rule, Tries] = {}
+
+    def try_match(self, rule: Rule, trial: Trial, check: Callable[[Any], bool], match: Any) -> bool:
+        """Shall it be replaced?"""
+        tries = self.tries.setdefault(rule, Tries())
+        node, before = match.output_nodes()[0], tries.found
+        why = trial.why_not(match, tries, check)
+        if tries.found > before:
+            self.ctx.tally(rule.name, matches=1, effects=int(why is None))
+        if why is not None:
+            tries.refused[node] = why
+            return False
+        tries.refused.pop(node, None)
+        tries.fired += 1
+        return True
 
 
-def _each_its_own(inputs: Iterable[Any]) -> list[Any]:
-    """One tensor given for two arguments would make a pattern in which both are the same."""
-    made: list[Any] = []
-    for value in inputs:
-        is_taken = isinstance(value, torch.Tensor) and any(value is other for other in made)
-        made.append(value.clone() if is_taken else value)
-    return made
+class RuleSet:
+    """Replacements, and torch's matcher for them once there is one: it takes most of a second to load."""
+
+    def __init__(self, name: str, door: str) -> None:
+        self.name = name
+        self.door = door  # where users register
+        self.of_users: list[Rule] = []
+        self._known: dict[str, str] = {}  # the text of a pattern -> who looks for it
+        self._builtin: set[Any] = set()  # anchors
+        self._matcher: Any = None
+
+    def register(
+        self,
+        search_fn: Callable[..., Any],
+        replace_fn: Callable[..., Any],
+        example_inputs: Any,
+        trace_fn: Callable[..., Any],
+        extra_check: Callable[[Any], bool],
+        search_fn_pattern: Any,
+        scalar_workaround: Mapping[str, float] | None,
+        skip_duplicates: bool,
+    ) -> None:
+        """A rule of the user's, in all its forms."""
+        check_callables(search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
+        wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
+        rule = Rule(
+            wanted.name,
+            wanted.find,
+            _of_user(wanted.put, replace_fn),
+            functools.partial(_why_not, wanted.name, _of_user(extra_check, extra_check)),
+            dict(wanted.scalars),
+            wanted.kinds,
+            search_fn_pattern,
+            at=_where(search_fn),
+        )
+        forms = (
+            list(variants_of(wanted, trace_fn, is_fwd_only(trace_fn))) if search_fn_pattern is None else []
+        )
+        if forms:
+            check_replacement(wanted, forms[0])
+        with _lock:
+            if self._is_known(rule, forms, skip_duplicates):
+                return
+            self._add_forms(rule, forms, wanted.inputs, trace_fn)
+            key = f"pattern {self.name} {len(self.of_users)} {rule.name}"
+            self.of_users.append(rule)
+        scalars = sorted(wanted.scalars.items())
+        extend(key, [Told(search_fn, replace_fn, extra_check, trace_fn), str(rule.patterns), str(scalars)])
+
+    def _is_known(self, rule: Rule, forms: list[Variant], may_skip: bool) -> bool:
+        text = _text(rule.pattern, forms[0] if forms else None)
+        other = self._known.get(text)
+        if other is None or may_skip:
+            return other is not None
+        raise BadPass(
+            f"the pattern {rule.name} is registered already, by {other}",
+            next="register it once, or with skip_duplicates=True",
+        )
+
+    def _add_forms(self, rule: Rule, forms: list[Variant], inputs: Any, trace_fn: Any) -> None:
+        if rule.pattern is not None:
+            trace = as_written if is_fwd_only(trace_fn) else trace_fn
+            self._add(rule, list(inputs), Trial(rule, trace), _text(rule.pattern, None))
+        for form in forms:
+            text = _text(None, form)
+            if text not in self._known:
+                self._add(rule, form.inputs, Trial(rule, form.trace, form.gm), text)
+
+    def _add(self, rule: Rule, inputs: list[Any], trial: Trial, text: str = "") -> None:
+        # A compile under way has a fake mode of its own, and tensors of two fake modes do not mix.
+        with disable_modes():
+            entry = register_pattern(
+                self.matcher,
+                rule.find,
+                rule.put,
+                inputs,
+                trial.trace,
+                trial.check,
+                rule.pattern,
+                rule.scalars,
+            )
+        rule.patterns.append(entry.pattern)
+        check = entry.extra_check
+
+        def run(match: Any) -> bool:
+            under_way: UnderWay = match.graph.owning_module.meta[_UNDER_WAY]
+            return under_way.try_match(rule, trial, check, match)
+
+        entry.extra_check = run
+        if text:
+            self._known[text] = f"{rule.name} ({rule.at})" if rule.at else rule.name
+
+    @property
+    def matcher(self) -> Any:
+        """torch's, with all rules."""
+        if self._matcher is None:
+            self._matcher = pattern_pass("npugraph_ex_generic_pattern_pass")
+        return self._matcher
+
+    def add_builtin(self, graph: fx.Graph) -> None:
+        """Our own rules join the set when a graph has an op that they start from: tracing them takes time,
+        and all op libraries are loaded by then.
+        """
+        for anchor in (anchors() & {node.target for node in graph.nodes}) - self._builtin:
+            self._builtin.add(anchor)
+            for each in rules():
+                if each.anchor is anchor and each.is_defined():
+                    self._add_one_of_ours(each)
+
+    def _add_one_of_ours(self, ours: Builtin) -> None:
+        find, put = ours.functions()
+        why_not = functools.partial(_why_not_ours, ours)
+        rule = Rule(ours.name, find, put, why_not, dict(ours.scalars), is_of_user=False)
+        with disable_modes():
+            inputs = ours.inputs()
+        self._add(rule, inputs, Trial(rule, as_written))
+
+    def apply(self, gm: fx.GraphModule, ctx: PassContext) -> int:
+        """All rules, as they were registered, on all nodes, the last one first."""
+        with _lock:
+            self.add_builtin(gm.graph)
+            if self._matcher is None:
+                return 0
+            before = {node.target for node in gm.graph.nodes}
+            annotate(gm.graph)
+            under_way = gm.meta[_UNDER_WAY] = UnderWay(ctx)
+            try:
+                changed: int = self._matcher.apply(gm.graph)
+            finally:
+                del gm.meta[_UNDER_WAY]
+            if self.of_users and wants_reasons(ctx):
+                tried = [(rule, under_way.tries.get(rule, Tries())) for rule in self.of_users]
+                ctx.rules += outcomes_of(tried, gm.graph, before, ctx, apply_pattern_passes.__name__)
+                tell(ctx.rules, ctx)
+        if changed:
+            gm.graph.lint()
+            gm.recompile()
+        return changed
 
 
-def _register(
-    name: str, find: Any, put: Any, inputs: list[Any], trace: Any, check: Any, **options: Any
-) -> None:
-    wanted = _in_one_place(_switched(name, check))
-    register_pattern(find, put, inputs, trace, _matcher(), extra_check=wanted, **options)
+def _text(pattern: Any, form: Variant | None) -> str:
+    """Patterns with one text are the same: their calls, and the numbers of those that were traced."""
+    if form is None:
+        return text_of_pattern(pattern)
+    lines = [
+        f"{node.name} {node.target} {node.args} {node.kwargs}"
+        for node in form.gm.graph.nodes
+        if node.op != "placeholder"
+    ]
+    return "\n".join(lines)
 
 
-def rule_names() -> list[str]:
-    """The names of all replacements, ours and the users'."""
-    return [*(rule.name for rule in rules()), *sorted(_of_users)]
+def _why_not(name: str, check: Callable[[Any], bool], match: Any) -> str | None:
+    return _off(name, match) or (None if check(match) else "extra_check said no")
 
 
-def _switched(name: str, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """The check of a replacement that can be switched off by its name; matches and effects are counted."""
-
-    def run(match: Any) -> bool:
-        context: PassContext = match.graph.owning_module.meta[_CONTEXT]
-        named, whole = context.named, apply_pattern_passes.__name__
-        is_on = named.asked(name if name in named.named else whole, fusion=True) and check(match)
-        context.tally(name, matches=1, effects=int(is_on))
-        return is_on
-
-    return run
+def _why_not_ours(ours: Builtin, match: Any) -> str | None:
+    return _off(ours.name, match) or ours.why_not(match)
 
 
-def _of_user(function: Callable[..., Any]) -> Callable[..., Any]:
+def _off(name: str, match: Any) -> str | None:
+    under_way: UnderWay = match.graph.owning_module.meta[_UNDER_WAY]
+    return why_off(name, apply_pattern_passes.__name__, under_way.ctx.named)
+
+
+def _of_user(call: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """A user's function, whose errors are the user's to see."""
 
-    @functools.wraps(function)
+    @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            return call(*args, **kwargs)
         except Exception as error:
             name = getattr(function, "__qualname__", repr(function))
             what = f"the function {name} of a replacement raised {type(error).__name__}: {error}"
@@ -136,52 +247,61 @@ def _of_user(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _in_one_place(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Nodes on different streams, in different scopes or on two sides of an event are never fused."""
-
-    def run(match: Any) -> bool:
-        calls = [node for node in match.nodes if node.op == "call_function"]
-        places = {tuple(node.meta.get(key) for key in PLACES) for node in calls}
-        return len(places) <= 1 and check(match)
-
-    return run
+def _where(function: Any) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else ""
 
 
-@functools.cache
-def register_builtin_rules(anchor: Any) -> int:
-    """Our own rules that start from one op join the set when a graph has that op: tracing them takes time,
-    and all op libraries are loaded by then.
+OF_TORCHAIR = RuleSet("torchair", "torchair.register_replacement")
+OF_CAPTURE = RuleSet("npugraph_ex", "npugraph_ex.register_replacement")
+
+
+def register_replacement(
+    search_fn: Callable[..., Any],
+    replace_fn: Callable[..., Any],
+    example_inputs: Iterable[Any],
+    trace_fn: Callable[..., Any] = fwd_only,
+    extra_check: Callable[[Any], bool] = always,
+    search_fn_pattern: Any = None,
+    scalar_workaround: Mapping[str, float | int] | None = None,
+    skip_duplicates: bool = False,
+) -> None:
+    """Replace what `search_fn` traces to by what `replace_fn` traces to, in every graph that is compiled from
+    now on with a `torchair.CompilerConfig`; the package `npugraph_ex` has rules of its own.
+
+    `example_inputs` are sample (fake) tensors for tracing; `extra_check(match)` has the last word on each
+    match. `ge_config.optimization_switch` knows the replacement by the name of `search_fn`.
     """
-    defined = [rule for rule in rules() if rule.anchor is anchor and rule.is_defined()]
-    # A compile under way has a fake mode of its own, and tensors of two fake modes do not mix.
-    with disable_modes():
-        for rule in defined:
-            find, put = rule.functions()
-            _register(
-                rule.name,
-                find,
-                put,
-                list(rule.inputs()),
-                _as_written,
-                lambda match, why_not=rule.why_not: why_not(match) is None,
-                scalar_workaround=rule.scalars,
-                skip_duplicates=True,
-            )
-    return len(defined)
+    OF_TORCHAIR.register(
+        search_fn, replace_fn, example_inputs, trace_fn, extra_check, search_fn_pattern, scalar_workaround,
+        skip_duplicates,
+    )  # fmt: skip
+
+
+def rule_names() -> list[str]:
+    """The names of all replacements, ours and the users'."""
+    of_users = {rule.name for each in (OF_TORCHAIR, OF_CAPTURE) for rule in each.of_users}
+    return [*(rule.name for rule in rules()), *sorted(of_users)]
+
+
+def set_of(config: Any) -> RuleSet:
+    """The rules of a compile with this configuration."""
+    return OF_CAPTURE if isinstance(config, CaptureConfig) else OF_TORCHAIR
 
 
 def apply_pattern_passes(gm: fx.GraphModule, ctx: PassContext) -> int:
     """All replacements, ours first, widest first as they were registered."""
-    with _making:
-        for anchor in anchors() & {node.target for node in gm.graph.nodes}:
-            register_builtin_rules(anchor)
-    if not _made:
-        return 0
-    annotate(gm.graph)
-    gm.meta[_CONTEXT] = ctx
-    changed: int = _matcher().apply(gm.graph)
-    del gm.meta[_CONTEXT]
-    if changed:
-        gm.graph.lint()
-        gm.recompile()
-    return changed
+    return set_of(ctx.config).apply(gm, ctx)
+
+
+def untried(config: Any, why: str) -> list[Outcome]:
+    """The users' rules of this configuration, which the pass did not look at."""
+    return [Outcome(rule.name, rule.at, 0, why) for rule in set_of(config).of_users]
+
+
+def of_the_other(config: Any) -> list[Outcome]:
+    """The users' rules that this configuration does not have."""
+    own = set_of(config)
+    other = OF_TORCHAIR if own is OF_CAPTURE else OF_CAPTURE
+    why = f"registered with {other.door}, and this configuration has the rules of {own.door}"
+    return [Outcome(rule.name, rule.at, 0, why) for rule in other.of_users]

@@ -1,0 +1,189 @@
+"""How far a pattern fits to a graph: the place where the nearest match stops, and why.
+
+This follows torch's matcher step by step, to tell what that one only answers with no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from torchair.core.source import source_of
+from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.patterns import (
+    call_patterns,
+    is_any,
+    is_call,
+    is_keyword,
+    is_multiple,
+    is_pattern,
+    outputs_of,
+)
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a match stopped: behind how many calls of the pattern, at which node, and why."""
+
+    matched: int
+    of: int
+    node: fx.Node
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.why}; the nearest match has {self.matched} of {self.of} calls"
+
+    @property
+    def source(self) -> str:
+        """The line of the user's."""
+        return source_of(self.node)
+
+
+def nearest(pattern: Any, graph: fx.Graph) -> Stop | None:
+    """The match of a pattern that comes furthest; None where the op is missing with which it ends."""
+    stops = [stop for node in _anchors(pattern, graph) if (stop := stop_at(pattern, node)) is not None]
+    return max(stops, key=lambda stop: stop.matched, default=None)
+
+
+def stop_at(pattern: Any, node: fx.Node) -> Stop | None:
+    """Where the match that ends with this node stops; None where nothing stops it."""
+    outputs, total = outputs_of(pattern), len(call_patterns(pattern))
+    walk = _Walk(outputs)
+    stopped = walk.follow(outputs[0], node, node)
+    if stopped is None:
+        stopped = next(
+            (found for each in outputs[1:] if (found := _other(walk, each, node)) is not None), None
+        )
+    return None if stopped is None else Stop(walk.matched, total, *stopped)
+
+
+def op_names(pattern: Any) -> str:
+    """What a call in a pattern may call."""
+    return " or ".join(
+        str(getattr(fn, "__name__", fn)) if callable(fn) and not isinstance(fn, OpOverload) else str(fn)
+        for fn in pattern.fns
+    )
+
+
+def unnamed_arguments(pattern: Any, node: fx.Node) -> Iterator[tuple[str, Any]]:
+    """Keyword arguments of a call that the pattern does not have, and that are not as by default: torch's
+    matcher does not look at them, and `add(a, b, alpha=2)` is no `a + b`.
+    """
+    for key, value in node.kwargs.items():
+        if key not in pattern.kwargs and not _is_same(_default(node.target, key), value):
+            yield key, value
+
+
+def _anchors(pattern: Any, graph: fx.Graph) -> Iterator[fx.Node]:
+    last = outputs_of(pattern)[0]
+    for target in last.fns:
+        yield from graph.find_nodes(op=last.op, target=target)
+
+
+def _other(walk: _Walk, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
+    """Another result of the pattern: any node will do that fits to what was found so far."""
+    if pattern in walk.places:
+        return None
+    best: tuple[int, tuple[fx.Node, str]] | None = None
+    for candidate in _anchors(pattern, node.graph):
+        attempt = walk.copy()
+        stopped = attempt.follow(pattern, candidate, candidate)
+        if stopped is None:
+            walk.take(attempt)
+            return None
+        if attempt.matched > walk.matched and (best is None or attempt.matched > best[0]):
+            best = attempt.matched, stopped
+    if best is not None:
+        walk.matched = best[0]
+        return best[1]
+    return node, f"an output of the pattern is not used: no {op_names(pattern)} in the graph goes with {node}"
+
+
+class _Walk:
+    """One attempt."""
+
+    def __init__(self, outputs: Sequence[Any]) -> None:
+        self._outputs = outputs
+        self.places: dict[Any, Any] = {}
+        self._values: dict[str, Any] = {}
+        self.matched = 0
+
+    def copy(self) -> _Walk:
+        """Another that begins where this one is."""
+        made = _Walk(self._outputs)
+        made.take(self)
+        return made
+
+    def take(self, other: _Walk) -> None:
+        """Be as far as another one."""
+        self.places, self._values, self.matched = dict(other.places), dict(other._values), other.matched
+
+    def follow(self, pattern: Any, found: Any, reader: fx.Node) -> tuple[fx.Node, str] | None:
+        """None where it fits; else the node at which it does not, and why. `reader` is the call that takes
+        what was found.
+        """
+        if not is_pattern(pattern):
+            is_same = not isinstance(found, fx.Node) and _is_same(pattern, found)
+            return None if is_same else (reader, f"{reader} has {found!r}, expected {pattern!r}")
+        if pattern in self.places:
+            known = self.places[pattern]
+            return None if known is found else (reader, f"{reader} takes {found}, expected {known}")
+        self.places[pattern] = found
+        if is_call(pattern):
+            return self._call(pattern, found, reader)
+        if is_keyword(pattern):
+            known = self._values.setdefault(pattern.name, found)
+            what = f"{reader} takes {found} for {pattern.name}, which is {known} elsewhere"
+            return None if known is found or _is_same(known, found) else (reader, what)
+        if is_any(pattern) or (isinstance(found, fx.Node) and pattern.match(found)):
+            return None
+        return reader, f"{reader} takes {found}, expected {pattern}"
+
+    def _call(self, pattern: Any, found: Any, reader: fx.Node) -> tuple[fx.Node, str] | None:
+        expected = op_names(pattern)
+        if not isinstance(found, fx.Node):
+            return reader, f"{reader} takes {found!r}, expected the result of {expected}"
+        if found.op != pattern.op or found.target not in pattern.fns_set:
+            what = found.target if found.op == "call_function" else found.op
+            return found, f"found {found} ({what}), expected {expected}"
+        self.matched += 1
+        if (
+            pattern not in self._outputs
+            and not is_multiple(pattern.users)
+            and len(found.users) != pattern.users
+        ):
+            readers = ", ".join(str(user) for user in found.users)
+            return found, f"{found} is used elsewhere: {readers} read it, the pattern has {pattern.users}"
+        if len(found.args) != len(pattern.args):
+            what = f"{found} has {len(found.args)} arguments, expected {len(pattern.args)}"
+            return found, what
+        for key, value in unnamed_arguments(pattern, found):
+            return found, f"{found} has {key}={value!r}, and the pattern has no {key}"
+        return self._arguments(pattern, found)
+
+    def _arguments(self, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
+        kwargs = {key: node.kwargs.get(key, _default(node.target, key)) for key in pattern.kwargs}
+        given, form = pattern.flatten(node.args, kwargs)
+        wanted, wanted_form = pattern.flatten(pattern.args, pattern.kwargs)
+        if form != wanted_form:
+            return node, f"{node} takes {node.args}, expected the form {pattern}"
+        stops = (self.follow(part, value, node) for part, value in zip(wanted, given, strict=True))
+        return next((stop for stop in stops if stop is not None), None)
+
+
+def _default(target: Any, name: str) -> Any:
+    """What an op takes where nobody gives this argument."""
+    arguments = target._schema.arguments if isinstance(target, OpOverload) else ()
+    found = [a for a in arguments if a.name == name and a.has_default_value()]
+    return found[0].default_value if found else _MISSING
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, fx.Node) or isinstance(b, fx.Node):
+        return a is b
+    return bool(a == b)

@@ -1,0 +1,106 @@
+"""What became of the users' rules in a graph, in words."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from torchair.configs.pass_switches import PassSwitches
+from torchair.core.log import capture_logger, logger
+from torchair.core.source import source_of
+from torchair.core.torch_private.patterns import outputs_of
+from torchair.passes.patterns.nearest import nearest, op_names
+from torchair.passes.patterns.rule import Rule, Tries
+from torchair.passes.run import PassContext
+
+PASSED_BY = (
+    "it fits, and torch's matcher passes by: something is written between its parts, or a value is complex"
+)
+TAKEN = "other rules have replaced what it looks for"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How often a rule fired in a graph; `why` not at all, or not elsewhere; `at` a line of the model."""
+
+    rule: str
+    defined: str
+    fired: int
+    why: str = ""
+    at: str = ""
+
+    def __str__(self) -> str:
+        times = "once" if self.fired == 1 else f"{self.fired} times"
+        head = f"fired {times}" if self.fired else "did not fire"
+        return f"{head}: {self.why}" if self.why else head
+
+
+def why_off(rule: str, whole: str, named: PassSwitches) -> str | None:
+    """By which switch a rule is off, or None."""
+    if named.asked(rule if rule in named.named else whole, fusion=True):
+        return None
+    if rule in named.named or whole in named.named:
+        return f"switched off by name ({rule if rule in named.named else whole}:off)"
+    return "switched off with all fusions (ge_config.oo_level or a file of switches)"
+
+
+def outcomes_of(
+    tried: Sequence[tuple[Rule, Tries]],
+    graph: fx.Graph,
+    before: Collection[Any],
+    ctx: PassContext,
+    whole: str,
+) -> list[Outcome]:
+    """Of each rule of the user's; `before` are the ops that there were before the first fired."""
+    found: list[Outcome] = []
+    for rule, tries in tried:
+        off = why_off(rule.name, whole, ctx.named)
+        why, at = (off, "") if off else _why(rule, tries, graph, before)
+        found.append(Outcome(rule.name, rule.at, tries.fired, why, at))
+    return found
+
+
+def _why(rule: Rule, tries: Tries, graph: fx.Graph, before: Collection[Any]) -> tuple[str, str]:
+    if tries.refused:
+        (why, times), *_ = Counter(tries.refused.values()).most_common(1)
+        node = next(node for node, text in tries.refused.items() if text == why)
+        more = len(tries.refused) - times
+        others = f" ({times} times)" * (times > 1) + f"; refused at {more} other places" * (more > 0)
+        return f"{why}{others}", source_of(node)
+    if tries.fired:
+        return "", ""
+    stops = [stop for pattern in rule.patterns if (stop := nearest(pattern, graph)) is not None]
+    if stops:
+        best = max(stops, key=lambda stop: (stop.matched / stop.of, stop.matched))
+        return str(best), best.source
+    last = outputs_of(rule.patterns[0])[0]
+    targets = {node.target for node in graph.nodes}
+    if targets & set(last.fns):
+        return PASSED_BY, ""
+    if set(last.fns) & set(before):
+        return TAKEN, ""
+    return f"no {op_names(last)} in the graph, with which the pattern ends", ""
+
+
+def tell(found: Sequence[Outcome], ctx: PassContext) -> None:
+    """One line for each rule that did not fire."""
+    log = log_of(ctx)
+    for outcome in found:
+        if not outcome.fired:
+            at = f" ({outcome.at})" if outcome.at else ""
+            log.info("the replacement %s (%s) %s%s", outcome.rule, outcome.defined, outcome, at)
+
+
+def wants_reasons(ctx: PassContext) -> bool:
+    """Does somebody read why rules did not fire? Finding out takes time."""
+    return ctx.explains or log_of(ctx).isEnabledFor(logging.INFO)
+
+
+def log_of(ctx: PassContext) -> Any:
+    """The log of the mode."""
+    return capture_logger if ctx.switches.get("captures", False) else logger
