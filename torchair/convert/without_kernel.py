@@ -19,12 +19,14 @@ from torchair.ge.prototype import catalogue
 
 
 def unvalued(result: Any, meta: Any) -> dict[Tensor, int]:
-    """The results of a converter that have no value yet, and which of the values of the call is theirs."""
+    """The results of a converter that have no value yet, and which of the values of the call is theirs. Those
+    of sub-graphs have what FX says.
+    """
     pairs = [(made, want) for made, want in zip(flat(result), flat(meta), strict=False) if want is not None]
     return {
         made: place
         for place, (made, _) in enumerate(pairs)
-        if isinstance(made, Tensor) and made.meta is None
+        if isinstance(made, Tensor) and made.meta is None and not made.op.subgraphs
     }
 
 
@@ -51,6 +53,8 @@ def run_by_torch(
 
 def _is_unknown(op: Op) -> bool:
     """Is it an op that has no value, or one of the user's that returns nothing?"""
+    if op.subgraphs:
+        return False
     if op.outputs:
         return any(output.meta is None for output in op.outputs)
     return not catalogue().is_builtin(op.type)
