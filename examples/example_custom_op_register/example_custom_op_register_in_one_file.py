@@ -1,10 +1,17 @@
 """A new op and a model that calls it, in one file: `python3 example_custom_op_register_in_one_file.py`."""
 
+import sys
+from pathlib import Path
+
 import torch
 from torch.library import Library, impl
 
 import torchair
-from torchair import ge
+from torchair.ge import Tensor, TensorSpec
+
+# Written by `make generate_ge_raw_custom_ops`, from the REG_OP prototypes in custom_reg_op.h beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "codegen" / "custom_op"))
+import auto_generated_ge_raw_custom_ops as custom_ops
 
 library = Library("npu_define", "DEF")
 library.define("custom_op(Tensor input1, Tensor input2) -> Tensor")
@@ -25,9 +32,12 @@ def custom_op_meta(input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
 
 
 @torchair.register_fx_node_ge_converter(torch.ops.npu_define.custom_op.default)
-def convert_custom_op(input1: ge.Tensor, input2: ge.Tensor, meta_outputs: ge.TensorSpec = None) -> ge.Tensor:
-    """The op of the IR that it becomes in graph mode."""
-    return ge.custom_op("Add", inputs={"x1": input1, "x2": input2}, outputs=["y"])
+def convert_custom_op(input1: Tensor, input2: Tensor, meta_outputs: TensorSpec = None) -> Tensor:
+    """The op of the IR that it becomes in graph mode: the one that the header declares.
+
+    Exported graphs have it under its own name; where nothing else knows it, it is run by the op above.
+    """
+    return custom_ops.CustomOp(input1, input2)
 
 
 class Model(torch.nn.Module):
