@@ -14,6 +14,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.shape import bounds
+from torchair.convert.automatic import why_not_automatic
 from torchair.convert.operands import pack
 from torchair.convert.registry import candidates, converter
 from torchair.core.torch_private.ops import OpOverload
@@ -133,7 +134,7 @@ def _on_copies(
     """The op's own converter on the copies; its results, then the new values of the copies."""
     row = next(iter(candidates(op)), None)
     if row is None:
-        raise NotImplementedError(f"{op} has no converter")
+        raise NotImplementedError(f"{op} has no converter; {why_not_automatic(op)}")
     schema = op._schema
     args = [given.get(arg.name, arg.default_value) for arg in schema.arguments if not arg.kwarg_only]
     kwargs = {arg.name: given[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}

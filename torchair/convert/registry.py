@@ -4,13 +4,15 @@ decorator.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchair.convert.automatic import BUILT_IN, automatic, why_not_automatic
 from torchair.convert.operands import promote
-from torchair.core.errors import BadConverter
+from torchair.core.errors import BadConverter, UnsupportedOp
 from torchair.core.extensions import extend, forget
 from torchair.core.log import logger
 from torchair.ge.graph import Tensor
@@ -80,7 +82,9 @@ def opaque(rows: Mapping[Any, str]) -> None:
 
 def why_opaque(target: Any) -> str:
     """Why an FX target is carried through as it is."""
-    return _opaque.get(target) or _opaque.get(str(target), "it has no converter and no decomposition")
+    why_not = why_not_automatic(target)
+    plain = "it has no converter and no decomposition" + (f"; {why_not}" if why_not else "")
+    return _opaque.get(target) or _opaque.get(str(target), plain)
 
 
 def map_one_to_one(rows: Mapping[Any, Fn], *, promoted: bool = False) -> None:
@@ -157,20 +161,23 @@ def unregister(aten_op: Any) -> None:
     forget(f"converter of {aten_op}")
 
 
-def candidates(target: Any) -> Iterable[Converter]:
-    """The converters of an FX target in the order they are tried: the user's, then ours."""
+def candidates(target: Any) -> list[Converter]:
+    """The converters of an FX target in the order they are tried: the user's, then ours; without any, one
+    that is made from an IR op of the same name.
+    """
     packet = getattr(target, "overloadpacket", None)
     keys = (target,) if packet is None else (target, packet, str(target))
-    for table in (_user, _builtin):
-        for key in keys:
-            if key in table:
-                yield table[key]
-                break
+    found = [next((table[key] for key in keys if key in table), None) for table in (_user, _builtin)]
+    is_opaque = target in _opaque or str(target) in _opaque
+    if found == [None, None] and packet is not None and not is_opaque and target.namespace not in BUILT_IN:
+        with contextlib.suppress(UnsupportedOp):
+            found.append(Converter(automatic(target), None, wants_meta=False, wants_used=False))
+    return [row for row in found if row is not None]
 
 
 def has_converter(target: Any) -> bool:
     """Is there any converter for this target?"""
-    return next(iter(candidates(target)), None) is not None
+    return bool(candidates(target))
 
 
 def builtin_targets() -> list[Any]:

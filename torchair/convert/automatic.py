@@ -1,0 +1,171 @@
+"""Converters that nobody has written: of an op whose name in CamelCase is an IR op that takes the same.
+
+`mylib::rms_norm_functional(Tensor x, Tensor gamma, float epsilon)` becomes `RmsNorm(x, gamma; epsilon)`:
+tensors first, then the other arguments as attributes, in the order of the schema. The torch op itself says
+what the op computes here, unless the user has registered a kernel: the names of two ops being alike does not
+make them one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchair.core.errors import UnsupportedOp
+from torchair.core.extensions import EXTENSIONS
+from torchair.core.torch_private.ops import OpOverload
+from torchair.fxgraph.effects import written_names
+from torchair.ge.attr import BY_PROTOTYPE, Attr, Str
+from torchair.ge.build import Clone, add_op, make_attr
+from torchair.ge.face import CALL
+from torchair.ge.graph import Tensor
+from torchair.ge.prototype import Param, Prototype, catalogue
+
+SUFFIX = "_functional"
+BUILT_IN = ("aten", "prim", "prims")
+_SCALARS = ("number", "Scalar")
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """The converter of `op` into the IR op of a prototype."""
+
+    op: OpOverload
+    proto: Prototype
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._given(args, kwargs)
+        schema = self.op._schema.arguments
+        tensors = [given[arg.name] for arg in schema if is_tensor(arg)]
+        numbers = [(arg.name, given[arg.name]) for arg in schema if not is_tensor(arg)]
+        if not written_names(self.op):
+            tensors = [
+                Clone(value) if param in written_inputs(self.proto) and value is not None else value
+                for param, value in zip(self.proto.inputs, tensors, strict=True)
+            ]
+        return self._add(tensors, self._attributes(numbers))
+
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = self.op._schema.arguments
+        defaults = {arg.name: arg.default_value if arg.has_default_value() else None for arg in arguments}
+        placed = zip([arg.name for arg in arguments if not arg.kwarg_only], args, strict=False)
+        return {**defaults, **dict(placed), **kwargs}
+
+    def _attributes(self, numbers: Sequence[tuple[str, Any]]) -> dict[str, Attr]:
+        made: dict[str, Attr] = {}
+        for row, (name, value) in zip(self.proto.attrs, numbers, strict=False):
+            if isinstance(value, Tensor):
+                raise NotImplementedError(
+                    f"its argument {name!r} is a size that changes, and an attribute of {self.proto.name}"
+                )
+            if value is not None:
+                made[row.name] = make_attr(self.proto.name, row, value)
+        return made
+
+    def _add(self, tensors: Sequence[Any], attrs: dict[str, Attr]) -> Any:
+        proto = self.proto
+        for param, value in zip(proto.inputs, tensors, strict=True):
+            _check_input(proto, param, value)
+        if f"kernel of {proto.name}" not in EXTENSIONS:
+            attrs = {**attrs, CALL: Str("")}
+        inputs = dict(zip(proto.input_names, tensors, strict=True))
+        made = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
+        results = list(made) if isinstance(made, tuple) else [made] if made is not None else []
+        if written_names(self.op):
+            own = {param.name for param in written_inputs(proto)}
+            pairs = zip(proto.outputs, results, strict=True)
+            results = [value for param, value in pairs if param.name not in own]
+        return results[0] if len(results) == 1 else (tuple(results) if results else None)
+
+
+def automatic(op: Any) -> Automatic:
+    """The converter, or an `UnsupportedOp` (a `RuntimeError`) that says why none can be made."""
+    if not isinstance(op, OpOverload):
+        raise _cannot(op, "it is no op overload")
+    if op.namespace in BUILT_IN:
+        raise _cannot(op, "it is one of torch's own ops")
+    scalars = [arg.name for arg in op._schema.arguments if _is_scalar(arg)]
+    if scalars:
+        raise _cannot(op, f"its parameter {scalars[0]!r} is a Scalar, which may be of any type")
+    name = camel_case(op._schema.name.split("::")[1].removesuffix(SUFFIX))
+    if name not in catalogue():
+        raise _cannot(op, f"no IR op {name!r} is registered")
+    proto = catalogue()[name]
+    why_not = _why_not(op, proto)
+    if why_not is not None:
+        raise _cannot(op, f"{why_not}: {proto}")
+    return Automatic(op, proto)
+
+
+def why_not_automatic(op: Any) -> str:
+    """Why no converter can be made for an op; nothing where one can be, or it is torch's own."""
+    if not isinstance(op, OpOverload) or op.namespace in BUILT_IN:
+        return ""
+    try:
+        automatic(op)
+    except UnsupportedOp as error:
+        return error.what
+    return ""
+
+
+def camel_case(name: str) -> str:
+    """`rms_norm` -> `RmsNorm`"""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def is_tensor(argument: Any) -> bool:
+    """Is this argument of a schema a tensor, or a list of them? They may be left out."""
+    return "Tensor" in str(argument.type)
+
+
+def written_inputs(proto: Prototype) -> tuple[Param, ...]:
+    """The inputs that the IR op writes: those that are outputs, too."""
+    outputs = {param.name for param in proto.outputs}
+    return tuple(param for param in proto.inputs if param.name in outputs)
+
+
+def _is_scalar(argument: Any) -> bool:
+    text = str(argument.type)
+    return any(word in text for word in _SCALARS)
+
+
+def _why_not(op: OpOverload, proto: Prototype) -> str | None:
+    """What of the schema does not fit the prototype."""
+    arguments = op._schema.arguments
+    tensors = sum(map(is_tensor, arguments))
+    written, results = len(written_names(op)), len(op._schema.returns)
+    unknown = [row.name for row in proto.attrs if row.type not in BY_PROTOTYPE]
+    checks: dict[str, bool] = {
+        f"it has {tensors} tensors, and the IR op {len(proto.inputs)} inputs": tensors == len(proto.inputs),
+        f"it has {len(arguments) - tensors} other parameters, and the IR op {len(proto.attrs)} attributes": (
+            len(arguments) - tensors <= len(proto.attrs)
+        ),
+        f"it returns {results} and writes {written}, and the IR op has {len(proto.outputs)} outputs": (
+            results + written == len(proto.outputs)
+        ),
+        f"it writes {written} of its arguments, and the IR op {len(written_inputs(proto))}": (
+            not written or written == len(written_inputs(proto))
+        ),
+        "the IR op returns a list, of which nothing says how long it is": all(
+            param.kind != "dynamic" for param in proto.outputs
+        ),
+        f"the attributes {unknown} of the IR op have a type that is not known": not unknown,
+    }
+    return next((what for what, holds in checks.items() if not holds), None)
+
+
+def _check_input(proto: Prototype, param: Param, value: Any) -> None:
+    is_list = isinstance(value, list | tuple)
+    if value is None and param.kind != "optional":
+        raise NotImplementedError(f"the input {param.name!r} of {proto.name} must be given")
+    if value is not None and is_list != (param.kind == "dynamic"):
+        kinds = ("a list of tensors", "one tensor")
+        raise NotImplementedError(
+            f"it gives {kinds[not is_list]} where {param.name!r} of {proto.name} is {kinds[is_list]}"
+        )
+
+
+def _cannot(op: Any, why: str) -> UnsupportedOp:
+    return UnsupportedOp(f"no converter can be made for {op}: {why}")
+
