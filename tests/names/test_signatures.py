@@ -216,7 +216,6 @@ def test_both_names_of_capture_mode_are_one_module() -> None:
 
 X = torch.ones(2)
 TO_COME = {
-    "npu_print": lambda: torchair.ops.npu_print("x", X),
     "npu_stream_switch": lambda: torchair.scope.npu_stream_switch("1", 3),
     "super_kernel": lambda: torchair.scope.super_kernel("sp", ""),
     "limit_core_num": lambda: torchair.scope.limit_core_num(8, 8),

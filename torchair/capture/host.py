@@ -12,14 +12,17 @@ from torch import fx
 
 from torchair.core.source import source_of
 from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.devices import device_row
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by
 from torchair.fxgraph.symbols import unbacked_in
 from torchair.fxgraph.values import device_of, is_device_call, is_on_cpu, tensors_of, twin_on
+from torchair.ops import printing, saving
 
 aten = torch.ops.aten
 
 READS_DATA = (torch.Tag.data_dependent_output, torch.Tag.cudagraph_unsafe)
 BRANCHES = ("cond", "while_loop")
+ON_HOST = printing.OPS | saving.OPS
 COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 
@@ -60,6 +63,8 @@ def _why(node: fx.Node, home: torch.device) -> str | None:
         return "takes a mask as index, and how many elements it picks the host must know"
     if home.type == "cpu":
         return None
+    if target in ON_HOST and not device_row(home).calls_host:
+        return "is the host's"
     if beside := _beside(node, home):
         return f"is computed on {beside}"
     if beside := next(filter(None, (_beside(given, home) for given in node.all_input_nodes)), None):

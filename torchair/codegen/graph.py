@@ -19,9 +19,11 @@ from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
+from torchair.ops.turns import take_turns
 
 aten = torch.ops.aten
 WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)
+OURS = ("aten", "prims", "torchair", "npu", "air")
 VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 # Pointwise ops that Inductor takes out where they change nothing.
 MAY_VANISH = (aten.clone, aten.ceil, aten.floor, aten.round, aten.trunc, aten.pow)
@@ -77,6 +79,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
         _rebase_windows(made)
     _keep_copies_for_windows(made)
     _keep_what_is_read_late(made)
+    take_turns(made.graph)
     made.recompile()  # Inductor's cache goes by the text
     return made
 
@@ -122,7 +125,7 @@ def _check_strides(gm: fx.GraphModule) -> None:
 
 def is_custom(target: Any) -> bool:
     """Is it neither torch's op nor ours? Then nobody has checked that results have the layouts it tells."""
-    return isinstance(target, OpOverload) and target.namespace not in ("aten", "prims", "torchair", "npu")
+    return isinstance(target, OpOverload) and target.namespace not in OURS
 
 
 def _rebase_windows(gm: fx.GraphModule) -> None:

@@ -16,6 +16,7 @@ from torchair.core.quick import DirectLaunch
 from torchair.devices.head import Copy, Head
 
 PoolToken = tuple[int, int]
+HostCall = Callable[[list[torch.Tensor]], None]
 
 _tokens = itertools.count(1)
 
@@ -63,6 +64,8 @@ class Device:
     """Is there such a thing as a device graph?"""
     copies_inside = False
     """Can a graph copy its inputs itself, and be told where from?"""
+    calls_host = False
+    """Can a graph call a function of the host at every replay?"""
     traces = False
     """Can a graph write its tasks as a trace?"""
     backing: Backing | None = None
@@ -165,6 +168,12 @@ class Device:
     ) -> tuple[Graph, list[Any]]:
         """Record these copies and one run of the program on these arguments. Nothing is executed on the
         device.
+        """
+        raise NoGraphs(self.type)
+
+    def call_on_host(self, tensors: Sequence[torch.Tensor], act: HostCall) -> None:
+        """The graph that is being recorded calls `act` with the values that the tensors have at this point of
+        the current stream, on the host.
         """
         raise NoGraphs(self.type)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -9,11 +10,13 @@ from typing import Any
 
 import torch
 
+from torchair.core.program import Call
 from torchair.core.quick import DirectLaunch
+from torchair.devices.base import CaptureTarget, Graph, HostCall
 from torchair.devices.graphs import GraphDevice
 from torchair.devices.head import Calls, Copy, Head, Refused
 
-DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice
+DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
 ON_DEVICE = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
@@ -37,6 +40,11 @@ class Cuda(GraphDevice):
         ("inductor", {"max_autotune": True, "coordinate_descent_tuning": True}),
         ("eager", {}),
     )
+
+    def __init__(self, type: str) -> None:
+        super().__init__(type)
+        # Graphs have addresses of these: what the host is called with, for the life of the process.
+        self._host_calls: list[tuple[Any, Sequence[torch.Tensor]]] = []
 
     def codegen(self, *, captures: bool) -> str:
         return "eager" if captures else "inductor"
@@ -73,7 +81,44 @@ class Cuda(GraphDevice):
         return super(type(graph), graph).replay  # type: ignore[misc]
 
     def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
-        return None if self.runtime is None else self.runtime.direct_launch(graph, device)
+        """None for a graph that calls the host, too: a launch that waits for room behind such calls must let
+        go of the interpreter's lock, which they take.
+        """
+        calls_host = getattr(graph, "calls_host", False)
+        return None if self.runtime is None or calls_host else self.runtime.direct_launch(graph, device)
+
+    @property
+    def calls_host(self) -> bool:  # type: ignore[override]
+        return self.runtime is not None and self.runtime.calls_host
+
+    def call_on_host(self, tensors: Sequence[torch.Tensor], act: HostCall) -> None:
+        assert self.runtime is not None, "asked in `calls_host`"
+        if not self._host_calls:
+            atexit.register(self.module.synchronize)  # while there is an interpreter to call
+        stream = self.module.current_stream().cuda_stream
+        given = [self._copy_out(x, stream) for x in tensors]
+        # The values of plain memory: those of the next replay may be copied in while somebody keeps these.
+        call = HOST_FUNCTION(lambda _: act([x.clone() for x in given]))
+        self._host_calls.append((call, given))
+        self.runtime.call_on_host(call, stream)
+
+    def _copy_out(self, x: torch.Tensor, stream: int) -> torch.Tensor:
+        if x.device.type != self.type:
+            return x
+        x = x.contiguous()
+        copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        if copy.numel():
+            assert self.runtime is not None, "asked in `calls_host`"
+            self.runtime.copy(copy, x, stream, DEVICE_TO_HOST)
+        return copy
+
+    def record(
+        self, program: Call, args: list[Any], into: CaptureTarget, copies: Sequence[Copy] = ()
+    ) -> tuple[Graph, list[Any]]:
+        before = len(self._host_calls)
+        graph, outputs = super().record(program, args, into, copies)
+        graph.calls_host = len(self._host_calls) > before  # type: ignore[attr-defined]
+        return graph, outputs
 
 
 class Runtime:
@@ -88,14 +133,22 @@ class Runtime:
         "cudaGraphLaunch",
         "cudaGetLastError",
     )
-    WHOSE = "cudaPointerGetAttributes"
+    WHOSE, HOST = "cudaPointerGetAttributes", "cudaLaunchHostFunc"
 
     def __init__(self) -> None:
         library = ctypes.PyDLL(None)  # short calls, which keep the interpreter's lock (see `head.py`)
-        self._calls = {name: getattr(library, name, None) for name in (*self.CALLS, self.WHOSE)}
+        self._calls = {name: getattr(library, name, None) for name in (*self.CALLS, self.WHOSE, self.HOST)}
 
     def is_complete(self) -> bool:
         return all(self._calls[name] is not None for name in self.CALLS)
+
+    @property
+    def calls_host(self) -> bool:
+        return self._calls[self.HOST] is not None
+
+    def call_on_host(self, function: Any, stream: int) -> None:
+        """A function of the host, at this point of a stream."""
+        self._call(self.HOST, _pointer(stream), function, None)
 
     def device_at(self, address: int) -> torch.device | None:
         """The device whose memory lies there; None for memory of the host, and for what is no memory."""
@@ -106,14 +159,16 @@ class Runtime:
             return None
         return torch.device("cuda", found.device) if found.kind in ON_DEVICE else None
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor, stream: int) -> None:
+    def copy(
+        self, target: torch.Tensor, source: torch.Tensor, stream: int, kind: int = DEVICE_TO_DEVICE
+    ) -> None:
         """Move the bytes of one tensor into another."""
         self._call(
             "cudaMemcpyAsync",
             _pointer(target.data_ptr()),
             _pointer(source.data_ptr()),
             ctypes.c_size_t(target.nbytes),
-            DEVICE_TO_DEVICE,
+            kind,
             _pointer(stream),
         )
 
@@ -160,6 +215,7 @@ class Runtime:
 
 
 _pointer = ctypes.c_void_p
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # takes the interpreter's lock while it runs
 
 
 class _Pointer(ctypes.Structure):

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchair.core.errors import NotYet
 from torchair.core.late import attribute
-from torchair.ops import streams
+from torchair.ops import printing, saving, streams
 
 if TYPE_CHECKING:
     from torchair.ops import npu
 
     npu_fused_infer_attention_score: Any
     npu_fused_infer_attention_score_v2: Any
+
+_DEFINED = (printing, saving, streams)
+"""Their ops are there as soon as this package is."""
 
 __all__ = [
     "npu",
@@ -44,11 +46,11 @@ _TEXTS = {
 
 
 def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:
-    """Print texts and tensors whenever the graph runs."""
-    raise NotYet(
-        "torchair.ops.npu_print prints nothing in this version",
-        next="config.debug.data_dump writes the tensors of a graph to files",
-    )
+    """Print texts, numbers and tensors, at least one of these, with spaces between: at once or, inside a
+    graph, whenever it runs. Of long dimensions the first and last `summarize_size` elements are shown, -1
+    shows all; `tensor_detail` adds shape and dtype.
+    """
+    printing.print_all(args, summarize_size, tensor_detail)
 
 
 def record() -> torch.Tensor:

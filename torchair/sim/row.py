@@ -41,6 +41,8 @@ class OnBacking:
 class SimulatedNpu(Npu):
     """Code for it is generated for its backing device."""
 
+    calls_host = True  # ops that print are kept by graphs as any other
+
     def __init__(self, backing: str) -> None:
         super().__init__("npu")
         self.backing = OnBacking(backing)

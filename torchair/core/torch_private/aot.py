@@ -39,11 +39,11 @@ from torch._guards import TracingContext, tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchair.core.torch_private.late_module import LateModule
+from torchair.core.torch_private.ops import OpOverload
 
 if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import ExplainWithBackend
-    from torch._functorch.partitioners import default_partition
 
 __all__ = [
     "BackendCompilerFailed",
@@ -84,7 +84,6 @@ _remat: Any = LateModule(
 _LATE = {
     "ExplainWithBackend": "torch._dynamo.backends.debugging",
     "aot_autograd": "torch._dynamo.backends.common",
-    "default_partition": "torch._functorch.partitioners",
 }
 """Names of modules that are loaded with the first compile."""
 
@@ -93,6 +92,22 @@ def __getattr__(name: str) -> Any:
     if name in _LATE:
         return getattr(LateModule(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+    """Torch's. Who prints a tensor of the forward prints it there alone, though the backward has it, too."""
+    for node in joint.graph.nodes:
+        if node.all_input_nodes and _is_effect(node.target) and node.is_impure():
+            is_early = node.meta.get("partitioner_tag") == "is_forward"  # of the backward not all have a tag
+            node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
+    return _partitioners.default_partition(joint, inputs, **options)
+
+
+def _is_effect(target: Any) -> bool:
+    """An op that is called for something else than its results, and writes no argument; none of torch's."""
+    if not isinstance(target, OpOverload) or target.namespace in ("aten", "prims", "profiler"):
+        return False
+    return not target._schema.returns and not target._schema.is_mutable
 
 
 class FixedNumbers:
