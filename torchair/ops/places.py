@@ -46,7 +46,8 @@ def stream_key(enter: fx.Node) -> Any:
     identity = tuple(found.get(key) for key in streams.IDENTITY)
     if None not in identity:
         return None if is_entry(identity) else identity
-    return found.get(streams.LABEL)
+    label = found.get(streams.LABEL)
+    return None if label == streams.MAIN else label
 
 
 def is_entry(identity: tuple[Any, ...]) -> bool:

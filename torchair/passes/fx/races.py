@@ -55,6 +55,8 @@ def check_races(gm: fx.GraphModule, ctx: PassContext) -> int:
     while (race := next(races(gm.graph), None)) is not None:
         found += 1
         _mend(gm.graph, race)
+        if _is_write_back(race.second):
+            continue  # AOTAutograd wrote it, behind all that the user wrote
         ctx.degradations.add(
             f"a race between streams: {race}",
             at=source_of(race.second) or source_of(race.first),
@@ -80,10 +82,11 @@ def races(graph: fx.Graph) -> Iterator[Race]:
         return
     touched: dict[fx.Node, list[tuple[fx.Node, bool]]] = {}
     collectives: list[fx.Node] = []
+    updates = _updates(graph)
     for node in graph.nodes:
         if node.op != "call_function" or node.target in streams.ALL or is_free(node):
             continue
-        for root, writes in _touches(node).items():
+        for root, writes in (_touches(node) | dict.fromkeys(updates.get(node, ()), True)).items():
             for other, wrote in touched.setdefault(root, []):
                 if (writes or wrote) and other is not node and not order.is_before(other, node):
                     yield Race(other, node, _what(root, other, node), order.stream[other], order.stream[node])
@@ -94,6 +97,19 @@ def races(graph: fx.Graph) -> Iterator[Race]:
                     what = "ranks may start these collectives in different orders and wait for ever"
                     yield Race(other, node, what, order.stream[other], order.stream[node])
             collectives.append(node)
+
+
+def _updates(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """The inputs whose new values nodes make: that is where the user wrote them."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        if _is_write_back(node):
+            found.setdefault(root_of(node.args[1])[0], []).append(node.args[0])
+    return found
+
+
+def _is_write_back(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
 
 def _touches(node: fx.Node) -> dict[fx.Node, bool]:

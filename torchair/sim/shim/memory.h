@@ -62,11 +62,13 @@ struct Count {
   void reset_accumulated() { allocated = freed = 0; }
 };
 
-// Memory of one graph pool: what one graph lets go while it is captured, the next one takes, whole or a part of it.
+// Memory of one graph pool: what one graph lets go while it is captured, the next one takes, whole or a part of it. It
+// stays with the stream that had it first: on another one it might still be in use.
 struct Pool {
   struct Segment {
     c10::DataPtr memory;
     bool is_small;
+    c10::StreamId stream;
   };
   struct Piece {
     std::shared_ptr<Segment> segment;
@@ -77,10 +79,11 @@ struct Pool {
   int users = 0;  // captures and graphs
 
   // The smallest free piece that is large enough, cut to size; none where there is no such piece.
-  std::optional<std::pair<char*, Piece>> take(size_t bytes) {
+  std::optional<std::pair<char*, Piece>> take(size_t bytes, c10::StreamId stream) {
     auto best = free.end();
     for (auto at = free.begin(); at != free.end(); ++at) {
-      if (at->second.segment->is_small == (bytes <= SMALL) && at->second.bytes >= bytes &&
+      const Segment& segment = *at->second.segment;
+      if (segment.stream == stream && segment.is_small == (bytes <= SMALL) && at->second.bytes >= bytes &&
           (best == free.end() || at->second.bytes < best->second.bytes)) {
         best = at;
       }
@@ -281,16 +284,18 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
     return as_fresh_memory(block.release());
   }
   Pool& pool = memory.pools[into->pool];
-  auto piece = pool.take(bytes);
+  const c10::StreamId stream = stream_now(device);
+  auto piece = pool.take(bytes, stream);
   if (!piece) {
     const bool is_small = bytes <= SMALL;
     const size_t whole = is_small ? SMALL_SEGMENT : bytes;
     auto fresh = c10::GetAllocator(setup().backing)->allocate(whole);
     char* const address = static_cast<char*>(fresh.get());
-    pool.give(address, {std::make_shared<Pool::Segment>(Pool::Segment{std::move(fresh), is_small}), whole});
+    auto segment = std::make_shared<Pool::Segment>(Pool::Segment{std::move(fresh), is_small, stream});
+    pool.give(address, {std::move(segment), whole});
     memory.reserved.add(static_cast<int64_t>(whole));
     memory.segments.add(1);
-    piece = pool.take(bytes);
+    piece = pool.take(bytes, stream);
   }
   try {
     count_in(memory, device, requested, bytes, true);
