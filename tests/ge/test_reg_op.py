@@ -287,6 +287,14 @@ def test_long_texts_take_no_long_time(begin: str, piece: str) -> None:
     assert time.process_time() - started < 1
 
 
+def test_an_op_may_have_many_clauses() -> None:
+    clauses = [f".INPUT(x{i}, {{DT_BOOL}}).ATTR(k{i}, Int, 1).OUTPUT(y{i}, ALL())" for i in range(4_000)]
+    started = time.process_time()
+    (proto,) = read(op("A", *clauses))
+    assert time.process_time() - started < 3
+    assert len(proto.inputs) == len(proto.attrs) == len(proto.outputs) == 4_000
+
+
 # Round trips
 
 

@@ -13,7 +13,7 @@ writes prototypes again, as headers and as Python.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -77,12 +77,14 @@ class Clause(NamedTuple):
 
 @dataclass
 class _Draft:
-    """What the clauses of one op have said so far. A slot is (name, kind, type), the type still as words."""
+    """What the clauses of one op have said so far, by name. Of a slot that is its kind, and the clause with
+    its type.
+    """
 
-    inputs: list[tuple[str, str, Clause]] = field(default_factory=list)
-    outputs: list[tuple[str, str, Clause]] = field(default_factory=list)
-    attrs: list[AttrParam] = field(default_factory=list)
-    graphs: list[Param] = field(default_factory=list)
+    inputs: dict[str, tuple[str, Clause]] = field(default_factory=dict)
+    outputs: dict[str, tuple[str, Clause]] = field(default_factory=dict)
+    attrs: dict[str, AttrParam] = field(default_factory=dict)
+    graphs: dict[str, Param] = field(default_factory=dict)
     symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -176,7 +178,7 @@ def _name(clause: Clause, arguments: Sequence[Sequence[Word]], near: str) -> str
     return first[0].text
 
 
-def _new_name(clause: Clause, taken: Sequence[str]) -> str:
+def _new_name(clause: Clause, taken: Container[str]) -> str:
     name = _name(clause, clause.arguments, _FORMS[clause.name])
     if name in taken:
         raise wrong(f"two are called {name}", clause.at, f".{clause.name}({name}, …)", "another name")
@@ -185,21 +187,22 @@ def _new_name(clause: Clause, taken: Sequence[str]) -> str:
 
 def _slot(side: str, kind: str) -> Callable[[_Draft, Clause], None]:
     def read(draft: _Draft, clause: Clause) -> None:
-        slots: list[tuple[str, str, Clause]] = getattr(draft, side)
-        slots.append((_new_name(clause, [name for name, _, _ in slots]), kind, clause))
+        slots: dict[str, tuple[str, Clause]] = getattr(draft, side)
+        slots[_new_name(clause, slots)] = kind, clause
 
     return read
 
 
 def _graph(kind: str) -> Callable[[_Draft, Clause], None]:
     def read(draft: _Draft, clause: Clause) -> None:
-        draft.graphs.append(Param(_new_name(clause, [each.name for each in draft.graphs]), kind))
+        name = _new_name(clause, draft.graphs)
+        draft.graphs[name] = Param(name, kind)
 
     return read
 
 
 def _attr(draft: _Draft, clause: Clause) -> None:
-    name = _new_name(clause, [each.name for each in draft.attrs])
+    name = _new_name(clause, draft.attrs)
     kind = _name(clause, clause.arguments[1:], _FORMS[clause.name])
     if kind not in EXPECTED:
         near = ", ".join(difflib.get_close_matches(kind, EXPECTED, n=3)) or ", ".join(EXPECTED)
@@ -207,7 +210,7 @@ def _attr(draft: _Draft, clause: Clause) -> None:
     is_required = clause.name == "REQUIRED_ATTR"
     default = None if is_required or len(clause.arguments) < 3 else clause.arguments[2]
     value = None if default is None else literal(default, kind, clause.at)
-    draft.attrs.append(AttrParam(name, kind, is_required, value))
+    draft.attrs[name] = AttrParam(name, kind, is_required, value)
 
 
 def _symbol(draft: _Draft, clause: Clause) -> None:
@@ -243,17 +246,16 @@ _FORMS = {name: f".{name}(name, {_TYPE})" for name in _CLAUSES} | {
 
 def _prototype(name: str, draft: _Draft) -> Prototype:
     """All clauses are read: symbols may be declared behind what uses them."""
-    inputs = [_param(*slot, draft.symbols) for slot in draft.inputs]
-    outputs = [_param(*slot, draft.symbols) for slot in draft.outputs]
-    used = {param.symbol for param in inputs}
-    for param, (_, _, clause) in zip([*inputs, *outputs], [*draft.inputs, *draft.outputs], strict=True):
+    inputs = {_param(each, *slot, draft.symbols): slot for each, slot in draft.inputs.items()}
+    outputs = {_param(each, *slot, draft.symbols): slot for each, slot in draft.outputs.items()}
+    used = {param.symbol for param in inputs if param.symbol}
+    for param, (_, clause) in (*inputs.items(), *outputs.items()):
         for symbol in param.promote:
             if symbol not in used:
-                raise wrong(
-                    f"{name}: no input has the type {symbol}", clause.at, clause.arguments[1],
-                    f"{', '.join(sorted(filter(None, used))) or 'no symbols'}: the types of its inputs",
-                )  # fmt: skip
-    return Prototype(name, tuple(inputs), tuple(outputs), tuple(draft.attrs), tuple(draft.graphs))
+                near = shortened(", ".join(sorted(used))) or "no symbol is the type of an input"
+                raise wrong(f"{name}: no input has the type {symbol}", clause.at, clause.arguments[1], near)
+    attrs, graphs = draft.attrs.values(), draft.graphs.values()
+    return Prototype(name, tuple(inputs), tuple(outputs), tuple(attrs), tuple(graphs))
 
 
 def _param(name: str, kind: str, clause: Clause, symbols: dict[str, tuple[str, ...]]) -> Param:
@@ -261,7 +263,7 @@ def _param(name: str, kind: str, clause: Clause, symbols: dict[str, tuple[str, .
     if len(given) == 1 and given[0].kind == "string":
         symbol = string(given[0])
         if symbol not in symbols:
-            near = ", ".join(symbols) or f".DATATYPE({shortened(symbol)}, …) declares it"
+            near = shortened(", ".join(symbols)) or f".DATATYPE({shortened(symbol)}, …) declares it"
             raise wrong(f"{name}: no DATATYPE declares this type", clause.at, given, near)
         return replace(param, dtypes=symbols[symbol], symbol=symbol)
     if given and given[0].text == "Promote" and is_inside(given[1:], "()"):

@@ -103,8 +103,10 @@ def _literal(value: Any, kind: str) -> str:
         return f"DT_{dtypes.BY_RUNTIME[value].name}"
     if kind == "Bool":
         return "true" if value else "false"
-    assert not isinstance(value, float) or math.isfinite(value), "C++ has no literal of it"
-    return _quoted(value) if kind == "String" else repr(float(value)) if kind == "Float" else str(value)
+    if kind == "String":
+        return _quoted(value)
+    assert math.isfinite(value), "C++ has literals of finite numbers only"
+    return repr(float(value)) if kind == "Float" else str(value)
 
 
 def _quoted(text: str) -> str:
