@@ -15,11 +15,13 @@ from torchair.core.late import attribute, declare_operators, is_backend_offered
 if TYPE_CHECKING:
     from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
     from torchair.backend.background import on_optimised, wait_until_optimised
+    from torchair.backend.check_op import check_op
     from torchair.backend.doors import get_compiler, get_npu_backend
     from torchair.backend.explain import explain
     from torchair.backend.export import dynamo_export
     from torchair.backend.hcom import patch_for_hcom
     from torchair.backend.loaded import load_air
+    from torchair.backend.user_ops import op
     from torchair.configs.compiler_config import CompilerConfig
     from torchair.convert.registry import register_fx_node_ge_converter
     from torchair.core.errors import DegradedWarning
@@ -36,6 +38,7 @@ __all__ = [
     "CompiledModel",
     "CompilerConfig",
     "DegradedWarning",
+    "check_op",
     "configs",
     "debug",
     "dynamo_export",
@@ -51,6 +54,7 @@ __all__ = [
     "npu_format_cast_via_cpu",
     "npugraph_ex",
     "on_optimised",
+    "op",
     "ops",
     "patch_for_hcom",
     "register_fx_node_ge_converter",
@@ -65,6 +69,7 @@ _HOMES = {
     "CompiledModel": "torchair.inference._cache_compiler",
     "CompilerConfig": "torchair.configs.compiler_config",
     "DegradedWarning": "torchair.core.errors",
+    "check_op": "torchair.backend.check_op",
     "dynamo_export": "torchair.backend.export",
     "explain": "torchair.backend.explain",
     "get_compiler": "torchair.backend.doors",
@@ -74,6 +79,7 @@ _HOMES = {
     "npu_format_cast": "torchair.ops.private_layouts",
     "npu_format_cast_via_cpu": "torchair.ops.private_layouts",
     "on_optimised": "torchair.backend.background",
+    "op": "torchair.backend.user_ops",
     "patch_for_hcom": "torchair.backend.hcom",
     "register_fx_node_ge_converter": "torchair.convert.registry",
     "register_replacement": "torchair.passes.patterns.table",

@@ -18,6 +18,7 @@ from torchair.engine.infer import inference
 from torchair.engine.kernels.control import WHILE
 from torchair.fxgraph.layout import layout_of
 from torchair.fxgraph.symbols import hint
+from torchair.ge.face import skipped
 from torchair.ge.graph import (
     ArgumentFeed,
     Graph,
@@ -68,7 +69,8 @@ class _Filling:
         self._limit = memory_of_machine(device)
 
     def fill(self, graph: Graph) -> None:
-        for op in graph.ops:
+        without = skipped(graph)
+        for op in [op for op in graph.ops if op not in without]:
             try:
                 _check_numbers(op)
                 if op.subgraphs:

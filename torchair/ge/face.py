@@ -21,6 +21,7 @@ from torchair.core.torch_private.ops import HigherOrderOperator
 from torchair.ge.attr import Attr, Str
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op, Slot, Tensor
 from torchair.ge.host import Host
+from torchair.ge.texts import FORMAT, PRINT, read_by
 from torchair.ge.torch_op import HIGHER_ORDER, decoded, encoded, find_target, target_of
 
 CALL = "_torch_call"
@@ -48,7 +49,7 @@ def runs_torch(op: Op) -> bool:
 def inputs_of(op: Op) -> list[Tensor]:
     """The tensors whose values the op needs here."""
     if CALL not in op.attrs:
-        return op.inputs
+        return read_by(op) if op.type in (FORMAT, PRINT) else op.inputs
     reads = _facts(op)["reads"]
     found = [op.slots[number].tensor for number in reads if number is not None]
     return [tensor for tensor in found if tensor is not None]
@@ -61,7 +62,9 @@ def hold(ops: Sequence[Op], call: Call, results: Mapping[Tensor, int]) -> None:
     text, tensors, objects = encoded(call.args, call.kwargs)
     if objects:
         kinds = ", ".join(type(value).__name__ for value in objects.values())
-        raise NotImplementedError(f"an op without a kernel is run by torch, and this call is no text: {kinds}")
+        raise NotImplementedError(
+            f"an op without a kernel is run by torch, and this call is no text: {kinds}"
+        )
     makers = [op for op in ops if any(output in results for output in op.outputs)] or [ops[-1]]
     anchor, *others = makers
     makes = [results.get(output) for output in anchor.outputs]
@@ -208,8 +211,11 @@ def _checked(op: Op) -> dict[str, Any]:
 
 
 def release(graph: Graph) -> dict[Op, str]:
-    """Take the calls of torch ops that are not defined here off; the ops that had them, and these names."""
+    """Take the calls of torch ops that are not defined here off; the ops that were run by them, and these
+    names.
+    """
     gone: dict[Op, str] = {}
+    without = skipped(graph)
     for op in [op for op in graph.ops if CALL in op.attrs]:
         for name in _operators(_facts(op)):
             if find_target(name) is None:
@@ -222,6 +228,9 @@ def release(graph: Graph) -> dict[Op, str]:
         del op.attrs[CALL]
         op.slots = [slot for slot in op.slots if not slot.name.startswith(HIDDEN)]
         op.outputs = [tensor for tensor in op.outputs if not tensor.desc.name.startswith(HIDDEN)]
+    for op in reversed(graph.ops):
+        for before in [tensor.op for tensor in op.inputs if op in gone and tensor.op in without]:
+            gone.setdefault(before, gone[op])
     return gone
 
 
