@@ -13,6 +13,7 @@ from torch import fx
 import torchair.convert.aten
 import torchair.convert.npu
 import torchair.convert.prims
+import torchair.convert.printing
 import torchair.convert.symbolic
 import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend import dumps
@@ -349,9 +350,11 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
     named.
     """
     settings, kind_after = stage.settings, kind or codegen_kind(stage)
-    has_streams = stage.device.type != "cpu"
+    device = device_row(stage.device)
     return PassContext(
-        switches=settings.switches(kind_after, has_streams=has_streams),
+        switches=settings.switches(
+            kind_after, has_streams=device.has_streams, limits_cores=device.limits_cores
+        ),
         inputs=stage.inputs,
         user_pre_pass=settings.user_pre_pass,
         user_post_pass=settings.user_post_pass,

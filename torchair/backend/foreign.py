@@ -32,11 +32,14 @@ from torchair.ge.graph import (
 from torchair.ge.order import sort_ops
 from torchair.ge.references import aliases
 from torchair.ge.runtime import take_runtime_attrs
+from torchair.ge.texts import FORMAT, PRINT
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 CASES = ("Case", "StatelessCase")
 # What the engine runs without a kernel.
-_SPECIAL = {*INPUT_TYPES, OUTPUT_TYPE, "Const", "Constant", "Shape", *IF, *WHILE, *CALLS, *CASES}
+_SPECIAL = {
+    *INPUT_TYPES, OUTPUT_TYPE, "Const", "Constant", "Shape", FORMAT, PRINT, *IF, *WHILE, *CALLS, *CASES,
+}  # fmt: skip
 PARENT = "_parent_node_index"
 """Of an input or result of a sub-graph: the number of the caller's input or output that it is."""
 MANY_OPS = 1 << 18

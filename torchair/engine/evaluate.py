@@ -13,6 +13,7 @@ from torchair.core.dtypes import SMALL
 from torchair.core.errors import UnsupportedOp
 from torchair.core.slots import Takes
 from torchair.core.torch_private.fake import disable_modes
+from torchair.engine.kernels.printing import run_text
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol
@@ -20,6 +21,7 @@ from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.face import CALL, call_of, inputs_of, spread
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
+from torchair.ge.texts import FORMAT, PRINT
 from torchair.ge.torch_op import torch_call
 from torchair.ops.npu.formats import unpack
 
@@ -42,6 +44,8 @@ def evaluate(op: Op, values: Mapping[Tensor, Value], device: torch.device) -> li
         return flat_values(target(*args, **kwargs))
     if CALL in op.attrs:
         return _run_by_torch(op, values, device)
+    if op.type in (FORMAT, PRINT):
+        return list(run_text(op, [values[tensor] for tensor in inputs_of(op)], device))
     values = {**values, **listed} if (listed := listed_constants(op)) else values
     arguments = [_lookup(argument, values) for argument in op.arguments().values()]
     results = call(op, arguments, device)

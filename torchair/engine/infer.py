@@ -17,6 +17,7 @@ from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.face import CALL, inputs_of, runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
 from torchair.ge.host import Host
+from torchair.ge.texts import FORMAT, PRINT, STRING
 
 _NOT_INFERRED = (*INPUT_TYPES, OUTPUT_TYPE)
 
@@ -47,6 +48,8 @@ def inference(fake_mode: FakeTensorMode, device: torch.device) -> Callable[[Op],
                 seen[key] = found
         for output, value in zip(op.outputs, found, strict=True):
             output.meta = value
+        if op.type == FORMAT:
+            op.outputs[0].desc.dtype = STRING
         for index, kind in lacking_results(op, types_of(op)).items():
             op.outputs[index].desc.dtype = kind
 
@@ -71,7 +74,7 @@ def op_key(op: Op, value_of: Callable[[Tensor], Any], strides: bool = False) -> 
     """What decides the result of an op: type, attributes, and the specs of its inputs. None: do not
     memoise.
     """
-    if op.objects:
+    if op.objects or op.type == PRINT:  # what it prints is said elsewhere
         return None
     named = [
         (name, attr) for name, attr in sorted(op.attrs.items()) if name == CALL or not name.startswith("_")

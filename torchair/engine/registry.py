@@ -24,6 +24,7 @@ from torchair.core.slots import Takes
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import prototype
+from torchair.ge.texts import FORMAT, PRINT
 
 Value = Annotated[torch.Tensor | Host, Takes.VALUE]
 """Annotation of an input whose data is not read: it is given as it is."""
@@ -64,7 +65,7 @@ _replaced: dict[tuple[str, str | None], Kernel | None] = {}
 _devices: set[str] = set()
 _host_kernels: dict[str, Fn] = {}
 # What `evaluate` runs without a kernel.
-_SPECIAL = frozenset({"TorchOp", "Shape", "Const"})
+_SPECIAL = frozenset({"TorchOp", "Shape", "Const", FORMAT, PRINT})
 _without: dict[str, tuple[str, str]] = {}
 
 

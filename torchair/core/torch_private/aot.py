@@ -104,10 +104,9 @@ def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any
 
 
 def _is_effect(target: Any) -> bool:
-    """An op that is called for something else than its results, and writes no argument; none of torch's."""
-    if not isinstance(target, OpOverload) or target.namespace in ("aten", "prims", "profiler"):
-        return False
-    return not target._schema.returns and not target._schema.is_mutable
+    """An op, none of torch's, that is called for something else than its results: there are none."""
+    is_other = isinstance(target, OpOverload) and target.namespace not in ("aten", "prims", "profiler")
+    return is_other and not target._schema.returns
 
 
 class FixedNumbers:

@@ -1,0 +1,58 @@
+"""Calls that print or save: text is a StringFormat and a PrintV2; files the IR has no word for."""
+
+from __future__ import annotations
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import cast, size_of, sizes
+from torchair.convert.registry import converter
+from torchair.core import dtypes
+from torchair.ge.attr import Str
+from torchair.ge.declared import taken
+from torchair.ge.texts import FORMAT
+from torchair.ge.torch_op import torch_op
+from torchair.ops import printing, saving
+
+FLOAT = dtypes.BY_NAME["FLOAT"].runtime
+KERNEL = "extend"
+"""The library of kernels that prints on the device."""
+
+
+@converter(torch.ops.air.print.default)
+def print_(tensors, msg_format, placeholder, summarize_size, tensor_detail):
+    """Shapes and dtypes are part of the text; sizes that are not known yet are scalars in it."""
+    template, *rest = printing.pieces(msg_format, placeholder, len(tensors))
+    shown = []
+    for x, text in zip(tensors, rest, strict=True):
+        is_number = text.startswith(printing.NUMBER)
+        shown.append(_printable(x))
+        if tensor_detail and not is_number:
+            dims = [size_of(x, dim) for dim in range(len(sizes(x)))]
+            shown += [dim for dim in dims if not isinstance(dim, int)]
+            listed = ", ".join(str(dim) if isinstance(dim, int) else placeholder for dim in dims)
+            template += f"tensor({placeholder}, shape=[{listed}], dtype={x.meta.dtype})"
+        else:
+            template += placeholder
+        template += text.removeprefix(printing.NUMBER)
+    made = ge.StringFormat(shown, template=template, placeholder=placeholder, summarize=summarize_size)
+    ge.PrintV2(made, output_stream=printing.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
+
+
+def _printable(x):
+    """Small floats are shown as FLOAT, which holds all of their values."""
+    return x if dtypes.BY_RUNTIME[x.dtype].name in taken(FORMAT, "x0") else cast(x, FLOAT)
+
+
+def _carried(op):
+    """The call as it is: nothing is lost by it."""
+
+    def call(*args, **kwargs):
+        torch_op(op, list(args), kwargs, 0, str(op))
+
+    return call
+
+
+for op in printing.OPS | saving.OPS:
+    if op.namespace == "npu":
+        converter(op)(_carried(op))

@@ -1,0 +1,30 @@
+"""StringFormat and PrintV2: text is made where it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchair.core.errors import UnsupportedOp
+from torchair.ge.graph import Op
+from torchair.ge.host import Host
+from torchair.ge.texts import FORMAT, template_of
+from torchair.ops.printing import STREAMS
+
+
+def run_text(op: Op, given: Sequence[torch.Tensor | Host], device: torch.device) -> list[Host]:
+    """The outputs of one of the two, given what it reads."""
+    if op.type == FORMAT:
+        return [Host(0, torch.uint8)]
+    template, stream = template_of(op).attributes(), op.attributes()["output_stream"]
+    if stream not in STREAMS:
+        raise UnsupportedOp(
+            f"{op.name} prints to {stream!r}",
+            at=op.origin.source if op.origin else "",
+            near=", ".join(STREAMS),
+        )
+    tensors = [value.to_tensor(device) if isinstance(value, Host) else value for value in given]
+    text, placeholder, size = (template[name] for name in ("template", "placeholder", "summarize"))
+    torch.ops.air.print.stream(tensors, text, placeholder, size, False, stream)
+    return []
