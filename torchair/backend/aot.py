@@ -39,6 +39,7 @@ from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
 from torchair.passes import DYNAMO_PASSES, PassContext, run
 from torchair.passes.fx.native_streams import has_native_streams
+from torchair.passes.patterns.table import set_of
 from torchair.passes.run import PassFailed
 
 Decompositions = Mapping[Any, Callable[..., Any]]
@@ -84,13 +85,19 @@ def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gea
 
 def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
     """What passes make of the graph while it is Dynamo's; the graph as it is where one of them fails."""
-    if not settings.fuses_before_autograd and not has_native_streams(gm):
+    takes_numbers = set_of(settings.config).takes_numbers
+    if not settings.fuses_before_autograd and not takes_numbers and not has_native_streams(gm):
         return gm
     made = copy_graph(gm)
     take_over_sources(made, gm)
     degradations = Degradations(settings.strict, first_source(gm))
-    switches = {"experimental_config.npu_fx_pass": settings.fuses_before_autograd}
-    context = PassContext(switches, named=settings.named_passes, degradations=degradations)
+    switches = {
+        "experimental_config.npu_fx_pass": settings.fuses_before_autograd,
+        "takes_numbers": takes_numbers,
+    }
+    context = PassContext(
+        switches, named=settings.named_passes, degradations=degradations, config=settings.config
+    )
     try:
         return run(DYNAMO_PASSES, made, context)
     except PassFailed as error:

@@ -97,7 +97,7 @@ class Explanation:
             ),
             "Replacements of patterns": (
                 ("graph", "rule", "fired", "why not", "where"),
-                [(r.graph, r.rule, r.fired, r.why, r.source) for r in self.rules],
+                [(r.graph, r.rule, r.fired, r.why, r.source.rpartition("/")[2]) for r in self.rules],
             ),
             "Options without effect here": (("option", "why"), list(self.idle_options.items())),
         }

@@ -37,6 +37,7 @@ from torchair.passes.ge.side_effects import explicit_order_for_cmo, explicit_ord
 from torchair.passes.ge.sym_pack import optimize_sym_pack
 from torchair.passes.ge.transpose_bitcast import move_mm_weight_transpose_after_bitcast
 from torchair.passes.patterns.before_autograd import fuse_before_autograd, fusion_names
+from torchair.passes.patterns.fix_numbers import fix_numbers
 from torchair.passes.patterns.table import apply_pattern_passes, rule_names
 from torchair.passes.run import PassContext, Step, Tally, run, steps
 
@@ -58,6 +59,8 @@ __all__ = [
 DYNAMO_PASSES = steps(
     # AOTAutograd takes ops, and no objects.
     Step(name_native_streams, quiet=True, mandatory=True),
+    # AOTAutograd would make tensors of them, all the way.
+    Step(fix_numbers, on="takes_numbers", quiet=True, mandatory=True),
     # Before autograd takes the graph apart: a fused op has a backward of its own.
     Step(fuse_before_autograd, on="experimental_config.npu_fx_pass", fusion=True),
 )

@@ -63,6 +63,11 @@ def by_user(trace: Trace) -> Trace:
     return run
 
 
+def _how_to_fix(value: Any) -> str:
+    is_number = isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype is torch.float64
+    return "; torch._dynamo.config.specialize_float keeps numbers in the graph" if is_number else ""
+
+
 @dataclass(eq=False)
 class Rule:
     """What to find and what to put; `why_not(match)` refuses a match. `patterns` are all its forms."""
@@ -128,12 +133,15 @@ class Trial:
             if is_tensor and not isinstance(leaf, torch.Tensor):
                 return f"a tensor of the pattern is {leaf!r} here"
             if not is_tensor and not isinstance(leaf, NUMBERS):
-                return f"a number of the pattern is a {type(leaf).__name__} here"
+                return f"a number of the pattern is a tensor here{_how_to_fix(leaf)}"
         return None
 
     def check(self, match: Any) -> bool:
         """For torch: the last word on a match with its true values."""
-        self._is_found = set(match.nodes) == set(self._match.nodes)
+        # Sizes are calls of the exact pattern alone.
+        sized = {node for node in match.nodes if isinstance(node.meta.get("val"), torch.Tensor)}
+        found = {node for node in self._match.nodes if isinstance(node.meta.get("val"), torch.Tensor)}
+        self._is_found = sized == found
         why = self._rule.why_not(match) if self._is_found else "with its values it is found elsewhere"
         self._why = why or ""
         return why is None

@@ -78,6 +78,11 @@ class RuleSet:
         self._builtin: set[Any] = set()  # anchors
         self._matcher: Any = None
 
+    @property
+    def takes_numbers(self) -> bool:
+        """Does a rule of the user's have a number that may be any?"""
+        return any(rule.scalars for rule in self.of_users)
+
     def register(
         self,
         search_fn: Callable[..., Any],
@@ -300,8 +305,10 @@ def untried(config: Any, why: str) -> list[Outcome]:
 
 
 def of_the_other(config: Any) -> list[Outcome]:
-    """The users' rules that this configuration does not have."""
+    """The users' rules that this configuration does not have; some are registered in both sets."""
     own = set_of(config)
+    known = {(rule.name, rule.at) for rule in own.of_users}
     other = OF_TORCHAIR if own is OF_CAPTURE else OF_CAPTURE
     why = f"registered with {other.door}, and this configuration has the rules of {own.door}"
-    return [Outcome(rule.name, rule.at, 0, why) for rule in other.of_users]
+    missing = [rule for rule in other.of_users if (rule.name, rule.at) not in known]
+    return [Outcome(rule.name, rule.at, 0, why) for rule in missing]

@@ -1,0 +1,22 @@
+"""Numbers that replacements of the user's ask for."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from torchair.core.torch_private.given_numbers import floats_of_modules
+from torchair.passes.patterns.table import set_of
+from torchair.passes.run import PassContext
+
+
+def fix_numbers(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Floats that modules keep (an epsilon) are numbers of the graph again, and no tensors that it is given,
+    where a rule takes numbers; Dynamo compiles anew when one changes.
+    """
+    found = list(floats_of_modules(gm)) if set_of(ctx.config).takes_numbers else []
+    for node, symbol in found:
+        node.replace_all_uses_with(float(symbol))  # this is what Dynamo makes a guard of
+        gm.graph.erase_node(node)
+    if found:
+        gm.recompile()
+    return len(found)
