@@ -21,6 +21,7 @@ from torchair import ge
 from torchair.configs.reading import default_of
 from torchair.convert import scopes, views
 from torchair.convert.higher_order import inlined, structured
+from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import pack
 from torchair.convert.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
 from torchair.convert.report import Reason, Report
@@ -242,6 +243,7 @@ def _try(
             unknown = unvalued(result, meta)
             _check(node, result, meta)
             run_by_torch(node, walk.graph.ops[mark.ops :], args, kwargs, unknown)
+            attach_rules(node.target, args, kwargs, result, walk.graph.ops[mark.ops :])
             if logger.isEnabledFor(logging.DEBUG):
                 made = ", ".join(op.name for op in walk.graph.ops[mark.ops :]) or "no op"
                 logger.debug("%s = %s becomes %s%s", node.name, _target_name(node.target), made, _at(node))

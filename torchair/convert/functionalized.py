@@ -15,6 +15,7 @@ import torch
 from torchair import ge
 from torchair.convert.aten.shape import bounds
 from torchair.convert.automatic import why_not_automatic
+from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import pack
 from torchair.convert.registry import candidates, converter
 from torchair.core.torch_private.ops import OpOverload
@@ -139,11 +140,13 @@ def _on_copies(
     args = [given.get(arg.name, arg.default_value) for arg in schema.arguments if not arg.kwarg_only]
     kwargs = {arg.name: given[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}
     results = max(len(schema.returns), 1)
+    kwargs_of_op = dict(kwargs)
     if row.wants_meta:
         kwargs["meta_outputs"] = specs[0] if results == 1 else list(specs[:results])
     mark = len(current_graph().ops)
     made = row.fn(*args, **kwargs)
     returned = list(made) if isinstance(made, list | tuple) else [made]
+    attach_rules(op, args, kwargs_of_op, made, current_graph().ops[mark:])
     own = returned if schema.returns else [None]
     return [*own, *_new_values(op, written, mark)]
 
