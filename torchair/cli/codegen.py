@@ -87,7 +87,7 @@ def declared(files: Sequence[Path]) -> list[Declared]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8-sig")
+        return file.read_bytes().decode()
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         got = repr(error.object[error.start : error.end])
