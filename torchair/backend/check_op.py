@@ -131,7 +131,8 @@ class _Check:
         except Exception as error:
             # torch's own check of what custom ops return.
             if check == "eager" and "may not alias" in str(error):
-                self._say("schema", "a result is an argument, or shares its memory", "return a copy: .clone()")
+                what = "a result is an argument, or shares its memory"
+                self._say("schema", what, "return a copy: .clone()")
                 return False
             what = f"it fails: {type(error).__name__}: {first_line(error)}"
             if type(error).__name__ == "UnsupportedOperatorException":

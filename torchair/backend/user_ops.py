@@ -171,7 +171,8 @@ def _converter(target: OpOverload, proto: Prototype) -> Fn:
         results = [meta_outputs] if count == 1 else list(meta_outputs) if count else []
         results += [given.get(name) for name in written_names(target)]
         pairs = zip(proto.outputs, results, strict=True)
-        outputs = [(param.name, len(like or ()) if param.kind == "dynamic" else None) for param, like in pairs]
+        counts = [(param, len(like or ()) if param.kind == "dynamic" else None) for param, like in pairs]
+        outputs = [(param.name, length) for param, length in counts]
         made = add_op(proto.name, inputs, attrs, outputs)
         own = (list(made) if isinstance(made, tuple) else [made])[:count]
         return own[0] if count == 1 else (tuple(own) or None)

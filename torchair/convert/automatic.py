@@ -168,4 +168,3 @@ def _check_input(proto: Prototype, param: Param, value: Any) -> None:
 
 def _cannot(op: Any, why: str) -> UnsupportedOp:
     return UnsupportedOp(f"no converter can be made for {op}: {why}")
-

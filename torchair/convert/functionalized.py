@@ -129,9 +129,7 @@ def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments
     return _on_copies(op, given, written, meta_outputs)
 
 
-def _on_copies(
-    op: OpOverload, given: Mapping[str, Any], written: Written, specs: Sequence[Any]
-) -> list[Any]:
+def _on_copies(op: OpOverload, given: Mapping[str, Any], written: Written, specs: Sequence[Any]) -> list[Any]:
     """The op's own converter on the copies; its results, then the new values of the copies."""
     row = next(iter(candidates(op)), None)
     if row is None:

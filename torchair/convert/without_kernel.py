@@ -1,5 +1,5 @@
-"""Converters that emit ops which nothing here can run: the FX node is run by its torch op, and the ops stay as
-they are for who does run them.
+"""Converters that emit ops which nothing here can run: the FX node is run by its torch op, and the ops stay
+as they are for who does run them.
 """
 
 from __future__ import annotations
