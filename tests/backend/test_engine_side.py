@@ -389,16 +389,15 @@ def on_the_side(gm: fx.GraphModule, inputs: Any, config: Any) -> None:
 )
 def test_one_stream(path: str) -> None:
     options: dict[str, Any] = {"post_grad_custom_post_pass": on_the_side}
-    with pytest.warns(DegradedWarning):  # that scopes are carried through
-        several = seen_with(options, branches, X)
-    assert "StreamScope" in several.runner.program.source
+    (sine,) = seen_with(options, branches, X).ops("Sin")
+    assert sine.attrs["_user_stream_label"].value == "side"
     with pytest.warns(
         DegradedWarning, match="ge_config.enable_single_stream is set; take one of them out"
     ) as said:
         one = seen_with({**options, path: True}, branches, X)
     assert len(said) == 1
     assert one.types == WRITTEN
-    assert "StreamScope" not in one.runner.program.source
+    assert "_user_stream_label" not in one.ops("Sin")[0].attrs
     with pytest.raises(Exception, match="stream scopes have no effect") as caught:
         seen_with({**options, path: True, "engine_config.strict": True}, branches, X)
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), Degraded)
@@ -406,6 +405,50 @@ def test_one_stream(path: str) -> None:
 
 def test_one_stream_is_what_a_graph_without_scopes_has() -> None:
     assert seen_with({"ge_config.enable_single_stream": True}, branches, X).types == WRITTEN
+
+
+# Cores
+
+
+def threads_within(seen: list[int]) -> Any:
+    """A function that notes how many threads there are, within a limit of its own and outside of it."""
+
+    @torch.library.custom_op("torchair_tests::threads", mutates_args=())
+    def threads(x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return x.clone()
+
+    threads.register_fake(torch.empty_like)
+    torchair.register_fx_node_ge_converter(torch.ops.torchair_tests.threads.default)(
+        lambda x: torchair.ge.custom_op("Threads", inputs={"x": x}, outputs=["y"])
+    )
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x = threads(x + 1)
+        with torchair.scope.limit_core_num(1, 1):
+            x = threads(x * 2)
+        return threads(x - 1)
+
+    return fn
+
+
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
+def test_cores_of_the_session(codegen: str) -> None:
+    seen: list[int] = []
+    fn, there = threads_within(seen), torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        for cores, wanted in (({}, [4, 1, 4]), ({"ge_config.aicore_num": "2|48"}, [2, 1, 2])):
+            made = compiled(fn, {**cores, "engine_config.codegen": codegen})
+            torch.compiler.reset()
+            seen.clear()
+            torch.testing.assert_close(made(X), (X + 1) * 2 - 1)
+            assert seen == wanted
+            assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(there)
+    with pytest.raises(Exception, match="cube and vector cores, joined by a bar"):
+        compiled(branches, {"ge_config.aicore_num": "many"})(X)
 
 
 # Recordings of sizes

@@ -158,9 +158,10 @@ def test_explain_counts_what_there_is_none_of(capsys: pytest.CaptureFixture[str]
 
 def test_explain_lists_hints_and_nobody_warns_of_them() -> None:
     config = torchair.CompilerConfig()
-    config.ge_config.aicore_num = "24|48"
+    config.experimental_config.separate_atomic_clean = False
     found = torchair.explain(lambda x: x + 1, torch.ones(2), compiler_config=config)
-    assert found.idle_options == {"ge_config.aicore_num": "it addresses Ascend hardware"}
+    path = "experimental_config.separate_atomic_clean"
+    assert found.idle_options == {path: "it addresses Ascend hardware"}
 
 
 def test_explain_names_the_users_arguments_and_host_ops() -> None:

@@ -51,5 +51,5 @@ def same_results(fn: Callable[..., Any], gm: fx.GraphModule, *args: torch.Tensor
 
 def after_all(gm: fx.GraphModule, ctx: PassContext) -> fx.GraphModule:
     """The graph behind all passes of capture mode, for a program that runs ops as they stand there."""
-    ctx.switches |= {"runs_op_by_op": True, "keeps_streams": True}
+    ctx.switches["runs_op_by_op"] = True
     return run(CAPTURE_PASSES, gm, ctx)

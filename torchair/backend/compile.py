@@ -364,6 +364,7 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
         without=stage.detours.passes,
         named=settings.named_passes,
         order=settings.order,
+        scope={} if settings.captures else settings.session_scope,
         compute=partial(evaluate_now, device=stage.device),
         tallies=stage.tallies,
         degradations=stage.degradations,
@@ -525,7 +526,7 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             kept_only=way is None and settings.codegen != kind,
         )
         if kind in COMPILERS and has_scopes(graph):
-            return streamed(graph, stage.fake_mode, kind, how)
+            return streamed(graph, stage.fake_mode, kind, how, stage.degradations)
         program = build(kind, graph, stage.inputs, how)
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]
         if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):

@@ -17,9 +17,10 @@ from torchair.configs.option import CAPTURE_MODES, touched, walk
 from torchair.configs.pass_switches import ENGINE_PASSES, PassSwitches, pass_switches
 from torchair.configs.reading import by_name, default_of, from_row, read
 from torchair.core.degraded import Degradations
-from torchair.core.errors import BadOptionType
+from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.log import logger
 from torchair.debug.options import DebugOptions
+from torchair.ops import limits
 from torchair.passes import names as pass_names
 
 PATIENCE = 3  # calls of one size in graph mode before it is recorded
@@ -64,6 +65,7 @@ class Settings:
     compile_budget: int | None = from_row("engine_config.compile_budget_s")
     compile_workers: int = from_row("engine_config.compile_workers")
     program_cache_mb: int = from_row("engine_config.program_cache_mb")
+    cores: str | None = from_row("ge_config.aicore_num")
     level: str = from_row("ge_config.oo_level")
     constant_folding: bool | None = from_row("ge_config.oo_constant_folding")
     dead_code_elimination: bool | None = from_row("ge_config.oo_dead_code_elimination")
@@ -133,6 +135,20 @@ class Settings:
         return replace(self, options={**self.options, **off})
 
     @property
+    def session_scope(self) -> dict[str, str]:
+        """What holds for all ops that no scope says more about."""
+        if self.cores is None:
+            return {}
+        numbers = str(self.cores).split("|")
+        if len(numbers) != 2 or not all(number.strip().isdecimal() for number in numbers):
+            raise BadOption(
+                "ge_config.aicore_num has cube and vector cores, joined by a bar",
+                got=repr(self.cores),
+                near="'24|48'",
+            )
+        return dict(zip(limits.CORES, (number.strip() for number in numbers), strict=True))
+
+    @property
     def checks_deadlocks(self) -> bool:
         """By either name: the flat one, or the older one under `debug`."""
         return self.deadlock_check or self.graph_deadlock_check
@@ -184,7 +200,9 @@ class Settings:
             eager=self.captures and is_direct,
         )
 
-    def switches(self, kind: str, *, has_streams: bool = True) -> dict[str, bool]:
+    def switches(
+        self, kind: str, *, has_streams: bool = True, limits_cores: bool = True
+    ) -> dict[str, bool]:
         """What the lists of passes ask for: options that are true or false, and what follows from `kind`, the
         code generator. Where ops run as they stand in the graph, passes decide about memory; Inductor
         does so by itself, from a functional graph. Streams matter where a device has several.
@@ -200,8 +218,10 @@ class Settings:
             "captures": self.captures,
             "runs_op_by_op": runs_op_by_op,
             "has_streams": has_streams,
-            "keeps_streams": runs_op_by_op or has_streams,
-            "checks_races": has_streams or self.checks_deadlocks,
+            "runs_scopes": self.captures,
+            "checks_races": self.captures and (has_streams or self.checks_deadlocks),
+            "drops_streams": self.captures and not has_streams,
+            "limits_cores": limits_cores,
             "runs_its_ops": self.captures and runs_op_by_op,
             "user_pre_pass": self.user_pre_pass is not None,
             "user_post_pass": self.user_post_pass is not None,

@@ -7,15 +7,20 @@ A compiler knows one stream; across scopes nothing is fused, moved or given the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchair.codegen import How, build
 from torchair.codegen.eager import EagerCode, generate
 from torchair.codegen.program import Boxed, Piece
+from torchair.core.degraded import Degradations
+from torchair.core.errors import BadPass
 from torchair.core.program import Program, code_of
 from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.engine.repeats import separate_all
@@ -23,7 +28,9 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.partition import Partition, cut
-from torchair.ops import streams
+from torchair.fxgraph.values import device_of
+from torchair.ops import limits, streams
+from torchair.scope.super_kernel_options import STRICT, options_of
 
 OUTSIDE = (streams.entry_stream, streams.stream_field)
 """What the function around the pieces calls beside the nodes of scopes and events."""
@@ -52,7 +59,9 @@ def has_scopes(gm: fx.GraphModule) -> bool:
     return any(_is_outside(node) for node in gm.graph.nodes)
 
 
-def streamed(gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: How) -> Program:
+def streamed(
+    gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: How, degradations: Degradations
+) -> Program:
     """The program of a graph, piece by piece."""
     gm = copy_graph(gm)
     for node in [node for node in gm.graph.nodes if node.target in streams.KEEP]:
@@ -62,16 +71,39 @@ def streamed(gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: How)
     items = list(_items(gm.graph))
     pieces = iter(cut(gm, [(False, item) for item in items if isinstance(item, list)]))
     outer, copies = fx.Graph(gm), dict[fx.Node, fx.Node]()
+    opened: list[Mapping[str, str]] = []
+    units: Counter[tuple[str, str]] = Counter()
     for item in items:
         if isinstance(item, fx.Node):
+            _follow(item, opened)
             copies[item] = outer.node_copy(item, lambda source: copies[source])
             continue
         piece = next(pieces)
         places = tuple(place for place, taken in enumerate(piece.takes) if taken in fixed)
-        _call(outer, copies, piece, _program(kind, piece, replace(how, static=places)))
+        with _limited(opened, piece):
+            program = _program(kind, piece, replace(how, static=places))
+        units[_super_kernel(opened)] += _call(outer, copies, piece, program)
+    _check_units(units, degradations)
     returned: Any = gm.graph.output_node().args[0]
     outer.output(tuple(copies[item] if isinstance(item, fx.Node) else item for item in returned))
     return StreamedCode(generate(fx.GraphModule(gm, outer)), kind).load()
+
+
+def _follow(node: fx.Node, opened: list[Mapping[str, str]]) -> None:
+    """Which scopes are open behind a node."""
+    if node.target in streams.ENTER:
+        opened.append(streams.attributes(node))
+    elif node.target in streams.EXIT:
+        opened.pop()
+
+
+@contextmanager
+def _limited(opened: list[Mapping[str, str]], piece: Partition) -> Iterator[None]:
+    """A compiler asks how many threads there are, and whether kernels are to be deterministic."""
+    attributes = {key: value for scope in opened for key, value in scope.items()}
+    module = torch.cpu if device_of(piece.gm).type == "cpu" else streams.device_module()
+    with limits.limited(attributes, module):
+        yield
 
 
 def _program(kind: str, piece: Partition, how: How) -> Program:
@@ -98,11 +130,29 @@ def _is_outside(node: fx.Node) -> bool:
     return node.target in streams.ALL or node.target in OUTSIDE
 
 
-def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, program: Program) -> None:
-    """One call in the function, and a node for each value it gives."""
+def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
+    """Name and options of the innermost block that is to be one unit; empty where there is none."""
+    keys = (streams.SUPER_KERNEL, streams.SUPER_KERNEL_OPTIONS)
+    inner = next((scope for scope in reversed(opened) if keys[0] in scope), {})
+    return inner.get(keys[0], ""), inner.get(keys[1], "")
+
+
+def _check_units(units: Mapping[tuple[str, str], int], degradations: Degradations) -> None:
+    for (name, options), count in units.items():
+        if not name or count < 2:
+            continue
+        what = f"the block of super_kernel({name!r}) is {count} units: streams or events lie in it"
+        if options_of(options).get(STRICT) == "abort":
+            raise BadPass(what, next="take them out, or strict-scope-check=bypass").of_user()
+        degradations.add(what, next="let streams switch outside of it")
+
+
+def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, program: Program) -> bool:
+    """One call in the function, and a node for each value it gives; whether there is anything to call."""
     if not piece.gives and not any(written_by(node) for node in piece.gm.graph.nodes):
-        return
+        return False
     call = outer.call_function(Piece(code_of(program), program), tuple(copies[node] for node in piece.takes))
     for place, node in enumerate(piece.gives):
         copies[node] = outer.call_function(operator.getitem, (call, place))
         copies[node].meta = dict(node.meta)
+    return True

@@ -27,6 +27,7 @@ from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_alias
 from torchair.fxgraph.ends import placeholders, returned
+from torchair.fxgraph.values import device_of
 from torchair.ops import streams
 from torchair.ops.places import stream_of_nodes
 
@@ -266,12 +267,13 @@ class Writer:
         self.lines.append("    " * sum(self.blocks) + line)
 
     def write_scope(self, node: fx.Node) -> None:
-        """A scope that names a stream is a `with` block, so that an error leaves no stream behind."""
+        """A scope that acts is a `with` block, so that an error leaves no stream or limit behind."""
         if node.target in streams.ENTER:
-            is_block = streams.is_stream_scope(node)
+            is_block = streams.acts(node)
             if is_block:
                 scope = self.function(streams.StreamScope)
-                self.emit(f"with {scope}({self.text(node.args[0])}, {self.text(node.args[1])}):")
+                where = ", 'cpu'" if streams.is_limit(node) and device_of(self.gm).type == "cpu" else ""
+                self.emit(f"with {scope}({self.text(node.args[0])}, {self.text(node.args[1])}{where}):")
             else:
                 self.write_node(node)
             self.blocks.append(is_block)

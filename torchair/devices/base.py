@@ -66,6 +66,10 @@ class Device:
     """Can a graph copy its inputs itself, and be told where from?"""
     calls_host = False
     """Can a graph call a function of the host at every replay?"""
+    has_streams = False
+    """Can ops run beside each other, in the order that events give them?"""
+    limits_cores = True
+    """Can a part of a graph be kept to some of the cores?"""
     traces = False
     """Can a graph write its tasks as a trace?"""
     backing: Backing | None = None

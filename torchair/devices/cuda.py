@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,7 @@ from torchair.devices.graphs import GraphDevice
 from torchair.devices.head import Calls, Copy, Head, Refused
 
 DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice
+RELAXED = 2  # cudaStreamCaptureModeRelaxed
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
 ON_DEVICE = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
@@ -25,6 +27,7 @@ class Cuda(GraphDevice):
     """NVIDIA's."""
 
     graph = "CUDAGraph"
+    limits_cores = False
     # Reductions that do not depend on each other (query, key and value of one vector) are one launch. Four
     # Llama-3-8B layers and the head, one step on an H200: 717 us, with a search for block sizes; 749 us
     # without this, 842 us without the search, 850 us with a library's products.
@@ -105,10 +108,11 @@ class Cuda(GraphDevice):
     def _copy_out(self, x: torch.Tensor, stream: int) -> torch.Tensor:
         if x.device.type != self.type:
             return x
+        assert self.runtime is not None, "asked in `calls_host`"
         x = x.contiguous()
-        copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        with self.runtime.relaxed():
+            copy = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
         if copy.numel():
-            assert self.runtime is not None, "asked in `calls_host`"
             self.runtime.copy(copy, x, stream, DEVICE_TO_HOST)
         return copy
 
@@ -133,18 +137,30 @@ class Runtime:
         "cudaGraphLaunch",
         "cudaGetLastError",
     )
-    WHOSE, HOST = "cudaPointerGetAttributes", "cudaLaunchHostFunc"
+    WHOSE = "cudaPointerGetAttributes"
+    HOST, MODE = "cudaLaunchHostFunc", "cudaThreadExchangeStreamCaptureMode"
 
     def __init__(self) -> None:
         library = ctypes.PyDLL(None)  # short calls, which keep the interpreter's lock (see `head.py`)
-        self._calls = {name: getattr(library, name, None) for name in (*self.CALLS, self.WHOSE, self.HOST)}
+        names = (*self.CALLS, self.WHOSE, self.HOST, self.MODE)
+        self._calls = {name: getattr(library, name, None) for name in names}
 
     def is_complete(self) -> bool:
         return all(self._calls[name] is not None for name in self.CALLS)
 
     @property
     def calls_host(self) -> bool:
-        return self._calls[self.HOST] is not None
+        return None not in (self._calls[self.HOST], self._calls[self.MODE])
+
+    @contextlib.contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """While a graph is recorded, this thread may take memory from the system inside."""
+        mode = ctypes.c_int(RELAXED)
+        self._call(self.MODE, ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._call(self.MODE, ctypes.byref(mode))
 
     def call_on_host(self, function: Any, stream: int) -> None:
         """A function of the host, at this point of a stream."""

@@ -47,6 +47,7 @@ class GraphDevice(Device):
     """
 
     has_graphs = True
+    has_streams = True
     graph = ""
     """Name of the graph class in the module."""
 

@@ -1,12 +1,14 @@
-"""Scopes around a part of a model in capture mode. This version has the names only."""
+"""Scopes around a part of a model in capture mode. Outside of a graph they act at once, on this thread."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+
 from torchair import scope
-from torchair.core.errors import NotYet
+from torchair.ops import limits, streams
 
 __all__ = ["deterministic", "limit_core_num"]
 
@@ -15,12 +17,19 @@ def limit_core_num(
     op_aicore_num: int, op_vectorcore_num: int, stream: Any = None
 ) -> AbstractContextManager[Any]:
     """`with` this, an op uses at most so many cores; outside of a graph, on this or the current stream."""
-    return scope.limit_core_num(op_aicore_num, op_vectorcore_num)
+    inside = scope.limit_core_num(op_aicore_num, op_vectorcore_num)
+    if torch.compiler.is_compiling():
+        return inside
+    return limits.cores_limited(op_aicore_num, op_vectorcore_num, streams.device_module(), stream)
 
 
 def deterministic(level: int) -> AbstractContextManager[Any]:
-    """`with` this, ops are as deterministic as level 0 to 3 says."""
-    raise NotYet(
-        "npugraph_ex.scope.deterministic does nothing in this version",
-        next="torch.use_deterministic_algorithms(True) holds for the whole process",
-    )
+    """`with` this, ops are as deterministic as level 0 to 3 says: from 1 on no result depends on the order in
+    which a device adds.
+    """
+    if isinstance(level, bool) or level not in limits.LEVELS:
+        raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
+    if torch.compiler.is_compiling():
+        attributes = {streams.DETERMINISTIC: str(int(level > 0)), streams.DETERMINISTIC_LEVEL: str(level)}
+        return scope.Scope(attributes)
+    return limits.as_deterministic(level, streams.device_module())

@@ -35,6 +35,18 @@ def walk(graph: fx.Graph) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
             opened.append(node)
 
 
+def blocks(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
+    """First and last node of every scope, in the order in which they are left."""
+    opened: list[fx.Node] = []
+    found: list[tuple[fx.Node, fx.Node]] = []
+    for node in graph.nodes:
+        if node.target in streams.ENTER:
+            opened.append(node)
+        elif node.target in streams.EXIT:
+            found.append((opened.pop(), node))
+    return found
+
+
 def has_scopes(graph: fx.Graph) -> bool:
     """Most graphs have none."""
     return any(node.target in streams.ENTER for node in graph.nodes)

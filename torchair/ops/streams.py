@@ -20,6 +20,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
 from torchair.core.torch_private.ops import has_operator, unfunctionalized
+from torchair.ops import limits
 
 NAMESPACES = ("npugraph_ex", "air")
 STREAM = "str stream_id, str device_index, str device_type"
@@ -46,9 +47,9 @@ LABEL, PRIORITY = "_user_stream_label", "_user_stream_priority"
 IDENTITY = ("_user_stream_id", "_user_stream_device_index", "_user_stream_device_type")
 INNER_PARALLEL = "_enable_inner_parallel"
 # Keys of the other scopes. A stream of its own may be named beside a limit of cores.
-CORE_LIMITS = ("_op_aicore_num", "_op_vectorcore_num")
+CORE_LIMITS = limits.CORES
 LIMITED_STREAM = ("_op_stream_stream_id", "_op_stream_device_index", "_op_stream_device_type")
-DETERMINISTIC, DETERMINISTIC_LEVEL = "_deterministic", "_deterministic_level"
+DETERMINISTIC, DETERMINISTIC_LEVEL = "_deterministic", limits.LEVEL
 SUPER_KERNEL, SUPER_KERNEL_OPTIONS = "_super_kernel_scope", "_super_kernel_options"
 NEVER_TIMEOUT, DATA_DUMP = "_op_exec_never_timeout", "torchair_enable_data_dump"
 # Stand for the stream on which the graph is called, until a pass puts its identity in their place.
@@ -142,24 +143,26 @@ def graph_prefix() -> str:
 
 
 class StreamScope:
-    """`with` this, work goes to the stream that the keys of a scope name; without a stream key, nothing."""
+    """`with` this, work goes to the stream that the keys of a scope name, and is limited as they say."""
 
-    def __init__(self, keys: Sequence[str], values: Sequence[str]) -> None:
-        self._stream = stream_of(dict(zip(keys, values, strict=True)))
-        self._inner: Any = contextlib.nullcontext()
+    def __init__(self, keys: Sequence[str], values: Sequence[str], device: str = "") -> None:
+        self._attributes = dict(zip(keys, values, strict=True))
+        self._stream = stream_of(self._attributes)
+        self._module = torch.cpu if device == "cpu" else device_module()
+        self._inner = contextlib.ExitStack()
         self._before: Any = None
 
     def __enter__(self) -> None:
         self._before = getattr(_here, "entry", None)
-        if self._stream is None:
-            return
-        if self._before is None:
-            _here.entry = device_module().current_stream()
-        self._inner = device_module().stream(self._stream)
-        self._inner.__enter__()
+        if self._stream is not None:
+            if self._before is None:
+                _here.entry = device_module().current_stream()
+            self._inner.enter_context(device_module().stream(self._stream))
+        if limits.is_limit(self._attributes):
+            self._inner.enter_context(limits.limited(self._attributes, self._module))
 
     def __exit__(self, *error: object) -> None:
-        self._inner.__exit__(*error)
+        self._inner.__exit__(*error)  # type: ignore[arg-type]
         _here.entry = self._before
 
 
@@ -363,3 +366,13 @@ def attributes(enter: fx.Node) -> dict[str, Any]:
 def is_stream_scope(enter: fx.Node) -> bool:
     """Does this scope move work to another stream?"""
     return LABEL in attributes(enter) or all(key in attributes(enter) for key in IDENTITY)
+
+
+def is_limit(enter: fx.Node) -> bool:
+    """Does this scope limit cores, or ask for deterministic kernels?"""
+    return limits.is_limit(attributes(enter))
+
+
+def acts(enter: fx.Node) -> bool:
+    """Does this scope change how ops run?"""
+    return is_stream_scope(enter) or is_limit(enter)

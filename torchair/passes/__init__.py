@@ -9,6 +9,7 @@ from torchair.passes.fx.event_record import apply_event_record
 from torchair.passes.fx.functionalized import decompose_auto_functionalized
 from torchair.passes.fx.host_constants import move_host_constants
 from torchair.passes.fx.host_lists import move_host_lists
+from torchair.passes.fx.idle_scopes import drop_idle_scopes
 from torchair.passes.fx.native_streams import name_native_streams
 from torchair.passes.fx.one_stream import run_on_one_stream
 from torchair.passes.fx.optimize_sym_input import optimize_sym_input
@@ -91,6 +92,12 @@ FX_PASSES = steps(
         quiet=True,
         mandatory=True,
     ),
+    # Without IR it is nodes that say what runs where. Hints go, and streams where a device has one; what a
+    # tensor lets wait and what nothing lets wait is settled while the graph still says what the user wrote.
+    Step(drop_idle_scopes, on="runs_scopes", after=(check_scopes,), quiet=True, mandatory=True),
+    Step(wait_for_tensors, on="runs_scopes", quiet=True, mandatory=True),
+    Step(check_races, on="checks_races", after=(wait_for_tensors,), quiet=True, mandatory=True),
+    Step(run_on_one_stream, on="drops_streams", after=(check_races,), quiet=True, mandatory=True),
     # The inputs of the program are settled here: what follows counts them.
     Step(move_host_lists, on="host_lists", quiet=True, mandatory=True),
 )
@@ -118,8 +125,8 @@ LOWERED_PASSES = steps(*IN_PLACE)
 
 # Events. They stand before the passes that write in place, which ask what is ordered by them.
 EVENTS = (
-    Step(apply_event_closure_with_multi_stream, on="keeps_streams", mandatory=True),
-    Step(apply_event_record, on="keeps_streams", mandatory=True),
+    Step(apply_event_closure_with_multi_stream),
+    Step(apply_event_record),
 )
 
 PLACE_PASSES = steps(
@@ -129,19 +136,13 @@ PLACE_PASSES = steps(
 )
 
 CAPTURE_PASSES = steps(
-    # Streams that the user did not let wait, because a tensor does.
-    Step(wait_for_tensors, quiet=True, mandatory=True),
-    # While the graph still says what the user let wait for what.
-    Step(check_races, on="checks_races", after=(wait_for_tensors,), quiet=True, mandatory=True),
-    # Where streams run in order anyway, a compiler needs no scopes and no events; nor do the passes below.
-    Step(run_on_one_stream, unless="keeps_streams", quiet=True),
     # Producers are still functional here: each may get another overload and another place to write to.
     Step(remove_cat_ops, on="remove_cat_ops"),
     *EVENTS,
     *IN_PLACE,
     # From here on ops have side arguments (workspace, out, identities of streams): nobody looks through them.
     Step(replace_dynamic_workspace_ops, on="runs_op_by_op"),
-    Step(resolve_default_stream_markers, on="keeps_streams", after=(apply_event_closure_with_multi_stream,)),
+    Step(resolve_default_stream_markers, after=(apply_event_closure_with_multi_stream,)),
 )
 
 GE_PASSES = steps(

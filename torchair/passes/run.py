@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,7 @@ class PassContext:
     without: Collection[str] = ()  # titles of passes that have failed on this graph
     named: PassSwitches = field(default_factory=PassSwitches)  # what the user asked for passes, by name
     order: str = ""  # how the ops of the IR are sorted
+    scope: Mapping[str, str] = field(default_factory=dict[str, str])  # of ops that no scope says more about
     compute: Callable[..., list[Any]] | None = None  # (op, values of its inputs) -> values of its outputs
     inputs: Sequence[Any] = ()
     user_pre_pass: Callable[..., Any] | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchair.ops import streams
-from torchair.scope._super_kernel import checked_options
+from torchair.scope.super_kernel_options import checked_options
 
 __all__ = [
     "data_dump",

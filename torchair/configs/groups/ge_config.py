@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchair.configs.kinds import BOOL, Choice, Kind
 from torchair.configs.option import REDUCE, Group
 from torchair.configs.pass_switches import SwitchText
-from torchair.configs.rows import graph, hint, session
+from torchair.configs.rows import graph, session
 
 TRUE_FALSE = {True: "true", False: "false"}.__getitem__
 TESTS = "tests/backend/test_engine_side.py"
@@ -58,11 +58,14 @@ class GeConfig(Group):
         cached=False,
         effect="tests/debug/test_fusion_result.py::test_when_it_is_written",
     )
-    aicore_num = hint(
+    aicore_num = graph(
         None,
-        "Core limit of the session, cube and vector cores joined by a bar: `24|48`.",
+        "Core limit of the session, cube and vector cores joined by a bar: `24|48`. On a CPU these are "
+        "threads; a block of `torchair.scope.limit_core_num` has its own.",
         Kind(),
+        idle=REDUCE,
         engine=session("ge.aicoreNum"),
+        effect=f"{TESTS}::test_cores_of_the_session",
     )
     optimization_switch = graph(
         None,

@@ -13,7 +13,7 @@ from torch import fx
 
 from torchair.core.errors import BadPass
 from torchair.ops import streams
-from torchair.ops.places import is_entry, stream_key, walk
+from torchair.ops.places import blocks, is_entry, stream_key
 from torchair.passes.run import PassContext
 
 ops = torch.ops.npugraph_ex
@@ -92,7 +92,11 @@ def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, 
     """A label has no identity yet: its stream waits when it is first entered, and is recorded where it is
     left for the last time.
     """
-    scopes = _blocks(graph, label)
+    scopes = [
+        block
+        for block in blocks(graph)
+        if streams.is_stream_scope(block[0]) and stream_key(block[0]) == label
+    ]
     with graph.inserting_after(scopes[0][0]):
         graph.call_function(ops.tagged_event_wait.default, (start.args[0], True))
     last = scopes[-1][1]
@@ -101,20 +105,6 @@ def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, 
         _record(graph, ops.tagged_event_record.default, tag)
     with graph.inserting_before(output):
         graph.call_function(ops.tagged_event_wait.default, (tag, True))
-
-
-def _blocks(graph: fx.Graph, label: str) -> list[tuple[fx.Node, fx.Node]]:
-    """First and last node of every scope with that label, in the order in which they are left."""
-    opened: list[fx.Node] = []
-    found: list[tuple[fx.Node, fx.Node]] = []
-    for node, _ in walk(graph):
-        if node.target in streams.ENTER:
-            opened.append(node)
-        elif node.target in streams.EXIT:
-            enter = opened.pop()
-            if streams.is_stream_scope(enter) and stream_key(enter) == label:
-                found.append((enter, node))
-    return found
 
 
 def _record(graph: fx.Graph, op: Any, tag: str, *identity: Any) -> fx.Node:

@@ -8,6 +8,7 @@ from torch import fx
 
 from torchair.core.source import source_of
 from torchair.ops import streams
+from torchair.ops.places import blocks
 from torchair.passes.run import PassContext
 
 ASKED_FOR = "ge_config.enable_single_stream"
@@ -32,12 +33,4 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _stream_scopes(graph: fx.Graph) -> list[fx.Node]:
     """Both ends of each; scopes of another kind stay."""
-    opened: list[fx.Node] = []
-    found: list[fx.Node] = []
-    for node in graph.nodes:
-        if node.target in streams.ENTER:
-            opened.append(node)
-        elif node.target in streams.EXIT:
-            enter = opened.pop()
-            found += [enter, node] if streams.is_stream_scope(enter) else []
-    return found
+    return [node for block in blocks(graph) if streams.is_stream_scope(block[0]) for node in block]

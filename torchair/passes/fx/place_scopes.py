@@ -11,8 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
+from torchair.core.source import source_of
 from torchair.fxgraph.partition import dependencies, is_free
 from torchair.ops import places, streams
+from torchair.passes.fx.idle_scopes import has_cores
 from torchair.passes.run import PassContext
 
 ops = torch.ops.air
@@ -49,10 +51,11 @@ def place_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _scope(node: fx.Node, ctx: PassContext) -> dict[str, str]:
     """The attributes that act on this device."""
-    found: dict[str, str] = node.meta.get(places.SCOPE, {})
-    if ctx.switches.get("has_streams", True):
-        return found
-    return {key: value for key, value in found.items() if key not in (streams.LABEL, streams.PRIORITY)}
+    found: dict[str, str] = {**ctx.scope, **node.meta.get(places.SCOPE, {})}
+    idle = () if ctx.switches.get("has_streams", True) else (streams.LABEL, streams.PRIORITY)
+    if streams.CORE_LIMITS[0] in found and not has_cores(ctx, source_of(node)):
+        idle = (*idle, *streams.CORE_LIMITS)
+    return {key: value for key, value in found.items() if key not in idle}
 
 
 def _order_streams(graph: fx.Graph, scopes: Mapping[fx.Node, dict[str, str]]) -> None:

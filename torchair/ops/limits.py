@@ -1,0 +1,83 @@
+"""What a block of ops may use while it runs: so many cores, kernels that are deterministic enough. As it was
+afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+CORES = ("_op_aicore_num", "_op_vectorcore_num")
+LEVEL = "_deterministic_level"
+LEVELS = range(4)
+
+
+def cores_of(attributes: Mapping[str, str]) -> tuple[int, int] | None:
+    """Cube and vector cores that a scope grants; None where it has no limit."""
+    found = [attributes.get(key) for key in CORES]
+    return (int(found[0]), int(found[1])) if found[0] is not None and found[1] is not None else None
+
+
+def is_limit(attributes: Mapping[str, str]) -> bool:
+    """Does a scope limit anything?"""
+    return LEVEL in attributes or cores_of(attributes) is not None
+
+
+@contextmanager
+def limited(attributes: Mapping[str, str], module: Any) -> Iterator[None]:
+    """Within this block, what a scope says of cores and determinism holds on a device, by its module."""
+    cores, level = cores_of(attributes), attributes.get(LEVEL)
+    with ExitStack() as stack:
+        if cores is not None:
+            stack.enter_context(cores_limited(*cores, module))
+        if level is not None:
+            stack.enter_context(as_deterministic(int(level), module))
+        yield
+
+
+@contextmanager
+def cores_limited(cube: int, vector: int, module: Any, stream: Any = None) -> Iterator[None]:
+    """Threads of a CPU, or the cores that kernels of a stream may use; never more than there were."""
+    if module is torch.cpu:
+        before = torch.get_num_threads()
+        torch.set_num_threads(max(1, min(before, cube or vector)))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+    elif hasattr(module, "set_stream_limit"):
+        stream = module.current_stream() if stream is None else stream
+        limits = module.get_stream_limit(stream)
+        module.set_stream_limit(stream, cube, vector)
+        try:
+            yield
+        finally:
+            module.set_stream_limit(stream, limits["cube_core_num"], limits["vector_core_num"])
+    else:
+        yield
+
+
+@contextmanager
+def as_deterministic(level: int, module: Any) -> Iterator[None]:
+    """Level 0 may add in any order, the others must not."""
+    if level not in LEVELS:
+        raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
+    levels = module if hasattr(module, "set_deterministic_level") else None
+    before = levels.get_deterministic_level() if levels is not None else 0
+    is_on, only_warns = torch.are_deterministic_algorithms_enabled(), _only_warns()
+    torch.use_deterministic_algorithms(level > 0)
+    try:
+        if levels is not None:
+            levels.set_deterministic_level(level)
+        yield
+    finally:
+        torch.use_deterministic_algorithms(is_on, warn_only=only_warns)
+        if levels is not None and (before > 0) == is_on:
+            levels.set_deterministic_level(before)
+
+
+def _only_warns() -> bool:
+    return torch.is_deterministic_algorithms_warn_only_enabled()
