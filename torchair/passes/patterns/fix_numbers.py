@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import fx
 
 from torchair.core.torch_private.given_numbers import floats_of_modules
@@ -15,7 +17,8 @@ def fix_numbers(gm: fx.GraphModule, ctx: PassContext) -> int:
     """
     found = list(floats_of_modules(gm)) if set_of(ctx.config).takes_numbers else []
     for node, symbol in found:
-        node.replace_all_uses_with(float(symbol))  # this is what Dynamo makes a guard of
+        number: Any = float(symbol)  # this is what Dynamo makes a guard of
+        node.replace_all_uses_with(number)
         gm.graph.erase_node(node)
     if found:
         gm.recompile()
