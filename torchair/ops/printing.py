@@ -228,3 +228,14 @@ def _is_unknown(arg: Any) -> bool:
 def _number_tensor(number: float, device: torch.device) -> torch.Tensor:
     dtype = torch.int64 if isinstance(number, int) else torch.float64
     return torch.scalar_tensor(number, dtype=dtype, device=device)
+
+
+def print_tensor(input: torch.Tensor, *, tensor_name: str | None = None) -> None:
+    """`torch_npu.print_npugraph_tensor`: print value, shape and dtype of a tensor, behind `tensor_name=`, at
+    once or whenever a graph with it is replayed.
+    """
+    if not isinstance(input, torch.Tensor):
+        raise TypeError(f"print_npugraph_tensor takes a tensor, it got {type(input).__name__}: {input!r}")
+    if tensor_name is not None and not isinstance(tensor_name, str):
+        raise TypeError(f"tensor_name must be a str, it is {tensor_name!r}")
+    torch.ops.npu.print_npugraph_tensor(input, tensor_name=tensor_name)

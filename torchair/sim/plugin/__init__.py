@@ -11,6 +11,8 @@ import torch
 from torchair import npugraph_ex
 from torchair.core.dtypes import BY_NAME
 from torchair.ops import npu as library
+from torchair.ops.printing import print_tensor as print_npugraph_tensor
+from torchair.ops.saving import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
 from torchair.sim.plugin import contrib, distributed, dynamo, profiler
 from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
@@ -25,7 +27,9 @@ __all__ = [
     "npu_format_cast",
     "npu_format_cast_",
     "npugraph_ex",
+    "print_npugraph_tensor",
     "profiler",
+    "save_npugraph_tensor",
 ]
 
 __version__ = f"{torch.__version__.partition('+')[0]}.post0+sim"

@@ -20,7 +20,7 @@ inline const std::unordered_set<std::string>& mixing() {
   static const std::unordered_set<std::string> names{
       "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index",
       "aten::_unsafe_index_put", "aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward", "aten::set_",
-      "aten::_thnn_differentiable_lstm_cell_backward", "aten::_cudnn_rnn", "aten::lstm_mps"};
+      "aten::_thnn_differentiable_lstm_cell_backward", "aten::_cudnn_rnn", "aten::lstm_mps", "air::print"};
   return names;
 }
 
@@ -486,8 +486,8 @@ inline void capture_call(
   }
   stack->resize(begin);
   stack->insert(stack->end(), made.begin(), made.end());
-  if (!writes && !has_made) {
-    return;  // a view
+  if (!writes && !has_made && !schema.returns().empty()) {
+    return;  // a view; what returns nothing is called for something else
   }
   Prepared later(schema, &kept, 0, As::LOG, capture);
   auto targets = results_later(schema, *stack, later.shown, ranges);
@@ -538,7 +538,7 @@ inline bool give_call(const c10::OperatorHandle& op, const c10::OperatorHandle& 
   }
   stack->resize(begin);
   stack->insert(stack->end(), made.begin(), made.end());
-  if (!writes && !has_made) {
+  if (!writes && !has_made && !schema.returns().empty()) {
     return true;  // a view
   }
   for (auto& value : kept) {
