@@ -23,7 +23,7 @@ from torchair.configs.option import assign
 # What is kept is tested here, whether something acts on it or not.
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")
 
-TAIL = ("set_dim_gears", "dynamo_export", "torchair.scope", "npu_print")
+TAIL = ("set_dim_gears", "dynamo_export", "torchair.scope")
 OPTIONS = {
     "clone_input": 0,
     "inplace_pass": False,

@@ -26,8 +26,8 @@ C = TypeVar("C", bound=Config)
 
 _IDLE_HEAD = "The following options may have no effect in {mode} mode:"
 _IDLE_TAIL = (
-    "In {mode} mode these have no effect either: dimension gears (set_dim_gears), export (dynamo_export), "
-    "scopes of the graph engine (torchair.scope) and printing in the graph (npu_print)."
+    "In {mode} mode these have no effect either: dimension gears (set_dim_gears), export (dynamo_export) and "
+    "scopes of the graph engine (torchair.scope)."
 )
 
 
