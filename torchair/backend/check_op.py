@@ -26,7 +26,7 @@ from torchair.core.torch_private.fake import (
     tree_unflatten,
 )
 from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket, resolve_overload
-from torchair.fxgraph.effects import flat, written_names
+from torchair.fxgraph.effects import flat, returns_views, written_names
 from torchair.fxgraph.symbols import hint, is_symbol
 
 MODES = {"graph mode": "max-autotune", "capture mode": "npugraph_ex"}
@@ -172,7 +172,7 @@ class _Check:
         for name, before, after in zip(self._names, self._leaves, self._written, strict=True):
             if isinstance(before, torch.Tensor) and name not in declared and not _same(before, after):
                 self._say("schema", f"it changes its argument {name!r}, and the schema does not say so", cure)
-        views = any(result.alias_info is not None for result in self._target._schema.returns)
+        views = returns_views(self._target)
         memory = {_memory(leaf): name for name, leaf in zip(self._names, self._written, strict=True)}
         for place, result in enumerate(self._expected):
             name = memory.get(_memory(result)) if isinstance(result, torch.Tensor) else None

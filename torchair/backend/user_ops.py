@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import torch
@@ -14,9 +14,9 @@ from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
 from torchair.core.extensions import EXTENSIONS, extend
-from torchair.core.torch_private.ops import OpOverload, parse_schema
+from torchair.core.torch_private.ops import OpOverload, auto_functionalized_v2, parse_schema
 from torchair.engine.registry import Kernel, describe, set_kernel
-from torchair.fxgraph.effects import written_names
+from torchair.fxgraph.effects import written_in, written_names
 from torchair.ge.attr import Attr, Str
 from torchair.ge.build import add_op, make_attr
 from torchair.ge.face import CALL
@@ -130,7 +130,7 @@ def prototype_text(schema: Any, name: str) -> str:
     marks = list(map(_mark, schema.returns))
     returns = [f"y{mark}" for mark in marks] if len(marks) == 1 else []
     returns = returns or [f"y_{place}{mark}" for place, mark in enumerate(marks)]
-    returns += [arg.name + _mark(arg) for arg in schema.arguments if arg.alias_info is not None]
+    returns += [arg.name + _mark(arg) for arg in schema.arguments if arg.name in written_in(schema)]
     return f"{name}({inputs}{'; ' + attrs if attrs else ''}) -> {', '.join(returns) or 'nothing'}"
 
 
@@ -193,15 +193,18 @@ def _attributes(proto: Prototype, given: Mapping[str, Any]) -> dict[str, Attr]:
 
 def _kernel(target: OpOverload, proto: Prototype) -> Kernel:
     """The meaning of the IR op: the operator, on copies of what it writes."""
-    written = written_names(target)
+    optional = {arg.name for arg in target._schema.arguments if arg.has_default_value()}
 
     def run(*inputs: Any, **attrs: Any) -> list[Any]:
         given = dict(zip(proto.input_names, inputs, strict=True))
-        given |= {name: _copied(given[name]) for name in written}
         given |= {row.name: _plain(row.type, attrs[row.name]) for row in proto.attrs}
-        result = target(**{name: value for name, value in given.items() if value is not None})
-        own = list(result) if isinstance(result, tuple) else [] if result is None else [result]
-        return [*own, *(given[name] for name in written)]
+        if written_names(target):
+            return _on_copies(target, given)
+        result = target(**{name: value for name, value in given.items() if not _is_left(name, value)})
+        return list(result) if isinstance(result, tuple) else [result]
+
+    def _is_left(name: str, value: Any) -> bool:
+        return value is None and name in optional
 
     run.__name__ = str(target)
     kinds = inspect.Parameter
@@ -210,10 +213,32 @@ def _kernel(target: OpOverload, proto: Prototype) -> Kernel:
     return describe(proto.name, run, None, inspect.Signature(parameters))
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [item.clone() for item in value]
-    return None if value is None else value.clone()
+def _on_copies(target: OpOverload, given: dict[str, Any]) -> list[Any]:
+    """Results, then what was written: as AOTAutograd calls an operator that writes, so that compilers take
+    it.
+    """
+    bases: list[Any] = []
+    told = {arg.name: arg.default_value for arg in target._schema.arguments} | given
+    for name in written_names(target):
+        value = told.pop(name)
+        listed = value if isinstance(value, list | tuple) else None
+        if listed is not None:
+            told[f"_{name}_length"] = len(listed)
+            told |= {f"_{name}_{i}_base_index": len(bases) + i for i in range(len(listed))}
+        else:
+            told[f"_{name}_base_index"] = None if value is None else len(bases)
+        bases += [] if value is None else [value] if listed is None else listed
+    made = auto_functionalized_v2(target, **told, _all_bases=bases)
+    count = len(target._schema.returns)
+    new = iter(made[max(count, 1) :])
+    return [*made[:count], *(_taken(given[name], new) for name in written_names(target))]
+
+
+def _taken(like: Any, new: Iterator[Any]) -> Any:
+    """The next values, in the shape of the argument; one that was not given is empty."""
+    if isinstance(like, list | tuple):
+        return [next(new) for _ in like]
+    return torch.empty(0) if like is None else next(new)
 
 
 def _plain(kind: str, value: Any) -> Any:

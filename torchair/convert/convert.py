@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from torchair import ge
 from torchair.configs.reading import default_of
-from torchair.convert import scopes, views
+from torchair.convert import memory_numbers, scopes, views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import pack
@@ -176,6 +176,11 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
     if node.target is operator.getitem:
         return _argument(walk, node.args[0], env, read_views=False)[node.args[1]]
     walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node, walk.top)
+    if node.target in memory_numbers.TARGETS and is_symbol(meta):
+        number = memory_numbers.from_sizes(meta, walk.placeholders, env)
+        if number is not None:
+            walk.count(_target_name(node.target))
+            return number
     if node.target in scopes.MARKS:
         return scopes.mark(walk.graph, walk.schedule, node, lambda x: _tensors(walk, x, env))
     if walk.fold_views and node.target in views.TARGETS and not walk.graph.scopes:

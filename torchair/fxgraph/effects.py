@@ -43,7 +43,12 @@ def mutates(target: Any) -> bool:
 
 def written_names(op: OpOverload) -> list[str]:
     """The arguments of an op that it writes."""
-    return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return written_in(op._schema)
+
+
+def written_in(schema: Any) -> list[str]:
+    """The arguments that a schema says are written."""
+    return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def written_by(node: fx.Node) -> list[fx.Node]:
