@@ -91,10 +91,7 @@ def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
     made = copy_graph(gm)
     take_over_sources(made, gm)
     degradations = Degradations(settings.strict, first_source(gm))
-    switches = {
-        "experimental_config.npu_fx_pass": settings.fuses_before_autograd,
-        "takes_numbers": takes_numbers,
-    }
+    switches = {"experimental_config.npu_fx_pass": settings.fuses_before_autograd}
     context = PassContext(
         switches, named=settings.named_passes, degradations=degradations, config=settings.config
     )

@@ -61,7 +61,7 @@ DYNAMO_PASSES = steps(
     # AOTAutograd takes ops, and no objects.
     Step(name_native_streams, quiet=True, mandatory=True),
     # AOTAutograd would make tensors of them, all the way.
-    Step(fix_numbers, on="takes_numbers", quiet=True, mandatory=True),
+    Step(fix_numbers, quiet=True, mandatory=True),
     # Before autograd takes the graph apart: a fused op has a backward of its own.
     Step(fuse_before_autograd, on="experimental_config.npu_fx_pass", fusion=True),
 )
