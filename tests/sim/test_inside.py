@@ -17,7 +17,7 @@ from torchair.core.late import BACKENDS, NAMESPACES
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "inside").glob("test_*.py"))
-COMPILE = ("test_compiled", "test_models", "test_two_devices")
+COMPILE = ("test_compiled", "test_models", "test_native_streams", "test_random_streams", "test_two_devices")
 GROUPS = {
     "compiled": [path for path in FILES if path.stem in COMPILE],
     "op by op": [path for path in FILES if path.stem not in COMPILE],

@@ -51,7 +51,7 @@ from torchair.ge.graph import (
 )
 from torchair.ge.verify import verify
 from torchair.ops.npu.formats import FP4, INT4, pack, unpack
-from torchair.passes import GE_PASSES, run
+from torchair.passes import GE_PASSES, PLACE_PASSES, run
 
 LARGE = 1 << 12
 """Bytes from which on a constant is kept apart from the code."""
@@ -377,6 +377,7 @@ def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
     stage.serves_first = stage.is_whole = bool(better_kinds(stage))
     names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
     lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
+    run(PLACE_PASSES, lowered, pass_context(stage))
     return finish(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
 
 

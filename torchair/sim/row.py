@@ -9,6 +9,8 @@ import torch
 
 from torchair.core.program import Call
 from torchair.devices import device_row
+from torchair.devices.base import CaptureTarget, Graph
+from torchair.devices.head import Copy
 from torchair.devices.npu import Npu
 from torchair.sim.load import shim
 from torchair.sim.npu.graphs import is_current_stream_capturing
@@ -52,6 +54,13 @@ class SimulatedNpu(Npu):
 
     def codegen(self, *, captures: bool) -> str:
         return "eager" if captures else "inductor"
+
+    def record(
+        self, program: Call, args: list[Any], into: CaptureTarget, copies: Sequence[Copy] = ()
+    ) -> tuple[Graph, list[Any]]:
+        graph, outputs = super().record(program, args, into, copies)
+        graph.trust_addresses()  # type: ignore[attr-defined] - they are compared before every replay
+        return graph, outputs
 
     def why_no_graphs(self) -> str | None:
         if isinstance(shim(), Plain):

@@ -107,9 +107,7 @@ def pairs(calls: Sequence[Call]) -> list[tuple[int, int, bool]]:
             made += 1
         needs = {need: need in makers for need in (*makers, *before)}
         found += [
-            (need, place, is_read)
-            for need, is_read in needs.items()
-            if calls[need].stream != call.stream
+            (need, place, is_read) for need, is_read in needs.items() if calls[need].stream != call.stream
         ]
     return found
 

@@ -79,6 +79,10 @@ class NPUGraph:
         """Do it all again, on the current stream."""
         self._graph.replay()
 
+    def trust_addresses(self) -> None:
+        """Whoever replays has made sure that what it reads lies where it lay, in whatever tensors."""
+        self._graph.trusts_addresses = True
+
     def reset(self) -> None:
         """Let go of what was captured."""
         self._graph.reset()

@@ -176,6 +176,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("begin", &sim::Graph::begin)
       .def("end", &sim::Graph::end)
       .def("replay", &sim::Graph::replay)
+      .def_readwrite("trusts_addresses", &sim::Graph::trusts_addresses)
       .def("reset", &sim::Graph::reset)
       .def("pool", &sim::Graph::pool)
       .def("names", &sim::Graph::names);

@@ -1,0 +1,173 @@
+"""Streams and events that a compiled program uses itself, and labelled ones of a loaded graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchair
+from torchair.core.errors import DegradedWarning
+from torchair.ops import streams
+from torchair.sim import interleaved, races_checked
+
+CONFIGS = [(mode, codegen) for mode in ("npugraph_ex", "max-autotune") for codegen in ("eager", "inductor")]
+S1, S2, EVENT = torch.npu.Stream(), torch.npu.Stream(), torch.npu.Event()
+
+
+def blocks(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Nested streams, events made inside and outside, and a wait for a whole stream."""
+    current = torch.npu.current_stream()
+    S1.wait_stream(current)
+    with torch.npu.stream(S1):
+        a = x @ y
+        made = torch.npu.Event()
+        made.record()
+        with torch.npu.stream(S2):
+            S2.wait_event(made)
+            b = a * 2
+            EVENT.record()
+    c = x + 1
+    current.wait_event(made)
+    EVENT.wait()
+    a.record_stream(current)
+    return c - a + b
+
+
+def whole_streams(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    side = torch.npu.Stream()
+    side.wait_stream(torch.npu.current_stream())
+    with torch.npu.stream(side):
+        a = (x @ y).sin()
+        done = side.record_event()
+    b = y.cos()
+    torch.npu.current_stream().wait_event(done)
+    return a + b
+
+
+def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    S1.wait_stream(torch.npu.current_stream())
+    with torch.npu.stream(S1):
+        x.add_(y)
+    torch.npu.current_stream().wait_stream(S1)
+    return x * y
+
+
+PROGRAMS = [blocks, whole_streams, writes]
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """The streams that programs of ours have moved to."""
+    found: set[int] = set()
+    original = streams.StreamScope.__enter__
+
+    def enter(scope: streams.StreamScope) -> None:
+        if scope._stream is not None:
+            found.add(scope._stream.stream_id)
+        original(scope)
+
+    monkeypatch.setattr(streams.StreamScope, "__enter__", enter)
+    return found
+
+
+def compiled(fn: Callable[..., Any], mode: str, codegen: str, **rest: Any) -> Any:
+    torch.compiler.reset()
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    config.engine_config.codegen = codegen
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, **rest)
+
+
+def eagerly(fn: Callable[..., Any], *args: torch.Tensor) -> Any:
+    """On the device, which runs in order."""
+    made = fn(*args)
+    torch.npu.synchronize()
+    return made
+
+
+@pytest.mark.parametrize(("mode", "codegen"), CONFIGS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+def test_any_order_gives_eagers_numbers(
+    program: Callable[..., Any], mode: str, codegen: str, entered: set[int]
+) -> None:
+    run = compiled(program, mode, codegen)
+    ours = [torch.empty(4, 4).npu() for _ in range(2)]
+    for seed in range(4):
+        for x in ours:
+            x.copy_(torch.randn(4, 4))
+        theirs = [x.clone() for x in ours]
+        wanted = eagerly(program, *theirs)
+        with races_checked(), interleaved(seed):
+            made = run(*ours)
+            torch.npu.synchronize()
+        torch.testing.assert_close((made.cpu(), ours[0].cpu()), (wanted.cpu(), theirs[0].cpu()))
+    assert len(entered) == (2 if program is blocks else 1)
+
+
+@pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
+def test_gradients_of_programs_with_streams(mode: str) -> None:
+    x, y = (torch.randn(4, 4).npu().requires_grad_() for _ in range(2))
+    compiled(whole_streams, mode, "eager")(x, y).square().sum().backward()
+    found = x.grad.cpu(), y.grad.cpu()
+    x.grad = y.grad = None
+    ((x @ y).sin() + y.cos()).square().sum().backward()
+    torch.testing.assert_close(found, (x.grad.cpu(), y.grad.cpu()))
+
+
+def test_a_missing_wait_is_told() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.npu.stream(S1):
+            a = x @ y
+        return a + 1
+
+    run, x, y = compiled(fn, "npugraph_ex", "eager"), torch.randn(4, 4).npu(), torch.randn(4, 4).npu()
+    with pytest.warns(DegradedWarning, match="a race between streams: mm"):
+        torch.testing.assert_close(run(x, y), x @ y + 1)
+
+
+def test_a_host_that_waits_inside_is_told() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch.npu.current_stream().synchronize()
+        return y * 2
+
+    run, x = compiled(fn, "npugraph_ex", "eager"), torch.randn(4, 4).npu()
+    with pytest.warns(DegradedWarning, match="synchronize_stream has no effect inside of a graph"):
+        torch.testing.assert_close(run(x), (x + 1) * 2)
+
+
+class Labelled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torchair.scope.npu_stream_switch("left"):
+            a = x @ y
+        with torchair.scope.npu_stream_switch("right"):
+            b = y @ x
+        return a - b
+
+
+def test_a_loaded_graph_uses_its_streams(tmp_path: Path, entered: set[int]) -> None:
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    torchair.dynamo_export(x, y, model=Labelled(), export_path=str(tmp_path), export_name="net")
+    run = torchair.load_air(tmp_path / "net.air", device="npu")
+    for seed in range(3):
+        with races_checked(), interleaved(seed):
+            made = run(x.npu(), y.npu())
+            torch.npu.synchronize()
+        torch.testing.assert_close(made.cpu(), x @ y - y @ x)
+    assert len(entered) == 2
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.filterwarnings("ignore:mutated input x moved")
+def test_another_tensor_where_the_recorded_one_was(codegen: str) -> None:
+    """Memory that was given back is given out again: its address is what a recording reads."""
+    run = compiled(writes, "max-autotune", codegen)
+    for _ in range(8):
+        x, y = torch.randn(4, 4), torch.randn(4, 4)
+        ours = x.npu()
+        torch.testing.assert_close(run(ours, y.npu()).cpu(), (x + y) * y)
+        torch.testing.assert_close(ours.cpu(), x + y)
