@@ -38,7 +38,7 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
 from torchair.passes import DYNAMO_PASSES, PassContext, run
-from torchair.passes.fx.native_streams import has_native_streams
+from torchair.passes.fx.native_streams import around_events, has_native_streams
 from torchair.passes.patterns.table import set_of
 from torchair.passes.run import PassFailed
 
@@ -62,7 +62,7 @@ def compile_dynamo(
     joint = Joint.of(gm, inputs, settings.loss_index) if settings.joint_graph else None
     if joint is None:
         parts = Parts(settings, compile, files, argument_names(gm), len(inputs), gears=gears)
-        return parts.made_of(gm, inputs, decompositions)
+        return around_events(parts.made_of(gm, inputs, decompositions), gm)
     if gears is not None:
         what = "forward and backward as one graph have a program for all sizes, and none for each gear"
         Degradations(settings.strict, first_source(gm)).add(what, here=True)

@@ -140,6 +140,38 @@ def test_a_host_that_waits_inside_is_told() -> None:
         torch.testing.assert_close(run(x), (x + 1) * 2)
 
 
+@pytest.mark.parametrize(("mode", "codegen"), CONFIGS)
+def test_events_reach_into_a_program_and_out_of_it(mode: str, codegen: str) -> None:
+    ready, done = torch.npu.Event(), torch.npu.Event()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        ready.wait()
+        with torch.npu.stream(S1):
+            S1.wait_event(ready)
+            z = x * 2
+            S1.record_event(done)
+        torch.npu.current_stream().wait_stream(S1)
+        return y + z
+
+    run, before, after = compiled(fn, mode, codegen), torch.npu.Stream(), torch.npu.Stream()
+    x = torch.empty(4, 4).npu()
+    for seed in range(6):
+        given = torch.randn(4, 4)
+        with races_checked(), interleaved(seed):
+            with torch.npu.stream(before):
+                before.wait_stream(torch.npu.default_stream())
+                x.copy_(given)
+                x.add_(1)
+                ready.record()
+            made = run(x)
+            after.wait_event(done)
+            with torch.npu.stream(after):
+                seen = made + 1
+            torch.npu.synchronize()
+        torch.testing.assert_close(seen.cpu(), (given + 1).sin() + (given + 1) * 2 + 1)
+
+
 class Labelled(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torchair.scope.npu_stream_switch("left"):

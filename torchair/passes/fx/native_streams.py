@@ -25,6 +25,8 @@ from torchair.ops import streams
 from torchair.passes.run import PassContext
 
 ops = torch.ops.npugraph_ex
+OUTSIDE = "events_outside"
+"""Meta of a graph: the numbers of events to wait for before it runs, and to record when it has."""
 
 
 def has_native_streams(gm: fx.GraphModule) -> bool:
@@ -37,7 +39,7 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
     if not has_native_streams(gm):
         return 0
     graph, prefix = gm.graph, streams.graph_prefix()
-    changed, current = 0, None
+    changed, current = _leave_outside(gm), None
     for node in list(graph.nodes):
         if node.op == "placeholder":
             continue
@@ -54,6 +56,41 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
         graph.erase_node(node)
     gm.recompile()
     return changed
+
+
+def _leave_outside(gm: fx.GraphModule) -> int:
+    """Events that the graph waits for, and that were recorded before it is called: the whole of it waits. What
+    it records itself is recorded once more behind it, for those who wait outside.
+    """
+    waits: dict[int, None] = {}
+    records: dict[int, None] = {}
+    for node in list(gm.graph.nodes):
+        name = stream_call(node)
+        if name == "record_event":
+            records[node.args[0]] = None
+        elif name == "wait_event" and node.args[0] not in records:
+            waits[node.args[0]] = None
+            gm.graph.erase_node(node)
+    if waits or records:
+        gm.meta[OUTSIDE] = (tuple(waits), tuple(records))
+    return len(waits)
+
+
+def around_events(run: Callable[..., Any], gm: fx.GraphModule) -> Callable[..., Any]:
+    """The call of a graph, between the events that it shares with what is outside."""
+    waits, records = gm.meta.get(OUTSIDE, ((), ()))
+    if not waits and not records:
+        return run
+
+    def call(*args: Any) -> Any:
+        for number in waits:
+            external_object(number).wait()
+        made = run(*args)
+        for number in records:
+            external_object(number).record()
+        return made
+
+    return call
 
 
 def _switch(graph: fx.Graph, before: fx.Node, prefix: str, old: int | None, new: int | None) -> None:
