@@ -8,17 +8,21 @@ from __future__ import annotations
 import difflib
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from torchair.convert.functionalized import WRAPPERS
+from torchair.convert.registry import candidates
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnsupportedOp
+from torchair.core.torch_private.ops import OpOverload
 from torchair.engine.kernels.control import IF, WHILE
 from torchair.engine.registry import has_kernel, kernel_names, why_without
 from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.build import Const, add_op
-from torchair.ge.face import release, runs_torch, skipped
+from torchair.ge.face import CALL, release, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -110,22 +114,27 @@ def _refuse_lacking(graph: Graph) -> None:
     lacking: dict[str, list[str]] = {}
     torch_ops: dict[str, str] = {}
     for part in (graph, *graph.subgraphs.values()):
-        torch_ops |= {op.type: name for op, name in release(part).items()}
+        torch_ops |= {op.type: name for op, name in release(part, _may_run).items()}
         without = skipped(part)
         for op in part.ops:
-            known = op.type in _SPECIAL or has_kernel(op.type) or runs_torch(op) or op in without
+            known = op.type in _SPECIAL or has_kernel(op.type) or CALL in op.attrs or op in without
             if not known:
                 lacking.setdefault(op.type, []).append(op.name)
     if not lacking:
         return
     cures = [f"torchair.ge.register_kernel({kind!r}, fn) gives one" for kind in list(lacking)[:1]]
-    cures += [f"import what defines {name}" for name in dict.fromkeys(torch_ops.values())]
+    cures += [f"import what defines {name}, and its converter" for name in dict.fromkeys(torch_ops.values())]
     raise UnsupportedOp(
         f"{graph.name} has {len(lacking)} kinds of ops that have no kernel here: {', '.join(lacking)}",
         got="\n".join(f"{kind}: {_listed(names)}" for kind, names in lacking.items()),
         near="\n".join(f"{kind}: {_near(kind, torch_ops.get(kind))}" for kind in lacking),
         next="; or ".join(reversed(cures)) + "; see docs/guide/custom_ops.md",
     )
+
+
+def _may_run(target: Any) -> bool:
+    """A file runs only those torch ops that this process converts: it may name any."""
+    return target in WRAPPERS or (isinstance(target, OpOverload) and bool(candidates(target)))
 
 
 def _listed(names: list[str]) -> str:
@@ -136,7 +145,7 @@ def _listed(names: list[str]) -> str:
 def _near(kind: str, torch_op: str | None) -> str:
     """What is like it; or why there is nothing."""
     if torch_op is not None:
-        return f"it was run by the torch op {torch_op}, which is not defined here"
+        return f"it was run by the torch op {torch_op}, which is not defined here, or has no converter"
     like = difflib.get_close_matches(kind, kernel_names(), n=SHOWN)
     return why_without(kind) or ", ".join(like) or "nothing"
 

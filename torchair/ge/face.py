@@ -10,7 +10,7 @@ arguments and the results have no value here, and are not run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,7 +202,9 @@ def _checked(op: Op) -> dict[str, Any]:
         facts = json.loads(text.value) if isinstance(text, Str) else None
     except ValueError:
         facts = None
-    if not isinstance(facts, dict) or not isinstance(facts.get("reads"), list):
+    facts = facts if isinstance(facts, dict) else {}
+    is_text = all(isinstance(facts.get(key, ""), str) for key in ("target", "args"))
+    if not is_text or not isinstance(facts.get("reads"), list):
         raise BadGraph(f"{op.name} does not say which call runs it", got=repr(text)[:200])
     return facts
 
@@ -210,15 +212,16 @@ def _checked(op: Op) -> dict[str, Any]:
 # Where the torch op is not there
 
 
-def release(graph: Graph) -> dict[Op, str]:
-    """Take the calls of torch ops that are not defined here off; the ops that were run by them, and these
-    names.
+def release(graph: Graph, may_run: Callable[[Any], bool]) -> dict[Op, str]:
+    """Take the calls of torch ops off that are not defined here, or may not run; the ops that were run by
+    them, and these names.
     """
     gone: dict[Op, str] = {}
     without = skipped(graph)
     for op in [op for op in graph.ops if CALL in op.attrs]:
         for name in _operators(_facts(op)):
-            if find_target(name) is None:
+            target = find_target(name)
+            if target is None or not may_run(target):
                 gone[op] = name
     picks = [op for op in graph.ops if CALL in op.attrs and "target" not in _facts(op)]
     for op in picks:
@@ -238,5 +241,13 @@ def _operators(facts: dict[str, Any]) -> list[str]:
     """The names of the operators that a call needs."""
     if "target" not in facts:
         return []
-    inner = [item["op"] for item in json.loads(facts["args"])[0] if isinstance(item, dict) and "op" in item]
-    return [facts["target"], *inner]
+    found = [facts["target"]]
+    waiting = [json.loads(facts["args"])]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            found += [str(part["op"])] if "op" in part else []
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return found

@@ -7,6 +7,7 @@ name in `Op.objects`. `ge/face.py` has ops of other types that are run by such a
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,9 @@ def target_of(op: Op, name: str) -> Any:
 def find_target(name: str) -> OpOverload | HigherOrderOperator | None:
     """`demo.twist.default`, or `higher_order.auto_functionalized_v2`; None where it is not defined."""
     if name.startswith(HIGHER_ORDER):
-        return higher_order_op(name.removeprefix(HIGHER_ORDER))
+        with contextlib.suppress(KeyError):
+            return higher_order_op(name.removeprefix(HIGHER_ORDER))
+        return None
     return find_overload(name) if name.count(".") == 2 else None
 
 
