@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import threading
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +20,7 @@ from torchair.backend.settings import settle
 from torchair.core.torch_private.fake import make_fx
 from torchair.devices import Device, cpu, device_row, install, installed
 from torchair.devices.base import NoGraphs
+from torchair.devices.cuda import DEVICE_TO_HOST, RELAXED, Cuda, Runtime
 
 
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
@@ -69,3 +75,59 @@ def test_a_device_says_everything_that_is_asked_of_one() -> None:
         if "NoGraphs" in inspect.getsource(member.fget if isinstance(member, property) else member)
     }
     assert asked - {"vector_cores"} <= set(vars(SimulatedDevice))
+
+
+class Recorded(Runtime):
+    """The calls of CUDA, kept as a graph keeps them, on memory of the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[Callable[[], Any]] = []
+        self.modes: list[int] = []
+        self._calls |= {self.MODE: self._exchange, self.HOST: self._launch, "cudaMemcpyAsync": self._copy}
+
+    def _exchange(self, mode: Any) -> int:
+        self.modes.append(mode._obj.value)
+        mode._obj.value = 0
+        return 0
+
+    def _copy(self, target: Any, source: Any, count: Any, kind: int, stream: Any) -> int:
+        assert kind == DEVICE_TO_HOST
+        self.tasks.append(lambda: ctypes.memmove(target, source, count.value))
+        return 0
+
+    def _launch(self, stream: Any, function: Any, data: Any) -> int:
+        self.tasks.append(lambda: function(data))
+        return 0
+
+    def replay(self) -> None:
+        """As CUDA does it, on a thread that Python knows nothing of."""
+        thread = threading.Thread(target=lambda: [task() for task in self.tasks])
+        thread.start()
+        thread.join()
+
+
+def test_a_recorded_call_of_the_host_has_the_values_of_each_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, runtime, plain = Cuda("cpu"), Recorded(), torch.empty
+    current = SimpleNamespace(cuda_stream=7)
+    module = SimpleNamespace(current_stream=lambda: current, synchronize=lambda: None)
+    monkeypatch.setattr(cuda, "runtime", runtime, raising=False)
+    monkeypatch.setattr(cuda, "module", module, raising=False)
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **options: plain(*size, **options))
+    seen: list[list[Any]] = []
+    kept: list[torch.Tensor] = []
+
+    def act(values: list[torch.Tensor]) -> None:
+        seen.append([value.tolist() for value in values])
+        kept.append(values[0])
+
+    x = torch.zeros(2, 3)
+    assert cuda.calls_host
+    cuda.call_on_host([x, plain(0)], act)
+    assert not seen, "nothing is called while a graph is recorded"
+    assert runtime.modes == [RELAXED, 0] * 2, "pinned memory is taken as a capture allows it"
+    for step in range(3):
+        x.fill_(step)
+        runtime.replay()
+    assert seen == [[[[step] * 3] * 2, []] for step in range(3)]
+    assert [values[0, 0].item() for values in kept] == [0, 1, 2], "each call has values of its own"

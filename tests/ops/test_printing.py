@@ -13,6 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from tests.slow import slow
+from torchair.capture.host import why_on_host
+from torchair.codegen.graph import prepare
 from torchair.ops import npu_print
 from torchair.ops.printing import ALL, free_placeholder, message, number_text, tensor_text
 from torchair.ops.turns import take_turns
@@ -210,6 +212,9 @@ def test_compilers_are_given_an_order(capsys: Any) -> None:
         return x + 1
 
     gm = make_fx(fn, tracing_mode="fake")(torch.ones(1))
+    inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    prepared = prepare(gm, inputs, decomposed=True)
+    assert len(prepared.graph.find_nodes(op="call_function", target=torch.ops.torchair.in_turn.default)) == 2
     assert take_turns(gm.graph) == 2
     gm.recompile()
     first, second = (node for node in gm.graph.nodes if node.target is torch.ops.torchair.in_turn.default)
@@ -218,6 +223,17 @@ def test_compilers_are_given_an_order(capsys: Any) -> None:
     capsys.readouterr()
     gm(torch.full((1,), 2.0))
     assert capsys.readouterr().out == "[2] is [2]\nx=tensor([2], shape=[1], dtype=torch.float32)\n"
+
+
+def test_devices_whose_graphs_cannot_call_the_host_record_around_a_print() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        npu_print(x * 2)
+        return x + 1
+
+    gm = make_fx(fn)(torch.ones(2, device="meta"))
+    assert {str(node.target): why for node, why in why_on_host(gm).items()} == {
+        "air.print.default": "is the host's"
+    }
 
 
 def test_print_by_name(capsys: Any) -> None:

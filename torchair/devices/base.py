@@ -177,9 +177,9 @@ class Device:
 
     def call_on_host(self, tensors: Sequence[torch.Tensor], act: HostCall) -> None:
         """The graph that is being recorded calls `act` with the values that the tensors have at this point of
-        the current stream, on the host.
+        the current stream, on the host. Asked where `calls_host`.
         """
-        raise NoGraphs(self.type)
+        raise AssertionError(f"{self.type} graphs do not call the host")
 
     def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> Head:
         """The copies that a graph was recorded with."""
