@@ -166,10 +166,6 @@ CURES = {
         "Nothing needs to be done where `cache_compile` meets it: the entry is compiled again. A file that "
         "was named must be made again; `python -m torchair cache verify` finds the damaged ones."
     ),
-    "NotYet": (
-        "Take the way that `next` names. The name, its place and its arguments are those of the API, so that "
-        "scripts and modules that only mention it can be imported; calling it does nothing but this."
-    ),
     "NotInThisMode": (
         "Choose a value that this mode serves, or the mode that serves the value: `next` names both. In "
         'capture mode, `debug.graph_dump.type` is `"py"`.'

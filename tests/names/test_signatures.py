@@ -10,12 +10,10 @@ import sys
 from typing import Any
 
 import pytest
-import torch
 
 import npugraph_ex
 import torchair
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.errors import NotYet
 
 CONFIG = "CompilerConfig()"  # stands for a default that is one
 CACHE = "dynamic=True, cache_dir=None, global_rank=None, tp_rank=None, pp_rank=None"
@@ -212,27 +210,6 @@ def test_both_names_of_capture_mode_are_one_module() -> None:
     for name in ("configs", "inference", "scope", "ops", "patterns", "tools", "npu_fx_compiler"):
         assert importlib.import_module(f"npugraph_ex.{name}") is getattr(torchair.npugraph_ex, name)
     assert npugraph_ex.configs.compiler_config is torchair.npugraph_ex.configs.compiler_config
-
-
-X = torch.ones(2)
-TO_COME = {
-    "npu_stream_switch": lambda: torchair.scope.npu_stream_switch("1", 3),
-    "super_kernel": lambda: torchair.scope.super_kernel("sp", ""),
-    "limit_core_num": lambda: torchair.scope.limit_core_num(8, 8),
-    "op_never_timeout": lambda: torchair.scope.op_never_timeout(),
-    "data_dump": lambda: torchair.scope.data_dump(),
-    "npu_wait_tensor": lambda: torchair.scope.npu_wait_tensor(X, X),
-    "ex limit_core_num": lambda: npugraph_ex.scope.limit_core_num(8, 8, None),
-    "ex deterministic": lambda: npugraph_ex.scope.deterministic(2),
-}
-
-
-@pytest.mark.parametrize("name", TO_COME)
-def test_what_is_to_come_says_so_and_names_a_way(name: str) -> None:
-    with pytest.raises(NotYet, match=name.split()[-1]) as caught:
-        TO_COME[name]()
-    assert caught.value.details["next"]
-    assert isinstance(caught.value, NotImplementedError)
 
 
 def test_positional_arguments_are_refused_with_the_way_to_write_it() -> None:

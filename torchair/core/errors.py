@@ -136,10 +136,6 @@ class NotPossible(AirError, RuntimeError):
     """A request that this device, mode or build cannot fulfil."""
 
 
-class NotYet(AirError, NotImplementedError):
-    """A documented name can be imported, and this version cannot do yet what it is for."""
-
-
 class NotInThisMode(NotPossible, NotImplementedError):
     """An option has a value that the chosen mode cannot serve."""
 

@@ -59,8 +59,8 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 
 def _leave_outside(gm: fx.GraphModule) -> int:
-    """Events that the graph waits for, and that were recorded before it is called: the whole of it waits. What
-    it records itself is recorded once more behind it, for those who wait outside.
+    """Events that the graph waits for, and that were recorded before it is called: all of it waits. What it
+    records itself is recorded once more behind it, for those who wait outside.
     """
     waits: dict[int, None] = {}
     records: dict[int, None] = {}
