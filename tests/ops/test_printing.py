@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import torchair
 from tests.slow import slow
@@ -201,6 +202,23 @@ def test_forward_and_backward_print_once_each(mode: str, codegen: str, capsys: A
         assert capsys.readouterr().out == "grad [6 6]\n"
     assert x.grad is not None
     assert x.grad.tolist() == [24.0, 24.0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_checkpoint_around_a_print(mode: str, capsys: Any, monkeypatch: Any) -> None:
+    """It would print twice if it were computed again."""
+    monkeypatch.delenv("TORCHAIR_STRICT", raising=False)
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        h = x * 2
+        npu_print("checkpointed", mode, h)
+        return h.cos()
+
+    run, x = compiled(lambda x: checkpoint(part, x, use_reentrant=False).sum(), mode), torch.zeros(1)
+    capsys.readouterr()
+    with pytest.warns(torchair.DegradedWarning, match=r"not computed again.*test_printing\.py"):
+        run(x.requires_grad_()).backward()
+    assert capsys.readouterr().out == f"checkpointed {mode} [0]\n"
 
 
 def test_compilers_are_given_an_order(capsys: Any) -> None:

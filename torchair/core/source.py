@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
 def source_of(node: Any) -> str:
     """`/path/model.py:41   cache[mask] += update`: the innermost frame of the node's stack trace, or an
-    empty text.
+    empty text. Calls that this package makes for the user are the user's.
     """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
         return ""
-    path, line, text = frames[-1]
+    users = [frame for frame in frames if not frame[0].startswith(_PACKAGE)]
+    path, line, text = (users or frames)[-1]
     return f"{path}:{line}   {text.strip()}"
 
 

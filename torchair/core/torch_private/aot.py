@@ -38,6 +38,8 @@ from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationM
 from torch._guards import TracingContext, tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torchair.core.degraded import Degradations
+from torchair.core.source import source_of
 from torchair.core.torch_private.late_module import LateModule
 from torchair.core.torch_private.ops import OpOverload
 
@@ -95,11 +97,21 @@ def __getattr__(name: str) -> Any:
 
 
 def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
-    """Torch's. Who prints a tensor of the forward prints it there alone, though the backward has it, too."""
-    for node in joint.graph.nodes:
-        if node.all_input_nodes and _is_effect(node.target) and node.is_impure():
-            is_early = node.meta.get("partitioner_tag") == "is_forward"  # of the backward not all have a tag
-            node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
+    """Torch's. Who prints a tensor of the forward prints it there alone, though the backward has it, too: so
+    what is checkpointed around it is not computed again.
+    """
+    effects = [n for n in joint.graph.nodes if n.all_input_nodes and _is_effect(n.target) and n.is_impure()]
+    for node in effects:
+        is_early = node.meta.get("partitioner_tag") == "is_forward"  # of the backward not all have a tag
+        node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
+    asked = [node for node in joint.graph.nodes if effects and _partitioners.must_recompute(node)]
+    if asked:
+        why = f"{effects[0].target} would do twice what it does"
+        Degradations().add(
+            f"what is checkpointed is kept and not computed again: {why}", at=source_of(effects[0])
+        )
+    for node in asked:
+        del node.meta["recompute"]
     return _partitioners.default_partition(joint, inputs, **options)
 
 
