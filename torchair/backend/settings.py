@@ -200,9 +200,7 @@ class Settings:
             eager=self.captures and is_direct,
         )
 
-    def switches(
-        self, kind: str, *, has_streams: bool = True, limits_cores: bool = True
-    ) -> dict[str, bool]:
+    def switches(self, kind: str, *, has_streams: bool = True, limits_cores: bool = True) -> dict[str, bool]:
         """What the lists of passes ask for: options that are true or false, and what follows from `kind`, the
         code generator. Where ops run as they stand in the graph, passes decide about memory; Inductor
         does so by itself, from a functional graph. Streams matter where a device has several.

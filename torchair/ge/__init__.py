@@ -2,7 +2,8 @@
 built.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torchair.core.late import attribute
 from torchair.ge import attr
@@ -28,6 +29,9 @@ __all__ = [
     "register_prototype",
     "register_reg_op",
 ]
+
+if TYPE_CHECKING:
+    register_kernel: Callable[..., Any]
 
 # The tables of kernels are above the IR.
 _HOMES = {"register_kernel": "torchair.engine.user_kernels"}
