@@ -115,6 +115,15 @@ def test_neither_sizes_nor_dtypes_of_examples_matter() -> None:
             assert fires(find, torch.randn(7, 1, 3).to(dtype)) == 1
 
 
+def test_an_op_that_does_nothing_for_the_example() -> None:
+    def find(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x).view(-1, 4) + 1
+
+    register(find, lambda x: 1 + torch.exp(x.view(-1, 4)), [T])
+    assert fires(find, torch.randn(2, 3, 4)) == 1
+    assert fires(lambda x: torch.exp(x) + 1, torch.randn(2, 4)) == 1
+
+
 def test_a_view_that_does_nothing_for_the_example() -> None:
     register(lambda x: torch.exp(x.reshape(-1, 4)), lambda x: torch.exp(x).reshape(-1, 4), [T])
     assert fires(lambda x: torch.exp(x.reshape(-1, 4)), torch.randn(2, 3, 4)) == 1
@@ -337,6 +346,69 @@ def test_streams_and_synchronisations() -> None:
         in_scope(gm, node(gm, aten.exp.default))
         node(gm, ops.scope_enter.default).args = (keys, ["1"] * len(keys))
         assert apply_pattern_passes(gm, ctx) == 0
+
+
+# Memory
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x).t()
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, one row after another."""
+    return torch.exp(x.t().contiguous())
+
+
+READERS: dict[str, tuple[Callable[[torch.Tensor], Any], int]] = {
+    "returned": (turned, 1),
+    "behind_a_sum": (lambda x: turned(x) + 1, 1),
+    "looked_at": (lambda x: turned(x).as_strided((3,), (1,)).sum(), 1),
+    "a_product": (lambda x: turned(x) @ x, 0),
+    "a_total": (lambda x: (turned(x) + 1).sum(), 0),
+}
+
+
+@pytest.mark.parametrize("tracing", ["fake", "symbolic"])
+@pytest.mark.parametrize("name", READERS)
+def test_other_strides_are_put_right_where_somebody_sees_them(name: str, tracing: str) -> None:
+    register(turned, rows, [T])
+    fn, copies = READERS[name]
+    gm, ctx = traced(fn, X, tracing=tracing)
+    ctx.switches["captures"] = True
+    assert apply_pattern_passes(gm, ctx) == 1
+    assert calls(gm).count("aten.permute.default") == 2 * copies
+    got, want = gm(X), fn(X)
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+
+
+def test_graph_mode_arranges_results_by_itself() -> None:
+    register(turned, rows, [T])
+    for name, copies in (("returned", 0), ("looked_at", 1)):
+        gm, ctx = traced(READERS[name][0], X)
+        assert apply_pattern_passes(gm, ctx) == 1
+        assert calls(gm).count("aten.permute.default") == 2 * copies
+
+
+def test_strides_that_no_copy_can_have() -> None:
+    register(lambda x: torch.exp(x)[:, ::2], lambda x: torch.exp(x[:, ::2]), [T])
+    gm, ctx = traced(lambda x: torch.exp(x)[:, ::2], X)
+    ctx.switches["captures"], ctx.explains = True, True
+    assert apply_pattern_passes(gm, ctx) == 0
+    assert ctx.rules[0].why == "its result has the strides (5, 2), that of the replacement (3, 1)"
+
+
+def test_a_result_that_was_new_memory_stays_so() -> None:
+    register(lambda x: x * 1, lambda x: x, [T])
+    gm, ctx = traced(lambda x: (x * 1).view(-1), X)
+    ctx.switches["captures"] = True
+    assert apply_pattern_passes(gm, ctx) == 1
+    assert gm(X).data_ptr() != X.data_ptr()
+    gm, ctx = traced(lambda x: (x * 1).exp(), X)
+    ctx.switches["captures"] = True
+    assert apply_pattern_passes(gm, ctx) == 1
+    assert calls(gm) == ["aten.exp.default"]
 
 
 # The other parameters

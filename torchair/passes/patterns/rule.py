@@ -25,31 +25,36 @@ from torchair.core.torch_private.ops import OpOverload
 from torchair.core.torch_private.patterns import accepts_decompositions, exact_pattern, fwd_only, is_call
 from torchair.fxgraph.effects import mutates
 from torchair.ops.places import PLACES
+from torchair.passes.fx.remove_noop_ops import remove_noop_ops
 from torchair.passes.patterns.given import NUMBERS
+from torchair.passes.patterns.memory import why_not_settled
 from torchair.passes.patterns.nearest import stop_at, unnamed_arguments
+from torchair.passes.run import PassContext
 
 Function = Callable[..., Any]
 Trace = Callable[..., fx.GraphModule]
 
 
-def undecomposed(fn: Function, args: Sequence[Any], **options: Any) -> fx.GraphModule:
-    """As `fwd_only`, but nothing is taken apart: our graphs are not either when the patterns run."""
-    return _functional(fn, args, {"get_decomp_fn": dict})
-
-
-def as_written(fn: Function, args: Sequence[Any], **options: Any) -> fx.GraphModule:
-    """Views that change nothing stay too: a rule may be written for them."""
-    gm = _functional(fn, args, {"get_decomp_fn": dict, "run_functional_passes": False})
+def without_noops(fn: Function, args: Sequence[Any], **options: Any) -> fx.GraphModule:
+    """As our graphs are when the patterns run: what changes nothing is left out."""
+    gm = as_written(fn, args)
+    inputs = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    remove_noop_ops(gm, PassContext(inputs=inputs))
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
 
 
-def _functional(fn: Function, args: Sequence[Any], options: dict[str, Any]) -> fx.GraphModule:
-    """Our graphs write nothing in place before the patterns run; what a function writes is made so too."""
-    gm = fwd_only(fn, args, **options)
+def as_written(fn: Function, args: Sequence[Any], **options: Any) -> fx.GraphModule:
+    """As `fwd_only`, but nothing is taken apart, nor left out. Our graphs write nothing in place before the
+    patterns run; what a function writes is made so too.
+    """
+    how = {"get_decomp_fn": dict, "run_functional_passes": False}
+    gm = fwd_only(fn, args, **how)
     if any(mutates(node.target) for node in gm.graph.nodes):
-        gm = fwd_only(torch.func.functionalize(fn, remove="mutations"), args, **options)
+        gm = fwd_only(torch.func.functionalize(fn, remove="mutations"), args, **how)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
     return gm
 
 
@@ -146,14 +151,19 @@ class Trial:
         self._why = why or ""
         return why is None
 
-    def why_not(self, match: Any, tries: Tries, check: Callable[[Any], bool]) -> str | None:
+    def why_not(self, match: Any, tries: Tries, check: Callable[[Any], bool], captures: bool) -> str | None:
         """The reason to leave a match of the pattern alone, or None; `check` is torch's."""
         self._match, self._seen, self._why, self._is_found = match, None, "", False
         why = _why_no_match(match, self._rule)
         if why is None and not check(match):
             why = self._why or self._why_not_exactly(match)
         tries.found += self._is_found
-        return why or why_other_results(match) or why_not_in_order(match)
+        return (
+            why
+            or why_other_results(match)
+            or why_not_in_order(match)
+            or why_not_settled(match, captures=captures)
+        )
 
     def _why_not_exactly(self, match: Any) -> str:
         node = match.output_nodes()[0]

@@ -56,7 +56,7 @@ class UnderWay:
         """Shall it be replaced?"""
         tries = self.tries.setdefault(rule, Tries())
         node, before = match.output_nodes()[0], tries.found
-        why = trial.why_not(match, tries, check)
+        why = trial.why_not(match, tries, check, captures=self.ctx.switches.get("captures", False))
         if tries.found > before:
             self.ctx.tally(rule.name, matches=1, effects=int(why is None))
         if why is not None:

@@ -24,9 +24,9 @@ from torchair.passes.patterns.rule import (
     as_written,
     by_user,
     returned,
-    undecomposed,
     value_of,
     why_differ,
+    without_noops,
 )
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -45,7 +45,7 @@ class Variant:
 
 def variants_of(given: Given, trace_fn: Trace, is_default: bool) -> Iterator[Variant]:
     """All forms, the one that was given first; an error where that one cannot be."""
-    ways = (undecomposed, as_written) if is_default else (by_user(trace_fn),)
+    ways = (without_noops, as_written) if is_default else (by_user(trace_fn),)
     dtypes = (None, *FLOATS) if is_default and has_floats(given.inputs) else (None,)
     with disable_modes():
         for dtype in dtypes:
