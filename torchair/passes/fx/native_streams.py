@@ -29,9 +29,9 @@ OUTSIDE = "events_outside"
 """Meta of a graph: the numbers of events to wait for before it runs, and to record when it has."""
 
 
-def has_native_streams(gm: fx.GraphModule) -> bool:
-    """Most programs use none."""
-    return any(stream_call(node) or stream_number(node) is not None for node in gm.graph.nodes)
+def has_native_streams(gm: torch.nn.Module) -> bool:
+    """Most programs use none; what is no graph of Dynamo's has none that we could see."""
+    return isinstance(gm, fx.GraphModule) and any(stream_call(node) or stream_number(node) is not None for node in gm.graph.nodes)
 
 
 def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
@@ -76,9 +76,9 @@ def _leave_outside(gm: fx.GraphModule) -> int:
     return len(waits)
 
 
-def around_events(run: Callable[..., Any], gm: fx.GraphModule) -> Callable[..., Any]:
+def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[..., Any]:
     """The call of a graph, between the events that it shares with what is outside."""
-    waits, records = gm.meta.get(OUTSIDE, ((), ()))
+    waits, records = gm.meta.get(OUTSIDE, ((), ())) if isinstance(gm, fx.GraphModule) else ((), ())
     if not waits and not records:
         return run
 
