@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -331,3 +332,85 @@ def test_a_race_is_told_on_a_cpu_where_it_is_asked_for() -> None:
         torch.testing.assert_close(run(X, Y), X @ Y + 1)
     wanted = "a race between streams: mm (aten.mm.default) on stream 'side'"
     assert any(wanted in str(each.message) for each in told)
+
+
+# Compiled pieces
+
+
+def writes_behind(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with scope.limit_core_num(1, 1):
+        made = x.sin()
+    x.add_(y)
+    x[0:1] = y[1:2]
+    return made
+
+
+def prints_alone(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with scope.limit_core_num(1, 1):
+        made = x @ y
+    with scope.super_kernel("talking"):
+        ops.npu_print("seen", made.sum() * 0)
+    return made
+
+
+def sized_by_data(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with scope.limit_core_num(1, 1):
+        made = (x + y).nonzero() * 2
+    return made + 1
+
+
+def one_name_twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        with scope.super_kernel("attention", "strict-scope-check=abort"):
+            x = (x @ y).relu()
+        x = x + 1
+    return x
+
+
+def returned_token(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with scope.npu_stream_switch("side"):
+        made = x @ y
+        done = ops.record()
+    ops.wait([done])
+    return made, done
+
+
+PIECES = [writes_behind, prints_alone, sized_by_data, one_name_twice, returned_token]
+
+
+@MODES
+@CODEGENS
+@pytest.mark.parametrize("fn", PIECES, ids=lambda fn: fn.__name__)
+@pytest.mark.filterwarnings("ignore:output 0 has other strides")  # those of nonzero, and put right
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_pieces_do_what_the_whole_does(
+    fn: Callable[..., Any], mode: str, codegen: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.compiler.reset()
+    run = compiled(fn, {"engine_config.codegen": codegen}, mode)
+    for _ in range(2):
+        theirs, ours = X.clone(), X.clone()
+        wanted = fn(theirs, Y)
+        capfd.readouterr()
+        torch.testing.assert_close(run(ours, Y), wanted)
+        torch.testing.assert_close(ours, theirs)
+        assert capfd.readouterr().out.count("seen") == (fn is prints_alone)
+
+
+def test_limits_of_several_threads_leave_nothing_behind() -> None:
+    def limited() -> None:
+        for _ in range(200):
+            with torchair.npugraph_ex.scope.limit_core_num(1, 1), torchair.npugraph_ex.scope.deterministic(1):
+                torch.ones(2).sum()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(limited) for _ in range(4)]:
+                done.result()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+        assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (2, False)
+    finally:
+        torch.set_num_threads(threads)

@@ -68,7 +68,7 @@ def compile_dynamo(
         Degradations(settings.strict, first_source(gm)).add(what, here=True)
     parts = Parts(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
     with torch.no_grad(), keeping_checkpoints():
-        return joint.step(parts.made_of(joint.gm, inputs, decompositions))
+        return around_events(joint.step(parts.made_of(joint.gm, inputs, decompositions)), gm)
 
 
 def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gears | None:

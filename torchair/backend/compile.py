@@ -544,9 +544,9 @@ def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> 
     while kind in NEXT:
         try:
             return make(kind)
-        except PassFailed:
-            raise
         except Exception as error:
+            if isinstance(error, PassFailed) or is_of_user(error):
+                raise
             why = f"{type(error).__name__}: {first_line(error)}"
             text = f"{kind} could not compile the graph ({why}); it runs with codegen={NEXT[kind]!r}"
             # A library that nobody asked for is a bonus: that there is none is nothing to worry about.

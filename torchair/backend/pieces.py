@@ -39,6 +39,7 @@ from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.partition import Partition, partition
 from torchair.fxgraph.symbols import Binding, unbacked_in
+from torchair.ops.places import drop_scopes
 
 RUN_OPS = ("eager", "fx")
 """Kinds of programs that run the ops of the graph, one by one."""
@@ -67,6 +68,10 @@ class Pieces:
         calls that need the host, and why.
         """
         separate_all(gm, self.fake_mode)
+        if drop_scopes(gm):
+            first, reason = next(iter(hosts.items()))
+            what = f"scopes have no effect where a graph is run in pieces: {first.target} {reason}"
+            self.degradations.add(what, at=source_of(first))
         # What the host makes is elsewhere in every call: a piece that wrote it could hardly be recorded.
         write_elsewhere(gm, hosts.keys(), self.fake_mode)
         fixed = {node for place, node in enumerate(placeholders(gm)) if place in static}

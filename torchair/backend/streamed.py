@@ -6,9 +6,9 @@ A compiler knows one stream; across scopes nothing is fused, moved or given the 
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,18 +16,23 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchair.capture import inputs_of
+from torchair.capture.promised import Promised
 from torchair.codegen import How, build
 from torchair.codegen.eager import EagerCode, generate
+from torchair.codegen.graph import has_effect
 from torchair.codegen.program import Boxed, Piece
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadPass
-from torchair.core.program import Program, code_of
+from torchair.core.program import Program
 from torchair.core.torch_private.fake import FakeTensorMode
 from torchair.engine.repeats import separate_all
+from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.layout import layouts_of, new_values
 from torchair.fxgraph.partition import Partition, cut
+from torchair.fxgraph.symbols import Binding
 from torchair.fxgraph.values import device_of
 from torchair.ops import limits, streams
 from torchair.scope.super_kernel_options import STRICT, options_of
@@ -47,7 +52,7 @@ class StreamedCode:
     def source(self) -> str:
         """The function, then its pieces."""
         pieces = [value for value in self.outer.functions.values() if isinstance(value, Piece)]
-        return "\n\n".join([self.outer.source, *(piece.code.source for piece in pieces)])
+        return "\n\n".join([self.outer.source, *(piece.program.source for piece in pieces)])
 
     def load(self) -> Boxed:
         """Ready to run."""
@@ -72,7 +77,7 @@ def streamed(
     pieces = iter(cut(gm, [(False, item) for item in items if isinstance(item, list)]))
     outer, copies = fx.Graph(gm), dict[fx.Node, fx.Node]()
     opened: list[Mapping[str, str]] = []
-    units: Counter[tuple[str, str]] = Counter()
+    units: list[tuple[str, str]] = []
     for item in items:
         if isinstance(item, fx.Node):
             _follow(item, opened)
@@ -81,8 +86,9 @@ def streamed(
         piece = next(pieces)
         places = tuple(place for place, taken in enumerate(piece.takes) if taken in fixed)
         with _limited(opened, piece):
-            program = _program(kind, piece, replace(how, static=places))
-        units[_super_kernel(opened)] += _call(outer, copies, piece, program)
+            program = _program(kind, piece, replace(how, static=places), degradations)
+        if _call(outer, copies, piece, program):
+            units.append(_super_kernel(opened))
     _check_units(units, degradations)
     returned: Any = gm.graph.output_node().args[0]
     outer.output(tuple(copies[item] if isinstance(item, fx.Node) else item for item in returned))
@@ -106,10 +112,15 @@ def _limited(opened: list[Mapping[str, str]], piece: Partition) -> Iterator[None
         yield
 
 
-def _program(kind: str, piece: Partition, how: How) -> Program:
-    """Where there is nothing to compile, ops run."""
+def _program(kind: str, piece: Partition, how: How, degradations: Degradations) -> Program:
+    """One that is held to what the pieces behind it were compiled for. Where there is nothing to compile, ops
+    run.
+    """
     has_calls = any(node.op == "call_function" for node in piece.gm.graph.nodes)
-    return build(kind if has_calls else "eager", piece.gm, piece.fakes, how)
+    program = build(kind if has_calls else "eager", piece.gm, piece.fakes, how)
+    written = tuple(place for place, _ in new_values(piece.gm))
+    contract = Contract(layouts_of(piece.gm), Binding(piece.fakes), written)
+    return Promised(program, contract, inputs_of(piece.gm, piece.fakes, ()).key, degradations)
 
 
 def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
@@ -137,8 +148,10 @@ def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
     return inner.get(keys[0], ""), inner.get(keys[1], "")
 
 
-def _check_units(units: Mapping[tuple[str, str], int], degradations: Degradations) -> None:
-    for (name, options), count in units.items():
+def _check_units(units: Sequence[tuple[str, str]], degradations: Degradations) -> None:
+    """Pieces one after the other in blocks of one name are parts of a block."""
+    for (name, options), group in itertools.groupby(units):
+        count = len(list(group))
         if not name or count < 2:
             continue
         what = f"the block of super_kernel({name!r}) is {count} units: streams or events lie in it"
@@ -149,9 +162,9 @@ def _check_units(units: Mapping[tuple[str, str], int], degradations: Degradation
 
 def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, program: Program) -> bool:
     """One call in the function, and a node for each value it gives; whether there is anything to call."""
-    if not piece.gives and not any(written_by(node) for node in piece.gm.graph.nodes):
+    if not piece.gives and not any(map(has_effect, piece.gm.graph.nodes)):
         return False
-    call = outer.call_function(Piece(code_of(program), program), tuple(copies[node] for node in piece.takes))
+    call = outer.call_function(Piece(program), tuple(copies[node] for node in piece.takes))
     for place, node in enumerate(piece.gives):
         copies[node] = outer.call_function(operator.getitem, (call, place))
         copies[node].meta = dict(node.meta)

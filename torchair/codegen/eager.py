@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import graph
-from torchair.codegen.program import Boxed, Piece
+from torchair.codegen.program import Boxed
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.edit import copy_graph
@@ -141,8 +141,6 @@ class EagerCode:
 
 def _called(target: Any) -> Any:
     """What the generated code calls: the bound C++ function costs one Python frame less than the overload."""
-    if isinstance(target, Piece):
-        return target.function()
     if not isinstance(target, OpOverload):
         return target
     return getattr(torch, _short_name(target)) if _is_torch_function(target) else target._op

@@ -9,11 +9,12 @@ import torch
 from torch import fx
 from torch.fx.traceback import preserve_node_meta
 
+from torchair.codegen.program import Piece
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
 from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, faking, lending, make_fx
 from torchair.core.torch_private.inductor import inductor_decompositions, rebases_windows
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.ends import placeholders
@@ -53,7 +54,7 @@ def fake_mode_of(gm: fx.GraphModule, inputs: Sequence[Any]) -> FakeTensorMode | 
 
 def has_effect(node: fx.Node) -> bool:
     """The node must stay even if nobody uses its result."""
-    return node.is_impure() or bool(written_by(node))
+    return node.is_impure() or bool(written_by(node)) or isinstance(node.target, Piece)
 
 
 def is_functional(gm: fx.GraphModule) -> bool:
@@ -70,6 +71,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     _check_windows(gm)
     _check_statistics(gm)
     _check_strides(gm)
+    _check_lists(gm)
     functional = is_functional(gm)
     if decomposed and functional:
         made = copy_graph(gm)
@@ -78,6 +80,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     if not rebases_windows():
         _rebase_windows(made)
     _keep_copies_for_windows(made)
+    _keep_copies_for_writers(made)
     _keep_what_is_read_late(made)
     take_turns(made.graph)
     made.recompile()  # Inductor's cache goes by the text
@@ -94,6 +97,26 @@ def _check_windows(gm: fx.GraphModule) -> None:
                 "the input begins in it is not known before the call",
                 at=source_of(node),
                 next="pass a tensor that begins at the start of its storage, or index it instead",
+            )
+
+
+def _check_lists(gm: fx.GraphModule) -> None:
+    """Of several parts of one tensor, given to an op that writes them as a list, torch's Inductor gets those
+    wrong whose place in the tensor is read from a view. (Where it is arithmetic on sizes, it is right.)
+    """
+    for node in gm.graph.nodes:
+        if not isinstance(node.target, HigherOrderOperator) or "_all_bases" not in node.kwargs:
+            continue
+        is_list = any(key.startswith("_") and key.endswith("_length") for key in node.kwargs)
+        bases = [value for key, value in node.kwargs.items() if key.endswith("_base_index")]
+        offset = aten.sym_storage_offset.default
+        is_read = any(value.target is offset for value in node.all_input_nodes)
+        if is_list and is_read and len(set(bases)) < len(bases):
+            raise NotPossible(
+                f"torch {torch.__version__} writes parts of tensors wrongly that an op takes as a list, "
+                "where sizes are dynamic",
+                at=source_of(node),
+                next="torch.compile(…, dynamic=False), or one argument for each part",
             )
 
 
@@ -154,6 +177,26 @@ def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
         with gm.graph.inserting_before(copy):
             copy.replace_all_uses_with(lasting_copy(source))
         gm.graph.erase_node(copy)
+
+
+def _keep_copies_for_writers(gm: fx.GraphModule) -> None:
+    """An op that writes a value may read it, as it was, by another argument. Inductor lets it write what it
+    is given, and takes copies out: what it reads becomes a write into new memory.
+    """
+    for node in gm.graph.nodes:
+        if not isinstance(node.target, HigherOrderOperator) or "_all_bases" not in node.kwargs:
+            continue
+        bases = node.kwargs["_all_bases"]
+        written = {_source(base) for base in bases}
+        copies: dict[fx.Node, fx.Node] = {}
+        for value in node.all_input_nodes:
+            if isinstance(value.meta.get("val"), torch.Tensor) and _source(value) in written:
+                with gm.graph.inserting_before(node):
+                    copies[value] = lasting_copy(value)
+        for value, copied in copies.items():
+            node.replace_input_with(value, copied)
+        node.kwargs = {**node.kwargs, "_all_bases": bases}
+    gm.graph.eliminate_dead_code(is_impure_node=has_effect)
 
 
 def _keep_what_is_read_late(gm: fx.GraphModule) -> None:

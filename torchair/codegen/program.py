@@ -73,20 +73,18 @@ class Piece:
 
     __name__ = "piece"
 
-    def __init__(self, code: Code, program: Program | None = None) -> None:
-        self.code = code
-        self._program = program
+    def __init__(self, program: Program) -> None:
+        self.program = program
 
     def __reduce__(self) -> Any:
-        return Piece, (self.code,)
+        return _loaded_piece, (code_of(self.program),)
 
     def __call__(self, *args: Any) -> list[Any]:
-        return self.function()(*args)
+        return self.program(list(args))
 
-    def function(self) -> Callable[..., list[Any]]:
-        """Ready to be called."""
-        program = self._program or self.code.load()
-        return lambda *args: program(list(args))
+
+def _loaded_piece(code: Code) -> Piece:
+    return Piece(code.load())
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -42,12 +43,8 @@ def limited(attributes: Mapping[str, str], module: Any) -> Iterator[None]:
 def cores_limited(cube: int, vector: int, module: Any, stream: Any = None) -> Iterator[None]:
     """Threads of a CPU, or the cores that kernels of a stream may use; never more than there were."""
     if module is torch.cpu:
-        before = torch.get_num_threads()
-        torch.set_num_threads(max(1, min(before, cube or vector)))
-        try:
+        with _threads.set_to(lambda before: max(1, min(before, cube or vector))):
             yield
-        finally:
-            torch.set_num_threads(before)
     elif hasattr(module, "set_stream_limit"):
         stream = module.current_stream() if stream is None else stream
         limits = module.get_stream_limit(stream)
@@ -67,17 +64,55 @@ def as_deterministic(level: int, module: Any) -> Iterator[None]:
         raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
     levels = module if hasattr(module, "set_deterministic_level") else None
     before = levels.get_deterministic_level() if levels is not None else 0
-    is_on, only_warns = torch.are_deterministic_algorithms_enabled(), _only_warns()
-    torch.use_deterministic_algorithms(level > 0)
     try:
-        if levels is not None:
-            levels.set_deterministic_level(level)
-        yield
+        with _algorithms.set_to(lambda _: (level > 0, False)):
+            if levels is not None:
+                levels.set_deterministic_level(level)
+            yield
     finally:
-        torch.use_deterministic_algorithms(is_on, warn_only=only_warns)
-        if levels is not None and (before > 0) == is_on:
+        if levels is not None:
             levels.set_deterministic_level(before)
 
 
-def _only_warns() -> bool:
-    return torch.is_deterministic_algorithms_warn_only_enabled()
+class _Shared:
+    """A setting of the process that blocks of several threads change: inside of a thread's block it is what
+    the block says; when the last of them is left, all is as it was before the first.
+    """
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        self._get, self._put = get, put
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._original: Any = None
+        self._mine = threading.local()
+
+    @contextmanager
+    def set_to(self, change: Callable[[Any], Any]) -> Iterator[None]:
+        """Within this block; `change` makes the new value from that around it."""
+        with self._lock:
+            if not self._inside:
+                self._original = self._get()
+            self._inside += 1
+            around = getattr(self._mine, "value", self._original)
+            self._mine.value = change(around)
+            self._put(self._mine.value)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                self._mine.value = around
+                self._put(around if self._inside else self._original)
+                if not self._inside or around is self._original:
+                    del self._mine.value
+
+
+def _asked() -> tuple[bool, bool]:
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), only_warns
+
+
+_threads = _Shared(torch.get_num_threads, torch.set_num_threads)
+_algorithms = _Shared(
+    _asked, lambda wanted: torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+)

@@ -47,6 +47,19 @@ def blocks(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
     return found
 
 
+def drop_scopes(gm: fx.GraphModule) -> bool:
+    """Without what says where nodes run, and what waits for what: the order of the graph replaces it. Was
+    there anything?
+    """
+    found = [node for node in gm.graph.nodes if node.target in streams.ALL]
+    for node in reversed(found):
+        if not node.users:
+            gm.graph.erase_node(node)
+    if found:
+        gm.recompile()
+    return bool(found)
+
+
 def has_scopes(graph: fx.Graph) -> bool:
     """Most graphs have none."""
     return any(node.target in streams.ENTER for node in graph.nodes)

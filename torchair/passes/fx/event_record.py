@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.values import device_of
 from torchair.ops import streams
 from torchair.passes.run import PassContext
@@ -18,7 +19,8 @@ def apply_event_record(gm: fx.GraphModule, ctx: PassContext) -> int:
     for wait in [node for node in graph.nodes if node.target in streams.WAIT]:
         for value in wait.args[0]:
             if value.target not in streams.RECORD and value not in tokens:
-                tokens[value] = _record(graph, value, wait.target)
+                # A view is ready when the memory is that it looks at.
+                tokens[value] = _record(graph, root_of(value)[0], wait.target)
         wait.args = ([tokens.get(value, value) for value in wait.args[0]],)
     for record in [*records, *tokens.values()]:
         if record.kwargs.get("device") is None:

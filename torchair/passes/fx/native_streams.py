@@ -25,13 +25,16 @@ from torchair.ops import streams
 from torchair.passes.run import PassContext
 
 ops = torch.ops.npugraph_ex
-OUTSIDE = "events_outside"
-"""Meta of a graph: the numbers of events to wait for before it runs, and to record when it has."""
+OUTSIDE = "used_outside"
+"""Meta of a graph: the numbers of its streams, of events to wait for before it runs, and to record then."""
+_STREAMS = {"record_event": (1,), "wait_event": (1,), "wait_stream": (0, 1), "record_stream": (1,)}
+"""Which arguments of calls are streams."""
 
 
 def has_native_streams(gm: torch.nn.Module) -> bool:
     """Most programs use none; what is no graph of Dynamo's has none that we could see."""
-    return isinstance(gm, fx.GraphModule) and any(stream_call(node) or stream_number(node) is not None for node in gm.graph.nodes)
+    nodes = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
+    return any(stream_call(node) or stream_number(node) is not None for node in nodes)
 
 
 def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
@@ -64,28 +67,38 @@ def _leave_outside(gm: fx.GraphModule) -> int:
     """
     waits: dict[int, None] = {}
     records: dict[int, None] = {}
+    used: dict[int, None] = {}
     for node in list(gm.graph.nodes):
         name = stream_call(node)
+        numbers = [stream_number(node), *(node.args[place] for place in _STREAMS.get(name, ()))]
+        used |= {number: None for number in numbers if isinstance(number, int) and not is_current(number)}
         if name == "record_event":
             records[node.args[0]] = None
         elif name == "wait_event" and node.args[0] not in records:
             waits[node.args[0]] = None
             gm.graph.erase_node(node)
-    if waits or records:
-        gm.meta[OUTSIDE] = (tuple(waits), tuple(records))
+    gm.meta[OUTSIDE] = (tuple(used), tuple(waits), tuple(records))
     return len(waits)
 
 
 def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[..., Any]:
-    """The call of a graph, between the events that it shares with what is outside."""
-    waits, records = gm.meta.get(OUTSIDE, ((), ())) if isinstance(gm, fx.GraphModule) else ((), ())
-    if not waits and not records:
+    """The call of a graph, between the streams and events that it shares with what is outside: all of it is
+    behind what they were given before, and what they are given next is behind all of it.
+    """
+    used, waits, records = getattr(gm, "meta", {}).get(OUTSIDE, ((), (), ()))
+    if not used and not waits and not records:
         return run
 
     def call(*args: Any) -> Any:
+        current = streams.device_module().current_stream()
+        others = [external_object(number) for number in used]
+        for other in others:
+            current.wait_stream(other)
         for number in waits:
             external_object(number).wait()
         made = run(*args)
+        for other in others:
+            other.wait_stream(current)
         for number in records:
             external_object(number).record()
         return made

@@ -4,6 +4,7 @@ that was asked for.
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from torchair.core.source import source_of
@@ -25,6 +26,8 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
             next="take one of them out",
         )
     for node in (*scopes, *reversed(found)):
+        if node.users and node.target in streams.RECORD:
+            _stay_as_value(gm.graph, node)
         gm.graph.erase_node(node)
     if found or scopes:
         gm.recompile()
@@ -34,3 +37,15 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
 def _stream_scopes(graph: fx.Graph) -> list[fx.Node]:
     """Both ends of each; scopes of another kind stay."""
     return [node for block in blocks(graph) if streams.is_stream_scope(block[0]) for node in block]
+
+
+def _stay_as_value(graph: fx.Graph, token: fx.Node) -> None:
+    """Who returns a token returns a tensor without elements."""
+    readers = [user for user in token.users if user.target not in streams.WAIT]
+    if readers:
+        with graph.inserting_before(token):
+            options = {"dtype": torch.float32, "device": token.meta["val"].device}
+            empty = graph.call_function(torch.ops.aten.full.default, ([0], 0.0), options)
+        empty.meta = dict(token.meta)
+        for user in readers:
+            user.replace_input_with(token, empty)

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from torchair.fxgraph.layout import root_of
 from torchair.ops import streams
 from torchair.ops.places import is_entry, stream_of_nodes
 
@@ -76,7 +77,8 @@ def _edges(graph: fx.Graph, position: dict[fx.Node, int], stream: dict[fx.Node, 
             recorded[node.args[0]] = _named(node.args[1:4]), now
         elif target in streams.WAIT:
             # A value without a token counts from where it was made: the token is put there later.
-            marks = [recorded.get(x, (stream[x], position[x])) for x in _listed(node.args[0])]
+            made = [root_of(x)[0] for x in _listed(node.args[0])]
+            marks = [recorded.get(x, (stream[x], position[x])) for x in made]
             edges += [Edge(source, record, here, now) for source, record in marks]
         elif target in streams.EVENT_WAIT and node.args[0] in recorded:
             edges.append(Edge(*recorded[node.args[0]], here, now))

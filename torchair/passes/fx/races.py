@@ -143,7 +143,9 @@ def _waits_for_nothing(graph: fx.Graph) -> Iterator[fx.Node]:
     for node in graph.nodes:
         if node.target in streams.EVENT_RECORD | streams.EVENT_RECORD_ON:
             recorded.add(node.args[0])
-        elif node.target in streams.EVENT_WAIT | streams.EVENT_WAIT_ON and node.args[0] not in recorded:
+        is_wait = node.target in streams.EVENT_WAIT | streams.EVENT_WAIT_ON
+        # An event that a user made may be recorded elsewhere.
+        if is_wait and node.args[0] not in recorded and node.args[-1] is True:
             yield node
 
 

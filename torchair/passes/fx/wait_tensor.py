@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from torchair.fxgraph.partition import is_free
 from torchair.ops import streams
 from torchair.ops.places import stream_of_nodes
 from torchair.passes.run import PassContext
@@ -19,7 +20,7 @@ def wait_for_tensors(gm: fx.GraphModule, ctx: PassContext) -> int:
     for node in found:
         x, dependency = node.args
         waiting = set[object]()
-        for user in sorted(node.users, key=position.__getitem__):
+        for user in sorted(_readers(node), key=position.__getitem__):
             if user.op == "output" or stream[user] in waiting:
                 continue
             waiting.add(stream[user])
@@ -30,3 +31,11 @@ def wait_for_tensors(gm: fx.GraphModule, ctx: PassContext) -> int:
         gm.graph.erase_node(node)
     gm.recompile()
     return len(found)
+
+
+def _readers(node: fx.Node) -> set[fx.Node]:
+    """Who runs and reads a value, or a view of it."""
+    found: set[fx.Node] = set()
+    for user in node.users:
+        found |= _readers(user) if user.op == "call_function" and is_free(user) else {user}
+    return found
