@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchair
+from torchair.core.degraded import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.ops import streams
 from torchair.sim import interleaved, races_checked
@@ -203,3 +204,69 @@ def test_another_tensor_where_the_recorded_one_was(codegen: str) -> None:
         ours = x.npu()
         torch.testing.assert_close(run(ours, y.npu()).cpu(), (x + y) * y)
         torch.testing.assert_close(ours.cpu(), x + y)
+
+
+@pytest.mark.parametrize(("mode", "codegen"), CONFIGS)
+def test_work_outside_on_the_same_stream_is_ordered(mode: str, codegen: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        S1.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(S1):
+            y = x * 2
+        torch.npu.current_stream().wait_stream(S1)
+        return y
+
+    run, x = compiled(fn, mode, codegen), torch.ones(4, 4).npu()
+    for seed in range(6):
+        with races_checked(), interleaved(seed):
+            x.fill_(1)
+            S1.wait_stream(torch.npu.current_stream())
+            with torch.npu.stream(S1):
+                x.mul_(3)
+            made = run(x)
+            with torch.npu.stream(S1):
+                seen = made + 1
+            torch.npu.current_stream().wait_stream(S1)
+            torch.npu.synchronize()
+        torch.testing.assert_close(seen.cpu(), torch.full((4, 4), 7.0))
+
+
+def needs_the_host(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torchair.scope.npu_stream_switch("side"):
+        made = (x @ y).relu()
+        found = made.nonzero() * 2
+        done = torchair.ops.record()
+    torchair.ops.wait([done])
+    return found + 1, made
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_an_op_that_needs_the_host_beside_streams(codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Degradations, "add", lambda self, what, **more: told.append(what))
+    run = compiled(needs_the_host, "npugraph_ex", codegen)
+    for _ in range(3):
+        x, y = torch.randn(4, 4), torch.randn(4, 4)
+        made = run(x.npu(), y.npu())
+        wanted = (x @ y).relu()
+        torch.testing.assert_close((made[0].cpu(), made[1].cpu()), (wanted.nonzero() * 2 + 1, wanted))
+    assert any("scopes have no effect where a graph is run in pieces" in text for text in told)
+
+
+def test_who_reads_a_view_waits_on_its_own_stream() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torchair.scope.npu_stream_switch("a"):
+            made = (x @ y) * 1
+        flat = torchair.scope.npu_wait_tensor(x, made).view(-1)
+        with torchair.scope.npu_stream_switch("b"):
+            seen = flat + made.view(-1)
+            done = torchair.ops.record()
+        torchair.ops.wait([done])
+        return seen
+
+    run, x, y = compiled(fn, "npugraph_ex", "eager"), torch.randn(4, 4).npu(), torch.randn(4, 4).npu()
+    for seed in range(4):
+        with races_checked(), interleaved(seed):
+            made = run(x, y)
+            torch.npu.synchronize()
+        torch.testing.assert_close(made, (x + x @ y).view(-1))
