@@ -122,7 +122,7 @@ def test_a_byte_order_mark_is_no_fault(folder: Path) -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_make_writes_the_module_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the target would call, called here on a copy of its header."""
-    command = ["make", "-n", "generate_ge_raw_custom_ops", "SETUP=0", "PYTHON=python"]
+    command = ["make", "--no-print-directory", "-n", "generate_ge_raw_custom_ops", "SETUP=0", "PYTHON=python"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     program, *arguments = shlex.split(told)
     assert [program, *arguments[:2]] == ["python", "-m", "torchair"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
+from torchair import ge
 from torchair.convert import registry
 from torchair.ge.build import is_op
 
@@ -54,7 +55,9 @@ def _ops(value: Any, seen: set[Any]) -> Iterator[str]:
 def _ops_of_function(fn: FunctionType, seen: set[Any]) -> Iterator[str]:
     names = set(_names(fn.__code__))
     if "ge" in names:
-        yield from (name for name in names if name[0].isupper() and is_op(name))
+        # A user may have declared an op `Tensor`: what converters mean by the name is the class.
+        types = {name for name in names if isinstance(vars(ge).get(name), type)}
+        yield from (name for name in names - types if name[0].isupper() and is_op(name))
     values = [fn.__globals__[name] for name in names if name in fn.__globals__]
     values += [cell.cell_contents for cell in fn.__closure__ or ()]
     values += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]

@@ -2,6 +2,8 @@
 else.
 """
 
+from dataclasses import replace
+
 from torchair.passes.fx.check_scopes import check_scopes
 from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
 from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stream
@@ -124,15 +126,12 @@ IN_PLACE = (
 LOWERED_PASSES = steps(*IN_PLACE)
 
 # Events. They stand before the passes that write in place, which ask what is ordered by them.
-EVENTS = (
-    Step(apply_event_closure_with_multi_stream),
-    Step(apply_event_record),
-)
+EVENTS = (Step(apply_event_closure_with_multi_stream), Step(apply_event_record))
 
 PLACE_PASSES = steps(
     # What was lowered from ops in scopes stands in scopes again.
     Step(place_scopes, quiet=True, mandatory=True),
-    *EVENTS,
+    *(replace(step, quiet=True) for step in EVENTS),
 )
 
 CAPTURE_PASSES = steps(
