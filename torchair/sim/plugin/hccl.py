@@ -32,6 +32,10 @@ CALLS = (
 
 Call = Callable[[Sequence[torch.Tensor]], Any]
 _captured: dict[int, Call] = {}
+_kept: list[Any] = []
+"""Groups of gloo, for the life of the process: to end one joins its thread while Python waits, and it may
+wait for Python to let go of its last call.
+"""
 _numbers = itertools.count()
 _library = torch.library.Library("torchair_sim", "DEF")
 _library.define("collective(Tensor(a!)[] tensors, int number) -> ()")
@@ -58,6 +62,7 @@ class ProcessGroupHCCL(ProcessGroup):
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg] - without a store it is one of Python's
         self._gloo, backend = gloo_group(store, rank, size, timeout)
+        _kept.append(self._gloo)
         serve(self, backend, ("cpu", "npu"))
 
     def getBackendName(self) -> str:
