@@ -19,6 +19,11 @@ def limit_core_num(
     """`with` this, an op uses at most so many cores; outside of a graph, on this or the current stream."""
     inside = scope.limit_core_num(op_aicore_num, op_vectorcore_num)
     if torch.compiler.is_compiling():
+        if stream is not None:
+            raise TypeError(
+                "limit_core_num(stream=…) acts outside of compiled functions; inside of one, open the limit "
+                "within `with torch.npu.stream(stream):`"
+            )
         return inside
     return limits.cores_limited(op_aicore_num, op_vectorcore_num, streams.device_module(), stream)
 

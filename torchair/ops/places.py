@@ -60,11 +60,6 @@ def drop_scopes(gm: fx.GraphModule) -> bool:
     return bool(found)
 
 
-def has_scopes(graph: fx.Graph) -> bool:
-    """Most graphs have none."""
-    return any(node.target in streams.ENTER for node in graph.nodes)
-
-
 def stream_key(enter: fx.Node) -> Any:
     """The stream a scope moves to: its identity or its label; None for a scope that moves nothing."""
     found = streams.attributes(enter)
