@@ -1,4 +1,4 @@
-"""`python -m benchmarks cpu cuda overhead replay startup scaling`: run suites, print tables.
+"""`python -m benchmarks cpu cuda overhead replay startup scaling streams`: run suites, print tables.
 
 Ends with 1 if any result differs from eager's, or a bound is not kept.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import overhead, replay, report, scaling, speed, startup
+from benchmarks import overhead, replay, report, scaling, speed, startup, streams
 from benchmarks.columns import COLUMNS, KEPT
 from benchmarks.models import MODELS
 from benchmarks.options import Options
@@ -26,6 +26,7 @@ SUITES: dict[str, Callable[[Options], report.Suite]] = {
     "replay": replay.run,
     "startup": startup.run,
     "scaling": scaling.run,
+    "streams": streams.run,
 }
 
 
@@ -44,8 +45,9 @@ def parse(arguments: list[str]) -> tuple[list[str], Options]:
     parser.add_argument("--backends", nargs="+", choices=columns(), help="only these columns")
     parser.add_argument("--quick", action="store_true", help="short samples and few rounds")
     given = parser.parse_args(arguments)
-    if "cuda" in given.suites and not torch.cuda.is_available():
-        parser.error("suite cuda needs a CUDA device, and torch sees none here")
+    for suite in {"cuda", "streams"} & set(given.suites):
+        if not torch.cuda.is_available():
+            parser.error(f"suite {suite} needs a CUDA device, and torch sees none here")
     return given.suites, Options(
         rounds=given.rounds or (5 if given.quick else 15),
         sample_seconds=0.01 if given.quick else 0.05,

@@ -99,15 +99,3 @@ def test_a_missing_wait_is_told_before_it_runs() -> None:
     with pytest.warns(DegradedWarning, match="a race between streams: mm"), torch.no_grad():
         made = compiled(fn, {}, "npugraph_ex")(x, y)
     torch.testing.assert_close(made, x @ y + 1, rtol=1e-4, atol=1e-4)
-
-
-def test_that_cores_are_not_limited_is_told() -> None:
-    def fn(x: torch.Tensor) -> torch.Tensor:
-        with scope.limit_core_num(16, 16):
-            return x.sin()
-
-    x = torch.randn(64, device="cuda")
-    for mode in ("npugraph_ex", "max-autotune"):
-        torch.compiler.reset()
-        with pytest.warns(DegradedWarning, match="limit of cores has no effect"), torch.no_grad():
-            torch.testing.assert_close(compiled(fn, {}, mode)(x), x.sin())

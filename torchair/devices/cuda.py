@@ -13,6 +13,7 @@ import torch
 
 from torchair.core.program import Call
 from torchair.core.quick import DirectLaunch
+from torchair.devices import green
 from torchair.devices.base import CaptureTarget, Graph, HostCall
 from torchair.devices.graphs import GraphDevice
 from torchair.devices.head import Calls, Copy, Head, Refused
@@ -27,7 +28,6 @@ class Cuda(GraphDevice):
     """NVIDIA's."""
 
     graph = "CUDAGraph"
-    limits_cores = False
     # Reductions that do not depend on each other (query, key and value of one vector) are one launch. Four
     # Llama-3-8B layers and the head, one step on an H200: 717 us, with a search for block sizes; 749 us
     # without this, 842 us without the search, 850 us with a library's products.
@@ -48,6 +48,10 @@ class Cuda(GraphDevice):
         super().__init__(type)
         # Graphs have addresses of these: what the host is called with, for the life of the process.
         self._host_calls: list[tuple[Any, Sequence[torch.Tensor]]] = []
+
+    @property
+    def limits_cores(self) -> bool:  # type: ignore[override]
+        return green.is_possible()
 
     def codegen(self, *, captures: bool) -> str:
         return "eager" if captures else "inductor"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchair import scope
+from torchair.core.degraded import Degradations
 from torchair.ops import limits, streams
 
 __all__ = ["deterministic", "limit_core_num"]
@@ -16,16 +17,15 @@ __all__ = ["deterministic", "limit_core_num"]
 def limit_core_num(
     op_aicore_num: int, op_vectorcore_num: int, stream: Any = None
 ) -> AbstractContextManager[Any]:
-    """`with` this, an op uses at most so many cores; outside of a graph, on this or the current stream."""
-    inside = scope.limit_core_num(op_aicore_num, op_vectorcore_num)
+    """`with` this, what a stream runs uses at most so many cores: this stream, or the current one."""
+    attributes = scope.core_limits(op_aicore_num, op_vectorcore_num)
     if torch.compiler.is_compiling():
-        if stream is not None:
-            raise TypeError(
-                "limit_core_num(stream=…) acts outside of compiled functions; inside of one, open the limit "
-                "within `with torch.npu.stream(stream):`"
-            )
-        return inside
-    return limits.cores_limited(op_aicore_num, op_vectorcore_num, streams.device_module(), stream)
+        return scope.Scope(attributes) if stream is None else scope.StreamLimit(attributes, stream)
+    module = streams.device_module()
+    if module is torch.cuda and stream not in (None, module.current_stream()):
+        what = "outside of a graph, cores of a CUDA stream are limited where it is the current one"
+        Degradations().add(what, next="open the limit within `with torch.cuda.stream(stream):`")
+    return limits.cores_limited(op_aicore_num, op_vectorcore_num, module, stream)
 
 
 def deterministic(level: int) -> AbstractContextManager[Any]:

@@ -7,9 +7,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
+
+from torchair.devices import green
 
 CORES = ("_op_aicore_num", "_op_vectorcore_num")
 LEVEL = "_deterministic_level"
@@ -28,12 +31,14 @@ def is_limit(attributes: Mapping[str, str]) -> bool:
 
 
 @contextmanager
-def limited(attributes: Mapping[str, str], module: Any) -> Iterator[None]:
-    """Within this block, what a scope says of cores and determinism holds on a device, by its module."""
+def limited(attributes: Mapping[str, str], module: Any, stream: Any = None) -> Iterator[None]:
+    """Within this block, what a scope says of cores and determinism holds on a device, by its module; cores
+    of this stream, or the current one.
+    """
     cores, level = cores_of(attributes), attributes.get(LEVEL)
     with ExitStack() as stack:
         if cores is not None:
-            stack.enter_context(cores_limited(*cores, module))
+            stack.enter_context(cores_limited(*cores, module, stream))
         if level is not None:
             stack.enter_context(as_deterministic(int(level), module))
         yield
@@ -53,8 +58,39 @@ def cores_limited(cube: int, vector: int, module: Any, stream: Any = None) -> It
             yield
         finally:
             module.set_stream_limit(stream, limits["cube_core_num"], limits["vector_core_num"])
+    elif module is torch.cuda and green.is_possible():
+        with _replaced(module.current_stream() if stream is None else stream, cube or vector):
+            yield
     else:
         yield
+
+
+@contextmanager
+def _replaced(stream: Any, sms: int) -> Iterator[None]:
+    """What is meant for a stream goes to one of so many SMs, which begins when that one is there, and for
+    which that one waits in the end: an order of the work, and of who has its memory, as if it were the same.
+    """
+    narrow = green.stream_beside(stream, sms)
+    if narrow == stream:
+        yield
+        return
+    narrow.wait_stream(stream)
+    before = _replacements.get()
+    token = _replacements.set({**before, stream.cuda_stream: narrow})
+    try:
+        with torch.cuda.stream(narrow if stream == torch.cuda.current_stream(stream.device) else None):
+            yield
+    finally:
+        _replacements.reset(token)
+        stream.wait_stream(narrow)
+
+
+def acting(stream: Any) -> Any:
+    """The stream that takes what is meant for this one, inside of a limit of its cores."""
+    replacements = _replacements.get()
+    while replacements and (found := replacements.get(getattr(stream, "cuda_stream", None))) is not None:
+        stream = found
+    return stream
 
 
 @contextmanager
@@ -112,6 +148,8 @@ def _asked() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), only_warns
 
 
+_replacements: ContextVar[Mapping[int | None, Any]] = ContextVar("replacements", default={})  # noqa: B039
+"""Of CUDA streams, by their handle: the one that stands in for it, in this thread."""
 _threads = _Shared(torch.get_num_threads, torch.set_num_threads)
 _algorithms = _Shared(
     _asked, lambda wanted: torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])

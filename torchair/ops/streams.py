@@ -157,9 +157,10 @@ class StreamScope:
         if self._stream is not None:
             if self._before is None:
                 _here.entry = device_module().current_stream()
-            self._inner.enter_context(device_module().stream(self._stream))
+            self._inner.enter_context(device_module().stream(limits.acting(self._stream)))
         if limits.is_limit(self._attributes):
-            self._inner.enter_context(limits.limited(self._attributes, self._module))
+            stream = limited_stream_of(self._attributes)
+            self._inner.enter_context(limits.limited(self._attributes, self._module, stream))
 
     def __exit__(self, *error: object) -> None:
         self._inner.__exit__(*error)  # type: ignore[arg-type]
@@ -173,6 +174,16 @@ def stream_of(attributes: Mapping[str, str]) -> Any:
     if LABEL not in attributes:
         return None
     return labelled_stream(attributes[LABEL], int(attributes.get(PRIORITY, "0")))
+
+
+def limited_stream_of(attributes: Mapping[str, str]) -> Any:
+    """The stream whose cores a scope limits; None for the current one."""
+    given = [attributes[key] for key in LIMITED_STREAM if key in attributes]
+    if not given:
+        return None
+    if len(given) != len(LIMITED_STREAM) or 0 < sum(value in MARKERS for value in given) < len(given):
+        raise RuntimeError(f"a limit of cores names a stream by {len(LIMITED_STREAM)} numbers, not {given}")
+    return limits.acting(stream_by_identity(*given))
 
 
 def labelled_stream(label: str, priority: int = 0) -> Any:
@@ -249,17 +260,20 @@ def _event_wait(tag: str, created_inside: bool = False) -> None:
 def _event_record_on(
     event_tag: str, stream_id: str, device_index: str, device_type: str, created_inside: bool = False
 ) -> None:
-    find_event(event_tag, created_inside).record(stream_by_identity(stream_id, device_index, device_type))
+    stream = limits.acting(stream_by_identity(stream_id, device_index, device_type))
+    find_event(event_tag, created_inside).record(stream)
 
 
 def _event_wait_on(
     event_tag: str, stream_id: str, device_index: str, device_type: str, created_inside: bool = False
 ) -> None:
-    find_event(event_tag, created_inside).wait(stream_by_identity(stream_id, device_index, device_type))
+    stream = limits.acting(stream_by_identity(stream_id, device_index, device_type))
+    find_event(event_tag, created_inside).wait(stream)
 
 
 def _stream_wait_stream(*identities: str) -> None:
-    stream_by_identity(*identities[:3]).wait_stream(stream_by_identity(*identities[3:]))
+    waiting, waited = (limits.acting(stream_by_identity(*each)) for each in (identities[:3], identities[3:]))
+    waiting.wait_stream(waited)
 
 
 def _keep_for(input: torch.Tensor, stream: Any) -> None:

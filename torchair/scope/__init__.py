@@ -62,12 +62,29 @@ def super_kernel(scope: str | None, options: str = "") -> Scope:
     return Scope({streams.SUPER_KERNEL: scope, streams.SUPER_KERNEL_OPTIONS: checked_options(options)})
 
 
+class StreamLimit(Scope):
+    """A limit of the cores of a stream. Which one, a pass reads off the stream that its first node is on."""
+
+    def __init__(self, attributes: dict[str, str], stream: Any) -> None:
+        super().__init__({**attributes, **dict.fromkeys(streams.LIMITED_STREAM, "")})
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        with self._stream:
+            super().__enter__()
+
+
 def limit_core_num(op_aicore_num: int, op_vectorcore_num: int) -> Scope:
     """`with` this, an op uses at most so many cores: SMs of a CUDA device, threads of a CPU."""
+    return Scope(core_limits(op_aicore_num, op_vectorcore_num))
+
+
+def core_limits(op_aicore_num: int, op_vectorcore_num: int) -> dict[str, str]:
+    """The attributes of such a scope."""
     _check("op_aicore_num", op_aicore_num, int)
     _check("op_vectorcore_num", op_vectorcore_num, int)
     limits = (str(op_aicore_num), str(op_vectorcore_num))
-    return Scope(dict(zip(streams.CORE_LIMITS, limits)))  # noqa: B905 - Dynamo traces this
+    return dict(zip(streams.CORE_LIMITS, limits))  # noqa: B905 - Dynamo traces this
 
 
 def op_never_timeout(enable: bool = True) -> Scope:

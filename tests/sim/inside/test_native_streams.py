@@ -270,3 +270,41 @@ def test_who_reads_a_view_waits_on_its_own_stream() -> None:
             made = run(x, y)
             torch.npu.synchronize()
         torch.testing.assert_close(made, (x + x @ y).view(-1))
+
+
+def limited(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Cores of a stream that is not the current one where the block begins."""
+    with torchair.npugraph_ex.scope.limit_core_num(3, 4, stream=S1):
+        a = x * y
+        S1.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(S1):
+            b = x + y
+    torch.npu.current_stream().wait_stream(S1)
+    return a - b
+
+
+def limited_here(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with torchair.npugraph_ex.scope.limit_core_num(3, 4, stream=torch.npu.current_stream()):
+        return x * y - (x + y)
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("fn", [limited, limited_here], ids=lambda fn: fn.__name__)
+def test_cores_of_a_stream(fn: Callable[..., Any], codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[tuple[int, int, int]] = []
+    original = torch.npu.set_stream_limit
+
+    def spy(stream: Any, cube: int, vector: int) -> None:
+        set_to.append((stream.stream_id, cube, vector))
+        original(stream, cube, vector)
+
+    x, y = torch.randn(8, 8, device="npu"), torch.randn(8, 8, device="npu")
+    run = compiled(fn, "npugraph_ex", codegen)
+    want = (x * y - (x + y)).cpu()
+    monkeypatch.setattr(torch.npu, "set_stream_limit", spy)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(x, y).cpu(), want)
+    assert {(cube, vector) for _, cube, vector in set_to} == {(3, 4), (24, 48)}, "limited, and as before"
+    assert (S1.stream_id in {stream for stream, _, _ in set_to}) is (fn is limited)
+    assert torch.npu.get_stream_limit(S1) == {"cube_core_num": 24, "vector_core_num": 48}

@@ -8,17 +8,43 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.graph_bytecode_inputs import CURRENT_STREAM_INDEX, get_external_object_by_index
+from torch._dynamo import graph_bytecode_inputs
 
-__all__ = ["external_object", "is_current", "is_lookup", "stream_call", "stream_number", "take_number_off"]
+__all__ = [
+    "external_object",
+    "is_current",
+    "is_lookup",
+    "stream_args",
+    "stream_call",
+    "stream_number",
+    "take_number_off",
+]
 
-external_object = get_external_object_by_index
+external_object = graph_bytecode_inputs.get_external_object_by_index
 """The object behind a number; of a running program, that of the call."""
+
+# Before torch 2.13 the stream of the call has no number of its own, and methods of streams stay methods.
+_CURRENT = getattr(graph_bytecode_inputs, "CURRENT_STREAM_INDEX", None)
+_METHODS = {
+    "wait_stream": "wait_stream",
+    "wait_event": "wait_event",
+    "record_event": "record_event",
+    "synchronize": "synchronize_stream",
+}
 
 
 def is_current(number: int) -> bool:
-    """Is this the stream on which the graph is called?"""
-    return number == CURRENT_STREAM_INDEX and torch.accelerator.is_available()
+    """Is this the stream on which the graph is called? Asked while it is compiled."""
+    if not torch.accelerator.is_available():
+        return False
+    if _CURRENT is not None:
+        return number == _CURRENT
+    found, here = external_object(number), torch.accelerator.current_stream()
+    return isinstance(found, torch.Stream) and _identity(found) == _identity(here)
+
+
+def _identity(stream: torch.Stream) -> tuple[Any, int]:
+    return stream.device, stream.stream_id
 
 
 def stream_number(node: fx.Node) -> int | None:
@@ -34,14 +60,28 @@ def take_number_off(node: fx.Node) -> None:
 
 
 def stream_call(node: fx.Node) -> str:
-    """The name of a call of `torch.ops.streams`; empty for all others."""
+    """The name that a call has in `torch.ops.streams`; empty for all others."""
     target: Any = node.target
+    if node.op == "call_method":
+        return _METHODS.get(target, "") if _is_lookup(node.args[0]) else ""
     if node.op != "call_function" or isinstance(target, str):
         return ""
     name = str(getattr(target, "_qualified_op_name", "") or getattr(target, "name", lambda: "")())
     return name.removeprefix("streams::").partition(".")[0] if name.startswith("streams::") else ""
 
 
+def stream_args(node: fx.Node) -> tuple[Any, ...]:
+    """What such a call is given: numbers of streams and events, an event before its stream."""
+    values: list[Any] = list(node.args)
+    given = [value.args[0] if _is_lookup(value) else value for value in values]
+    is_of_event = node.op == "call_method" and len(given) == 2 and str(node.target).endswith("_event")
+    return tuple(reversed(given) if is_of_event else given)
+
+
 def is_lookup(node: fx.Node) -> bool:
     """Does it only fetch an object that a number stands for?"""
-    return node.target is get_external_object_by_index
+    return node.target is external_object
+
+
+def _is_lookup(item: Any) -> bool:
+    return isinstance(item, fx.Node) and is_lookup(item)

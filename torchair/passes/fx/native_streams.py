@@ -17,6 +17,7 @@ from torchair.core.torch_private.native_streams import (
     external_object,
     is_current,
     is_lookup,
+    stream_args,
     stream_call,
     stream_number,
     take_number_off,
@@ -29,12 +30,13 @@ OUTSIDE = "used_outside"
 """Meta of a graph: the numbers of its streams, of events to wait for before it runs, and to record then."""
 _STREAMS = {"record_event": (1,), "wait_event": (1,), "wait_stream": (0, 1), "record_stream": (1,)}
 """Which arguments of calls are streams."""
+_ENTERS = streams.ENTER | {op.overloadpacket for op in streams.ENTER}
 
 
 def has_native_streams(gm: torch.nn.Module) -> bool:
     """Most programs use none; what is no graph of Dynamo's has none that we could see."""
     nodes = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
-    return any(stream_call(node) or stream_number(node) is not None for node in nodes)
+    return any(stream_call(node) or stream_number(node) is not None or _names_stream(node) for node in nodes)
 
 
 def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
@@ -48,6 +50,9 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
             continue
         number = stream_number(node) if node.op != "output" else None
         is_call = bool(stream_call(node))
+        if _names_stream(node):
+            _name_limited(node, number)
+            number = current  # it opens no scope of that stream
         if not is_call and not is_lookup(node) and number != current and node.op != "get_attr":
             _switch(graph, node, prefix, current, number)
             changed, current = changed + 1, number
@@ -70,12 +75,13 @@ def _leave_outside(gm: fx.GraphModule) -> int:
     used: dict[int, None] = {}
     for node in list(gm.graph.nodes):
         name = stream_call(node)
-        numbers = [stream_number(node), *(node.args[place] for place in _STREAMS.get(name, ()))]
+        given: tuple[Any, ...] = stream_args(node) if name else ()
+        numbers = [stream_number(node), *(given[place] for place in _STREAMS.get(name, ()))]
         used |= {number: None for number in numbers if isinstance(number, int) and not is_current(number)}
         if name == "record_event":
-            records[node.args[0]] = None
-        elif name == "wait_event" and node.args[0] not in records:
-            waits[node.args[0]] = None
+            records[given[0]] = None
+        elif name == "wait_event" and given[0] not in records:
+            waits[given[0]] = None
             gm.graph.erase_node(node)
     gm.meta[OUTSIDE] = (tuple(used), tuple(waits), tuple(records))
     return len(waits)
@@ -116,6 +122,18 @@ def _switch(graph: fx.Graph, before: fx.Node, prefix: str, old: int | None, new:
             graph.call_function(ops.scope_enter.default, (list(keys), list(values)))
 
 
+def _names_stream(node: fx.Node) -> bool:
+    """Is this the first node of a limit of a stream's cores?"""
+    return node.target in _ENTERS and streams.LIMITED_STREAM[0] in streams.attributes(node)
+
+
+def _name_limited(enter: fx.Node, number: int | None) -> None:
+    """Which stream that is: it was the current one for this call alone."""
+    identity = tuple(streams.MARKERS) if number is None else _identity(number)
+    found = {**streams.attributes(enter), **dict(zip(streams.LIMITED_STREAM, identity, strict=True))}
+    enter.args = (list(found), list(found.values()))
+
+
 def _identity(number: int) -> tuple[str, ...]:
     """Three numbers as text; of the stream on which the graph is called, what stands for it."""
     if is_current(number):
@@ -134,7 +152,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, prefix: str, ctx: PassContext) -> N
         what = f"{name} has no effect inside of a graph: its results are ordered on the stream of the call"
         ctx.degradations.add(what, at=source_of(node), next="call it behind the compiled function")
     else:
-        target, args = made(prefix, *node.args)
+        target, args = made(prefix, *stream_args(node))
         with graph.inserting_before(node):
             graph.call_function(target, args)
     graph.erase_node(node)

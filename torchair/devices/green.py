@@ -1,0 +1,127 @@
+"""Streams of a CUDA device whose kernels keep to some of its SMs. The driver calls this green contexts; a
+stream of one is used as any other, inside of recorded graphs too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from typing import Any
+
+import torch
+
+from torchair.core.errors import NotPossible
+from torchair.core.log import logger
+
+SMS = 1  # CU_DEV_RESOURCE_TYPE_SM
+OF_THE_DEVICE = 1  # CU_GREEN_CTX_DEFAULT_STREAM
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+CALLS = (
+    "cuDeviceGet",
+    "cuDeviceGetDevResource",
+    "cuDevSmResourceSplitByCount",
+    "cuDevResourceGenerateDesc",
+    "cuGreenCtxCreate",
+    "cuGreenCtxStreamCreate",
+)
+_streams: dict[tuple[int, int, int], Any] = {}
+_given: dict[tuple[int, int], int] = {}  # device, SMs -> how many streams have a part of the device
+_making = threading.Lock()
+
+
+class _Resource(ctypes.Structure):
+    """CUdevResource."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int),
+        ("internal", ctypes.c_ubyte * 92),
+        ("count", ctypes.c_uint),
+        ("at_least", ctypes.c_uint),
+        ("multiple", ctypes.c_uint),
+        ("rest", ctypes.c_ubyte * 36),
+    ]
+
+
+@cache
+def _driver() -> Any:
+    try:
+        found = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return found if all(hasattr(found, name) for name in CALLS) else None
+
+
+def is_possible() -> bool:
+    """Can this driver keep a stream to some of the SMs?"""
+    return _driver() is not None
+
+
+def stream_beside(stream: Any, wanted: int) -> Any:
+    """The stream that takes the place of another one where work is to use at most `wanted` SMs; the stream
+    itself where that is no limit. It is not ordered with the other. Streams have different SMs as long as
+    there are enough.
+    """
+    device = stream.device.index
+    sms = _granted(device, wanted)
+    if sms >= _all(device).count:
+        return stream
+    key = (device, stream.cuda_stream, sms)
+    with _making:
+        if key not in _streams:
+            place = _given.get((device, sms), 0)
+            _given[device, sms] = place + 1
+            contexts = _contexts(device, sms)
+            made = ctypes.c_void_p()
+            priority = ctypes.c_int(stream.priority)
+            _call("cuGreenCtxStreamCreate", ctypes.byref(made), contexts[place % len(contexts)],
+                  NON_BLOCKING, priority)  # fmt: skip
+            _streams[key] = torch.cuda.ExternalStream(made.value, device)
+        return _streams[key]
+
+
+@cache
+def _granted(device: int, wanted: int) -> int:
+    """Parts of a device have a least size, and grow in steps."""
+    whole = _all(device)
+    if wanted >= whole.count:
+        return whole.count
+    granted = max(whole.at_least, wanted // whole.multiple * whole.multiple)
+    if granted > wanted:
+        logger.warning("a limit of %s SMs: this device grants %s at least", wanted, granted)
+    return granted
+
+
+@cache
+def _all(device: int) -> _Resource:
+    found = _Resource()
+    _call("cuDeviceGetDevResource", _handle(device), ctypes.byref(found), SMS)
+    return found
+
+
+@cache
+def _contexts(device: int, sms: int) -> list[Any]:
+    """The device in parts of so many SMs; they stay for the life of the process."""
+    count = ctypes.c_uint(_all(device).count // sms)
+    parts, rest = (_Resource * count.value)(), _Resource()
+    _call("cuDevSmResourceSplitByCount", parts, ctypes.byref(count), ctypes.byref(_all(device)),
+          ctypes.byref(rest), 0, ctypes.c_uint(sms))  # fmt: skip
+    made: list[Any] = []
+    for part in parts[: count.value]:
+        description, context = ctypes.c_void_p(), ctypes.c_void_p()
+        _call("cuDevResourceGenerateDesc", ctypes.byref(description), ctypes.byref(part), 1)
+        _call("cuGreenCtxCreate", ctypes.byref(context), description, _handle(device), OF_THE_DEVICE)
+        made.append(context)
+    return made
+
+
+def _handle(device: int) -> ctypes.c_int:
+    found = ctypes.c_int()
+    _call("cuDeviceGet", ctypes.byref(found), device)
+    return found
+
+
+def _call(name: str, *args: Any) -> None:
+    status = getattr(_driver(), name)(*args)
+    if status:
+        raise NotPossible(f"{name} of the CUDA driver: status {status}")
