@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -21,7 +22,7 @@ import torch
 
 from benchmarks import report
 from benchmarks.columns import BY_NAME as COLUMN_BY_NAME
-from benchmarks.columns import COLUMNS, KEPT, UNCOMPILED, chosen
+from benchmarks.columns import COLUMNS, KEPT, UNCOMPILED, Column, chosen
 from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, MODELS
 from benchmarks.options import Options
@@ -54,8 +55,10 @@ def run(options: Options) -> report.Suite:
                     figures[f"{column.name}.{heat}"] = made["seconds"]
                     if heat == "cold" and column.ours:
                         figures[f"{column.name}.swap"] = made["swap"]
+        show(model.name, figures, device, columns)
     suite.figures["import torchair"] = {"import": imported()}
-    show(suite, {column.name: column.title for column in columns})
+    added = report.duration(suite.figures["import torchair"]["import"])
+    report.console.print(f"import torchair adds {added} to import torch")
     return suite
 
 
@@ -86,22 +89,16 @@ def imported() -> float:
     return max(both - alone, 0.0)
 
 
-def show(suite: report.Suite, titles: dict[str, str]) -> None:
-    """A row for each model; the import is one figure."""
-
-    def cell(figures: dict[str, float], name: str) -> str:
-        states = [state for state in ("cold", "warm", "swap") if f"{name}.{state}" in figures]
-        return " / ".join(report.duration(figures[f"{name}.{state}"]) for state in states)
-
+def show(model: str, figures: dict[str, float], device: str, columns: Sequence[Column]) -> None:
+    """A row for each column, as soon as the model is done."""
+    states = ("cold", "warm", "swap")
     rows = [
-        (model, *(cell(figures, name) for name in titles))
-        for model, figures in suite.figures.items()
-        if "import" not in figures
+        (column.title, *(report.duration(figures.get(f"{column.name}.{state}")) for state in states))
+        for column in columns
     ]
-    title = f"startup on {suite.device}: torch.compile to first result, cold / warm / better program there"
-    report.console.print(table(("model", *titles.values()), rows, figures=True, title=title))
-    added = report.duration(suite.figures["import torchair"]["import"])
-    report.console.print(f"import torchair adds {added} to import torch")
+    title = f"startup of {model} on {device}: torch.compile to first result"
+    heads = ("how", "cold", "warm", "better program there, cold")
+    report.console.print(table(heads, rows, figures=True, title=title))
 
 
 def first_result(model_name: str, column_name: str, device: str) -> dict[str, float]:

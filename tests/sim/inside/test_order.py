@@ -232,3 +232,20 @@ def test_an_order_that_cannot_end_is_over() -> None:
         torch.npu.ExternalEvent().wait(torch.npu.Stream())
     with interleaved(1):
         assert torch.ones(3, device="npu").sum().item() == 3
+
+
+def test_a_graph_may_go_before_its_replay_is_done() -> None:
+    """Garbage is collected whenever Python likes."""
+    x, event, graph = torch.ones(2, device="npu"), torch.npu.ExternalEvent(), torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        event.wait()
+        event.reset()
+        y = x + 1
+    torch.npu.synchronize()
+    with interleaved(0):
+        x.fill_(5)
+        graph.replay()
+        del graph
+        event.record(torch.npu.Stream())
+        torch.npu.synchronize()
+    assert y.tolist() == [6.0, 6.0]

@@ -71,11 +71,20 @@ def stream_call(node: fx.Node) -> str:
 
 
 def stream_args(node: fx.Node) -> tuple[Any, ...]:
-    """What such a call is given: numbers of streams and events, an event before its stream."""
-    values: list[Any] = list(node.args)
-    given = [value.args[0] if _is_lookup(value) else value for value in values]
-    is_of_event = node.op == "call_method" and len(given) == 2 and str(node.target).endswith("_event")
-    return tuple(reversed(given) if is_of_event else given)
+    """What such a call is given: numbers of streams and events, an event before its stream. An event that the
+    call itself makes has a name for a number.
+    """
+    given = [_number(value) for value in node.args]
+    if node.op != "call_method" or not str(node.target).endswith("_event"):
+        return tuple(given)
+    return given[1] if len(given) > 1 else node.name, given[0]
+
+
+def _number(value: Any) -> Any:
+    if _is_lookup(value):
+        return value.args[0]
+    is_event = isinstance(value, fx.Node) and stream_call(value) == "record_event"
+    return value.name if is_event else value
 
 
 def is_lookup(node: fx.Node) -> bool:

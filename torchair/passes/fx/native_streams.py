@@ -45,11 +45,12 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
         return 0
     graph, prefix = gm.graph, streams.graph_prefix()
     changed, current = _leave_outside(gm), None
+    calls = {node: stream_args(node) for node in graph.nodes if stream_call(node)}
     for node in list(graph.nodes):
         if node.op == "placeholder":
             continue
         number = stream_number(node) if node.op != "output" else None
-        is_call = bool(stream_call(node))
+        is_call = node in calls
         if _names_stream(node):
             _name_limited(node, number)
             number = current  # it opens no scope of that stream
@@ -58,10 +59,11 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
             changed, current = changed + 1, number
         take_number_off(node)
         if is_call:
-            _rewrite(graph, node, prefix, ctx)
+            _rewrite(graph, node, calls[node], prefix, ctx)
             changed += 1
-    for node in [node for node in graph.nodes if is_lookup(node) and not node.users]:
-        graph.erase_node(node)
+    for node in [node for node in reversed(graph.nodes) if node in calls or is_lookup(node)]:
+        if not node.users:
+            graph.erase_node(node)
     gm.recompile()
     return changed
 
@@ -83,7 +85,8 @@ def _leave_outside(gm: fx.GraphModule) -> int:
         elif name == "wait_event" and given[0] not in records:
             waits[given[0]] = None
             gm.graph.erase_node(node)
-    gm.meta[OUTSIDE] = (tuple(used), tuple(waits), tuple(records))
+    numbered = tuple(event for event in records if isinstance(event, int))
+    gm.meta[OUTSIDE] = (tuple(used), tuple(waits), numbered)
     return len(waits)
 
 
@@ -144,7 +147,7 @@ def _identity(number: int) -> tuple[str, ...]:
     return tuple(streams.MARKERS) if found == called_on else found
 
 
-def _rewrite(graph: fx.Graph, node: fx.Node, prefix: str, ctx: PassContext) -> None:
+def _rewrite(graph: fx.Graph, node: fx.Node, given: tuple[Any, ...], prefix: str, ctx: PassContext) -> None:
     """One call; what makes the host wait has no place in a graph."""
     name = stream_call(node)
     made = _CALLS.get(name)
@@ -152,13 +155,12 @@ def _rewrite(graph: fx.Graph, node: fx.Node, prefix: str, ctx: PassContext) -> N
         what = f"{name} has no effect inside of a graph: its results are ordered on the stream of the call"
         ctx.degradations.add(what, at=source_of(node), next="call it behind the compiled function")
     else:
-        target, args = made(prefix, *stream_args(node))
+        target, args = made(prefix, *given)
         with graph.inserting_before(node):
             graph.call_function(target, args)
-    graph.erase_node(node)
 
 
-def _event(prefix: str, number: int) -> str:
+def _event(prefix: str, number: int | str) -> str:
     return f"{prefix}_event_{number}"
 
 

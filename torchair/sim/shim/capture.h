@@ -82,6 +82,28 @@ struct Capture : std::enable_shared_from_this<Capture> {
   std::map<c10::StreamId, size_t> groups;  // that were begun, with their first task
   Races races;  // between its streams
   std::vector<Range> ranges;  // what a replay reads and writes
+  bool was_reset = false;
+
+  Capture(c10::DeviceIndex device, PoolId pool) : device(device), pool(pool) { use_pool(+1); }
+
+  // Replays that wait for their turn keep it, and its memory, until they are done: whoever lets go of a graph need not
+  // wait for them. That may be the garbage collector, in the middle of anything.
+  ~Capture() {
+    tasks.clear();
+    use_pool(-1);
+  }
+
+  void use_pool(int more) {
+    Memory& memory = memory_of(device);
+    std::map<char*, Pool::Piece> gone;
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    Pool& used = memory.pools[pool];
+    used.users += more;
+    if (used.users == 0) {
+      gone.swap(used.free);
+      memory.pools.erase(pool);
+    }
+  }
 
   void add(std::string name, std::function<bool()> run, std::vector<at::Tensor> targets = {}) {
     tasks.push_back(
@@ -170,13 +192,10 @@ class Graph {
     TORCH_CHECK(!is_ready_, "this graph was captured already; reset() it first");
     const auto stream = stream_of(current_device, current_streams.at(current_device));
     TORCH_CHECK(capture_on(stream) == nullptr, "NPU error: the current stream is being captured already");
-    capture_ = std::make_shared<Capture>();
+    capture_ = std::make_shared<Capture>(current_device, pool);
     capture_->number = ++last_capture;
-    capture_->device = current_device;
-    capture_->pool = pool;
     capture_->origin = stream.id();
     capture_->streams.insert(stream.id());
-    use_pool(+1);
     std::lock_guard<std::mutex> guard(capture_mutex);
     captures.emplace(capture_->number, capture_);
     ++captures_under_way;
@@ -223,9 +242,7 @@ class Graph {
       capture_->groups.clear();
       end();
     }
-    settle(capture_->device);
-    capture_->tasks.clear();
-    use_pool(-1);
+    capture_->was_reset = true;
     capture_.reset();
     is_ready_ = false;
   }
@@ -251,23 +268,8 @@ class Graph {
   static void start(const std::shared_ptr<Capture>& capture, const c10::Stream& stream);
 
  private:
-  // Nothing of it waits for its turn any more.
-  static void settle(c10::DeviceIndex device);
-
   // All tasks from one on; where one has to wait, who it waits for goes on with it.
   static void go_on(const std::shared_ptr<Capture>& capture, size_t at, const c10::Stream& stream);
-
-  void use_pool(int more) {
-    Memory& memory = memory_of(capture_->device);
-    std::map<char*, Pool::Piece> gone;
-    std::lock_guard<std::mutex> guard(memory.mutex);
-    Pool& pool = memory.pools[capture_->pool];
-    pool.users += more;
-    if (pool.users == 0) {
-      gone.swap(pool.free);
-      memory.pools.erase(capture_->pool);
-    }
-  }
 
   std::shared_ptr<Capture> capture_;
   bool is_ready_ = false;

@@ -271,12 +271,6 @@ inline void Graph::start(const std::shared_ptr<Capture>& capture, const c10::Str
   }
 }
 
-inline void Graph::settle(c10::DeviceIndex device) {
-  if (order().is_on) {
-    order().finish_device(device);
-  }
-}
-
 inline bool give_external(const c10::Stream& stream, const std::string& name, const std::function<bool()>& act) {
   if (!order().is_on) {
     return false;

@@ -43,7 +43,7 @@ struct Update {
 };
 
 inline void check_there(const Update& update) {
-  TORCH_CHECK(!update.graph->tasks.empty(), "the graph that is being updated was reset meanwhile");
+  TORCH_CHECK(!update.graph->was_reset, "the graph that is being updated was reset meanwhile");
 }
 
 inline std::mutex updates_mutex;
@@ -51,7 +51,7 @@ inline std::map<Key, Update> updates;
 
 inline void begin_update(const c10::Stream& stream, const Group& group) {
   auto graph = group.graph.lock();
-  TORCH_CHECK(graph && !graph->tasks.empty(), "graph_task_update_begin: the graph of this group is not there any more");
+  TORCH_CHECK(graph && !graph->was_reset, "graph_task_update_begin: the graph of this group is not there any more");
   refuse_in_capture(stream, "graph_task_update_begin");
   std::lock_guard<std::mutex> guard(updates_mutex);
   TORCH_CHECK(
