@@ -27,7 +27,7 @@ from torchair.core.log import capture_logger
 from torchair.core.torch_private.inductor import inductor_config
 from torchair.core.torch_private.options import functorch_config
 from torchair.devices import installed
-from torchair.passes.run import PassFailed
+from torchair.passes.run import PassFailed, Step
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 MODES = pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
@@ -389,7 +389,7 @@ def test_passes_that_are_switched_in_a_file(counted: Counted, tmp_path: Path) ->
 
 def test_what_fails_before_autograd_is_told_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
-        raise PassFailed("a_pass", ValueError("it fails"))
+        raise PassFailed(Step(lambda *_: 0, name="a_pass"), ValueError("it fails"))
 
     monkeypatch.setattr(aot, "run", fails)
     for _ in range(2):

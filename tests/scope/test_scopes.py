@@ -15,6 +15,7 @@ import torchair.npugraph_ex
 from tests.backend.watch import compiled, seen_with
 from torchair.core.errors import DegradedWarning
 from torchair.ge.graph import Op
+from torchair.ge.proto import schema
 from torchair.scope.super_kernel_options import options_of
 
 X, Y = torch.randn(4, 4), torch.randn(4, 4)
@@ -64,6 +65,37 @@ def test_ops_inside_have_the_attributes(name: str) -> None:
 
     seen = seen_with({}, fn, X)
     assert [scoped(op) for op in (*seen.ops("Sin"), *seen.ops("Cos"))] == [wanted, {}]
+
+
+class InScope(torch.nn.Module):
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with self.make():
+            y = x.sin()
+        return y.cos()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_protobuf_has_the_attributes_and_loading_keeps_them(name: str, tmp_path: Path) -> None:
+    make, wanted = EXPECTED[name]
+    torchair.dynamo_export(X, model=InScope(make), export_path=str(tmp_path), export_name="net")
+    model = schema.message("ModelDef")
+    model.ParseFromString((tmp_path / "net.air").read_bytes())
+    (sine,) = [op for op in model.graph[0].op if op.type == "Sin"]
+    found = {key: sine.attr[key] for key in wanted}
+    assert {
+        key: attr.b if isinstance(wanted[key], bool) else attr.s.decode() for key, attr in found.items()
+    } == wanted
+    assert {key: attr.WhichOneof("value") for key, attr in found.items()} == {
+        key: "b" if isinstance(value, bool) else "s" for key, value in wanted.items()
+    }
+    loaded = torchair.load_air(tmp_path / "net.air")
+    (kept,) = [op for op in loaded.graph.ops if op.type == "Sin"]
+    assert scoped(kept) == wanted
+    torch.testing.assert_close(loaded(X), X.sin().cos())
 
 
 def test_the_inner_scope_wins_and_others_add_up() -> None:

@@ -118,6 +118,7 @@ IN_PLACE = (
         on="input_inplace_pass",
         after=(reinplace_input_mutated_ops,),
         mandatory=True,
+        completes=(reinplace_input_mutated_ops,),
     ),
     # What the steps before made of copies.
     Step(eliminate_self_copy, after=(reinplace_input_mutated_ops,)),

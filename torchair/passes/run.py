@@ -25,6 +25,7 @@ class Step:
     """One entry of a list of passes. `on` and `unless` name switches; `after` names passes that must stand
     before it. A `quiet` step is shown to the observer only when it changed something. A `fusion` is left out
     at level O1; a `mandatory` step is one that later stages count on: nobody can switch it off by its name.
+    Passes that a step `completes` are nothing without it.
     """
 
     fn: Pass
@@ -35,6 +36,7 @@ class Step:
     quiet: bool = False
     fusion: bool = False
     mandatory: bool = False
+    completes: tuple[Pass, ...] = ()
 
     @property
     def title(self) -> str:
@@ -111,15 +113,17 @@ class PassContext:
 
 class PassFailed(BadPass):
     """One of our own passes raised, or left a graph that is not valid: the graph is spoilt, and can be made
-    again without that pass.
+    again without that pass and those that it completes.
     """
 
-    def __init__(self, title: str, error: Exception) -> None:
+    def __init__(self, step: Step, error: Exception) -> None:
         super().__init__(
-            f"the pass {title} failed: {type(error).__name__}: {first_line(error)}",
+            f"the pass {step.title} failed: {type(error).__name__}: {first_line(error)}",
             next="switch the pass off, or mend it: a pass must leave a valid graph",
         )
-        self.title = title
+        self.title = step.title
+        self.titles = (step.title, *(other.__name__ for other in step.completes))
+        self.mandatory = step.mandatory and not step.completes
 
 
 def steps(*listed: Step) -> tuple[Step, ...]:
@@ -147,7 +151,7 @@ def run(listed: Sequence[Step], graph: Any, context: PassContext) -> Any:
         except Exception as error:
             if is_of_user(error):
                 raise
-            raise PassFailed(step.title, error) from error
+            raise PassFailed(step, error) from error
         context.changes[step.title] = context.changes.get(step.title, 0) + changed
         left = len(context.skips) - skipped
         context.tally(step.title, matches=changed + left, effects=changed)

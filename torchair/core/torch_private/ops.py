@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 from torch._dispatch.python import no_python_dispatcher
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
+from torch._higher_order_ops.auto_functionalize import (
+    auto_functionalized,
+    auto_functionalized_dense,
+    auto_functionalized_v2,
+    auto_functionalized_v2_dense,
+)
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_leaves
 
@@ -21,7 +26,9 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "auto_functionalized",
+    "auto_functionalized_dense",
     "auto_functionalized_v2",
+    "auto_functionalized_v2_dense",
     "decomposition_of",
     "decomposition_table",
     "find_overload",

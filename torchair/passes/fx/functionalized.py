@@ -7,7 +7,7 @@ and returns them. `annotate` finds those that may be written in place and notes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,21 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private.aot import ReinplaceCounters, ReInplaceTrigger
-from torchair.core.torch_private.fake import detect_fake_mode
+from torchair.core.torch_private.fake import (
+    FakeTensorMode,
+    detect_fake_mode,
+    faking,
+    make_fx,
+    tree_flatten,
+    tree_unflatten,
+)
 from torchair.core.torch_private.inductor import lower_functionalized
-from torchair.core.torch_private.ops import auto_functionalized, auto_functionalized_v2
+from torchair.core.torch_private.ops import (
+    auto_functionalized,
+    auto_functionalized_dense,
+    auto_functionalized_v2,
+    auto_functionalized_v2_dense,
+)
 from torchair.fxgraph.effects import flat, written_names
 from torchair.passes.fx.in_place import InPlace, copy_back, getitem
 from torchair.passes.fx.memory import same_place
@@ -25,6 +37,13 @@ from torchair.passes.run import PassContext
 
 TRITON = getattr(torch.ops.higher_order, "triton_kernel_wrapper_functional", None)
 CLONES = "only_clone_these_tensors"
+OWN = ("val", "tensor_meta", "unbacked_bindings", "eager_input_vals", CLONES)
+"""What is said of a wrapper alone."""
+DENSE: dict[Any, Callable[..., Any]] = {
+    auto_functionalized: auto_functionalized_dense,
+    auto_functionalized_v2: auto_functionalized_v2_dense,
+}
+"""What each wrapper does when it runs."""
 # Wrapper -> under which name torch counts tensors that had to be cloned after all.
 TRIGGERS: dict[Any, Any] = {
     auto_functionalized: ReInplaceTrigger.AUTO_FUNC_V1,
@@ -54,10 +73,60 @@ def decompose_auto_functionalized(gm: fx.GraphModule, ctx: PassContext) -> int:
     """The real mutating op, behind clones of those tensors only that were noted."""
     wrapped = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in TRIGGERS]
     if wrapped:
-        lower_functionalized(gm, detect_fake_mode(ctx.inputs))
+        fake_mode = detect_fake_mode(ctx.inputs)
+        for node in [node for node in wrapped if node.target in DENSE and is_functionalized(node)]:
+            _unwrap(gm.graph, node, fake_mode)
+        lower_functionalized(gm, fake_mode)  # kernels and regions
         gm.graph.lint()
         gm.recompile()
     return len(wrapped)
+
+
+def _unwrap(graph: fx.Graph, node: fx.Node, fake_mode: FakeTensorMode | None) -> None:
+    """What the wrapper does, traced, in its place. (Torch's own decomposition leaves wrappers of some dtypes,
+    and takes the only result of an op that writes nothing for a tuple.)
+    """
+    given, spec = tree_flatten(dict(node.kwargs))
+    nodes = list(dict.fromkeys(value for value in given if isinstance(value, fx.Node)))
+    clones = node.meta.get(CLONES)
+
+    def run(*values: Any) -> Any:
+        known = dict(zip(nodes, values, strict=True))
+        kwargs = tree_unflatten([known.get(x, x) if isinstance(x, fx.Node) else x for x in given], spec)
+        return DENSE[node.target](node.args[0], None if clones is None else tuple(clones), **kwargs)
+
+    with faking(fake_mode):
+        tracer = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)
+        traced = tracer(*(known.meta["val"] for known in nodes))
+    feeds, copies = iter(nodes), dict[fx.Node, fx.Node]()
+    with graph.inserting_before(node):
+        for inner in traced.graph.nodes:
+            if inner.op == "placeholder":
+                copies[inner] = next(feeds)
+            elif inner.op != "output":
+                copies[inner] = graph.node_copy(inner, copies.__getitem__)
+                about = {key: value for key, value in node.meta.items() if key not in OWN}
+                copies[inner].meta = {**inner.meta, **about}
+    made: Any = fx.map_arg(traced.graph.output_node().args[0], copies.__getitem__)
+    for place, value in enumerate(node.meta["val"]):
+        if made[place] not in nodes and isinstance(made[place], fx.Node):
+            made[place].meta["val"] = value  # with the symbols that the graph knows
+    _pick(graph, node, made)
+    for copy in reversed(copies.values()):
+        if copy not in nodes and not copy.users and not copy.is_impure():
+            graph.erase_node(copy)
+
+
+def _pick(graph: fx.Graph, node: fx.Node, values: Any) -> None:
+    """Who picks from what a node gives has the value itself."""
+    for user in list(node.users):
+        value = values[user.args[1]]
+        if isinstance(value, list | tuple):
+            _pick(graph, user, value)
+        else:
+            user.replace_all_uses_with(value)
+            graph.erase_node(user)
+    graph.erase_node(node)
 
 
 def annotate(work: InPlace, node: fx.Node) -> int:
