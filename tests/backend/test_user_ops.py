@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, Optional
 
@@ -13,7 +14,7 @@ import torchair
 from tests.slow import slow
 from torchair.core.errors import BadConverter, NotPossible
 from torchair.ge.face import CALL
-from torchair.ge.prototype import prototype
+from torchair.ge.prototype import catalogue, prototype
 
 
 @torchair.op
@@ -93,7 +94,7 @@ def test_exported_and_loaded(by_kernels: bool, tmp_path: Path, monkeypatch: pyte
 
 
 def test_prototypes() -> None:
-    assert str(prototype("UserOpsScale")) == "UserOpsScale(x, y?; k: Float = 2.0) -> y"
+    assert str(prototype("UserOpsScale")) == "UserOpsScale(x, y?; k: Float = 2.0) -> y_"
     assert str(prototype("UserOpsMany")) == "UserOpsMany(xs*; dtype: Type = None, n: Int = None) -> y_0*, y_1"
     assert str(prototype("UserOpsBump")) == "UserOpsBump(a, b, c*) -> y, a, c*"
     assert str(prototype("UserOpsNote")) == "UserOpsNote(a; k: Int = 3) -> a"
@@ -112,26 +113,146 @@ def add(x: Tensor) -> Tensor:
     return x + 1
 
 
+def user_ops_number(x: Tensor, k: int) -> Tensor:
+    return x * k
+
+
 def with_a_device(x: Tensor, where: torch.device) -> Tensor:
     return x + 1
 
 
-@pytest.mark.parametrize(
-    ("fn", "name", "error", "what"),
-    [
-        (without_annotation, None, BadConverter, "must have a type annotation"),
-        (add, None, NotPossible, "choose another with ge_op"),
-        (with_a_device, None, NotPossible, "where: Device"),
-        (add, "no name", BadConverter, "namespace::name"),
-        (add, "a::b::c", BadConverter, "namespace::name"),
-    ],
-    ids=["annotation", "taken", "device", "blank", "parts"],
-)
-def test_refused(fn: Any, name: str | None, error: type[Exception], what: str) -> None:
+def default_inf(x: Tensor, k: float = float("inf")) -> Tensor:
+    return x.clamp(max=k)
+
+
+def default_quote(x: Tensor, k: str = 'say "hi"') -> Tensor:
+    return x + 1
+
+
+def with_a_list(x: Tensor) -> list[Tensor]:
+    return [x + 1]
+
+
+def by_name(x: Tensor, *, out: Tensor) -> None:
+    out.copy_(x)
+
+
+class Callable:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+WRITES = {"mutates_args": ("x",)}
+REFUSED: dict[str, tuple[Any, str | None, dict[str, Any], type[Exception], str]] = {
+    "annotation": (without_annotation, None, {}, BadConverter, "must have a type annotation"),
+    "taken": (add, None, {"ge_op": "Add"}, NotPossible, "choose another with ge_op"),
+    "no name": (add, None, {"ge_op": "1 bad("}, NotPossible, "no name of an IR op"),
+    "device": (with_a_device, None, {}, NotPossible, "where: Device"),
+    "blank": (add, "no name", {}, BadConverter, "namespace::name"),
+    "parts": (add, "a::b::c", {}, BadConverter, "namespace::name"),
+    "object": (Callable(), "user_ops_test::refused", {}, BadConverter, "write one that calls it"),
+    "partial": (functools.partial(add), "user_ops_test::refused", {}, BadConverter, "write one that calls"),
+    "inf": (default_inf, None, {}, BadConverter, r"got +inf\n.*k: Optional\[float\] = None"),
+    "quote": (default_quote, None, {}, BadConverter, r"k: Optional\[str\] = None"),
+    "written list": (with_a_list, None, WRITES, BadConverter, r"writes x and returns List\[Tensor\]"),
+    "unknown": (add, None, {"mutates_args": ("z",)}, BadConverter, r"got +'z'\n +near +x\n"),
+    "text": (add, None, {"mutates_args": "x"}, BadConverter, r"mutates_args=\('x',\)"),
+    "number": (user_ops_number, None, {"mutates_args": ("k",)}, BadConverter, "leave it out of mutates_args"),
+    "by name": (by_name, None, {"mutates_args": ("out",)}, BadConverter, r"put it before the \*"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    fn, name, options, error, what = REFUSED[case]
     with pytest.raises(error, match=what):
-        torchair.op(name)(fn)
+        torchair.op(name, **options)(fn)
 
 
 def test_without_an_ir_op() -> None:
     made = torchair.op("user_ops_test::place", ge_op=None)(with_a_device)
     assert torch.equal(made(torch.ones(2), torch.device("cpu")), torch.full((2,), 2.0))
+
+
+# Names
+
+
+def compiled(fn: Any) -> Any:
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "eager"
+    torch._dynamo.reset()
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+
+
+@torchair.op("user_ops_test::user_ops_written_y", mutates_args=("y",))
+def written_y(y: Tensor, x: Tensor) -> Tensor:
+    y.add_(1)
+    return x * 2
+
+
+@torchair.op("user_ops_test::user_ops_written_y_1", mutates_args=("y_1",))
+def written_y_1(y_1: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    y_1.add_(1)
+    return x * 2, x * 3
+
+
+@pytest.mark.parametrize("target", [written_y, written_y_1], ids=["one result", "two"])
+def test_an_argument_called_as_results_are(target: Any) -> None:
+    x, y = torch.randn(4), torch.randn(4)
+    again = y.clone()
+    torch.testing.assert_close(compiled(target)(y, x), target(again, x))
+    torch.testing.assert_close(y, again)
+
+
+def test_results_have_names_of_their_own() -> None:
+    assert str(prototype("UserOpsWrittenY")) == "UserOpsWrittenY(y, x) -> y_, y"
+    assert str(prototype("UserOpsWrittenY1")) == "UserOpsWrittenY1(y_1, x) -> y__0, y__1, y_1"
+
+
+def test_a_short_name_that_is_taken() -> None:
+    def relu(x: Tensor) -> Tensor:
+        return x * 7
+
+    def same(x: Tensor) -> Tensor:
+        return x * 8
+
+    ops = torchair.op("user_ops_a::relu")(relu), torchair.op("user_ops_a::user_ops_same")(relu)
+    ops = *ops, torchair.op("user_ops_b::user_ops_same")(same)
+    assert {"UserOpsARelu", "UserOpsSame", "UserOpsBUserOpsSame"} <= set(catalogue())
+    x = torch.randn(4)
+    torch.testing.assert_close(
+        compiled(lambda x: (*(op(x) for op in ops), x.relu()))(x), (x * 7, x * 7, x * 8, x.relu())
+    )
+
+
+def test_a_definition_that_torch_refuses_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.library, "custom_op", refuse)
+        with pytest.raises(BadConverter, match=r"torch refuses .*: not so"):
+            torchair.op("user_ops_test::user_ops_left")(user_ops_number)
+    assert "UserOpsLeft" not in catalogue()
+    torchair.op("user_ops_test::user_ops_left")(add)
+    assert str(prototype("UserOpsLeft")) == "UserOpsLeft(x) -> y"
+
+
+def refuse(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("not so\nand pages of advice")
+
+
+def test_an_operator_is_defined_anew() -> None:
+    x = torch.randn(4)
+    torchair.op("user_ops_test::user_ops_anew")(add)
+    made = torchair.op("user_ops_test::user_ops_anew")(user_ops_number)
+    assert str(prototype("UserOpsAnew")) == "UserOpsAnew(x; k: Int = None) -> y"
+    torch.testing.assert_close(compiled(lambda x: made(x, 3))(x), x * 3)
+    with pytest.raises(NotPossible, match="already"):
+        torchair.op("user_ops_test::user_ops_other", ge_op="UserOpsAnew")(add)
+
+
+def test_a_default_with_marks_of_prototypes() -> None:
+    def user_ops_marks(x: Tensor, s: str = "a; b: (c) -> d, e: f") -> Tensor:
+        return x * len(s)
+
+    made = torchair.op(user_ops_marks)
+    x = torch.randn(4)
+    torch.testing.assert_close(compiled(made)(x), x * 20)

@@ -390,6 +390,14 @@ def test_prototypes_that_cannot_be_read(text: str) -> None:
         register_prototype(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["NamedTwice(x) -> y, y", "NamedTwice(x) -> y, y*", "NamedTwice(x, x?) -> y"]
+)
+def test_a_prototype_has_a_name_for_each(text: str) -> None:
+    with pytest.raises(RuntimeError, match=r"names '[xy]' twice"):
+        register_prototype(text)
+
+
 def test_an_op_of_the_catalogue_cannot_be_replaced() -> None:
     with pytest.raises(RuntimeError, match="already"):
         register_prototype("Acos(x, y) -> z")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
@@ -21,7 +23,7 @@ from torchair.ge.attr import Attr, Str
 from torchair.ge.build import add_op, make_attr
 from torchair.ge.face import CALL
 from torchair.ge.graph import Tensor
-from torchair.ge.prototype import Prototype, register_prototype
+from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue, declare
 
 Fn = Callable[..., Any]
 _KINDS = {
@@ -52,8 +54,9 @@ def op(
     """Make an operator of an annotated function: `@torchair.op` or `@torchair.op("mylib::scale", ...)`.
 
     `mutates_args` names what it writes. `fake` gives results of the right sizes and types from fake tensors;
-    without it the function itself is run on them. `ge_op` is the name of its IR op, CamelCase of its own if
-    not given, and None for none. Returns the operator: call it like the function.
+    without it the function itself is run on them. `ge_op` is the name of its IR op and None for none; if not
+    given, it is CamelCase of its own name (`Scale`) and, where that is taken, of both (`MylibScale`). Returns
+    the operator: call it like the function.
     """
     if callable(name):
         return _made(name, None, (), None, "")
@@ -63,31 +66,105 @@ def op(
 def _made(
     fn: Fn, name: str | None, mutates_args: Sequence[str] | str, fake: Fn | None, ge_op: str | None
 ) -> Any:
-    if not callable(fn):
-        raise BadConverter("torchair.op makes operators of functions", got=repr(fn))
-    title = _title(fn, name)
-    try:
-        schema = parse_schema(f"{title}{torch.library.infer_schema(fn, mutates_args=mutates_args)}")
-    except (ValueError, TypeError) as error:
+    if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
         raise BadConverter(
-            f"{title} cannot be an operator: {_short(error)}",
-            at=f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}",
-            next="annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor",
-        ) from error
-    proto = None if ge_op is None else _prototype(schema, ge_op or camel_case(title.split("::")[1]))
-    made = torch.library.custom_op(title, fn, mutates_args=mutates_args)
+            "torchair.op makes operators of functions",
+            got=repr(fn),
+            next="write one that calls it: def f(x: torch.Tensor) -> torch.Tensor: return thing(x)",
+        )
+    title = _title(fn, name)
+    schema = _schema(fn, title, mutates_args)
+    # Checked before torch is asked, and let in once it has agreed.
+    proto = None if ge_op is None else _prototype(schema, ge_op)
+    try:
+        made = torch.library.custom_op(title, fn, mutates_args=mutates_args)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise BadConverter(f"torch refuses {title}: {_short(error)}", at=_place(fn)) from error
     made.register_fake(fake or fn)
     extend(f"operator {title}", fn)
     if proto is not None:
+        declare(proto, title)
         register_fx_node_ge_converter(made._opoverload)(_converter(made._opoverload, proto))
         set_kernel(_kernel(made._opoverload, proto))
     return made
 
 
+# The schema
+
+
+def _schema(fn: Fn, title: str, mutates_args: Sequence[str] | str) -> Any:
+    """The schema that the annotations say; what torch or its compilers would stumble over is refused."""
+    _check_written(fn, title, mutates_args)
+    _check_defaults(fn, title)
+    try:
+        schema = parse_schema(f"{title}{torch.library.infer_schema(fn, mutates_args=mutates_args)}")
+    except (ValueError, TypeError, RuntimeError) as error:
+        is_written = "can be mutated" in str(error)
+        annotate = "annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor"
+        raise BadConverter(
+            f"{title} cannot be an operator: {_short(error)}",
+            at=_place(fn),
+            next="leave it out of mutates_args" if is_written else annotate,
+        ) from error
+    if by_name := [arg.name for arg in schema.arguments if arg.kwarg_only and is_tensor(arg)]:
+        raise BadConverter(
+            f"{title} takes the tensor {by_name[0]!r} by name alone, which torch has no operators for",
+            at=_place(fn),
+            next="put it before the *",
+        )
+    others = [str(each.type) for each in schema.returns if str(each.type) != "Tensor"]
+    if others and written_in(schema):
+        raise BadConverter(
+            f"{title} writes {', '.join(written_in(schema))} and returns {others[0]}: no compiler takes that",
+            at=_place(fn),
+            next="return single tensors, -> tuple[torch.Tensor, torch.Tensor], or write nothing",
+        )
+    return schema
+
+
+def _check_written(fn: Fn, title: str, mutates_args: Sequence[str] | str) -> None:
+    known = list(inspect.signature(fn).parameters)
+    if mutates_args == "unknown":
+        return
+    if isinstance(mutates_args, str):
+        raise BadConverter(
+            f"mutates_args of {title} is a sequence of names, and no text",
+            at=_place(fn),
+            got=repr(mutates_args),
+            next=f"mutates_args=({mutates_args!r},)",
+        )
+    if unknown := [name for name in mutates_args if name not in known]:
+        raise BadConverter(
+            f"mutates_args of {title} names what is no parameter",
+            at=_place(fn),
+            got=", ".join(map(repr, unknown)),
+            near=", ".join(known) or "it has none",
+            next="names of parameters that are tensors, or lists of them",
+        )
+
+
+def _check_defaults(fn: Fn, title: str) -> None:
+    """Schemas are text, in which not every value can be written."""
+    for name, parameter in inspect.signature(fn).parameters.items():
+        value = parameter.default
+        is_unwritable = isinstance(value, float) and not math.isfinite(value)
+        if is_unwritable or (isinstance(value, str) and re.search(r'["\\\n]', value)):
+            raise BadConverter(
+                f"the default of {name!r} of {title} cannot be written in a schema of torch",
+                at=_place(fn),
+                got=repr(value),
+                next=f"{name}: Optional[{type(value).__name__}] = None, and let None mean it",
+            )
+
+
+def _place(fn: Fn) -> str:
+    return f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+
+
 def _short(error: Exception) -> str:
     """What torch says, without its list of all types."""
-    text = str(error).removeprefix("infer_schema(func): ")
-    return re.split(r" The valid types are| Got func with", text)[0].rstrip(".")
+    text = str(error).strip().removeprefix("infer_schema(func): ")
+    return re.split(r" The valid types are| Got func with|\n", text)[0].rstrip(". ")
 
 
 def _title(fn: Fn, name: str | None) -> str:
@@ -104,19 +181,36 @@ def _title(fn: Fn, name: str | None) -> str:
 # The prototype
 
 
-def _prototype(schema: Any, name: str) -> Prototype:
+def _prototype(schema: Any, ge_op: str) -> Prototype:
+    """The IR op of the chosen name, or of the first that is free."""
+    space, own = map(camel_case, schema.name.split("::"))
+    protos = [prototype_of(schema, name) for name in ([ge_op] if ge_op else [own, space + own])]
+    free = [proto for proto in protos if not ge_op and _is_free(proto, schema.name)]
+    chosen = free[0] if free else protos[-1]
+    near = "CamelCase, as in MylibScale"
     try:
-        return register_prototype(prototype_text(schema, name))
+        if not re.fullmatch(r"[A-Za-z_]\w*", chosen.name):
+            raise BadGraph("this is no name of an IR op", got=repr(chosen.name), near=near)
+        catalogue().check(chosen, owner=schema.name)
     except BadGraph as error:
         raise NotPossible(
-            f"the IR op of {schema.name} cannot be {name!r}: {error.what}",
+            f"the IR op of {schema.name} cannot be {chosen.name!r}: {error.what}",
             got=error.details["got"],
             near=error.details["near"],
             next="choose another with ge_op='Name', or none with ge_op=None",
         ) from error
+    return chosen
 
 
-def prototype_text(schema: Any, name: str) -> str:
+def _is_free(proto: Prototype, title: str) -> bool:
+    """Has nobody else this name? What the user has declared for it beforehand, and equal, is meant for it."""
+    known = catalogue()
+    if proto.name not in known or known.owner(proto.name) == title:
+        return True
+    return known[proto.name] == proto and not known.owner(proto.name) and not known.is_builtin(proto.name)
+
+
+def prototype_of(schema: Any, name: str) -> Prototype:
     """The prototype that the schema of an operator says: what it writes is returned under the same name."""
     lacking = [arg for arg in schema.arguments if not is_tensor(arg) and _kind(arg) is None]
     if lacking:
@@ -125,18 +219,27 @@ def prototype_text(schema: Any, name: str) -> str:
             got=f"{lacking[0].name}: {lacking[0].real_type}",
             next="ge_op=None makes an operator without an IR op",
         )
-    inputs = ", ".join(arg.name + _mark(arg) for arg in schema.arguments if is_tensor(arg))
-    attrs = ", ".join(_attribute(arg) for arg in schema.arguments if not is_tensor(arg))
-    marks = list(map(_mark, schema.returns))
-    returns = [f"y{mark}" for mark in marks] if len(marks) == 1 else []
-    returns = returns or [f"y_{place}{mark}" for place, mark in enumerate(marks)]
-    returns += [arg.name + _mark(arg) for arg in schema.arguments if arg.name in written_in(schema)]
-    return f"{name}({inputs}{'; ' + attrs if attrs else ''}) -> {', '.join(returns) or 'nothing'}"
+    inputs = [Param(arg.name, _slot(arg)) for arg in schema.arguments if is_tensor(arg)]
+    pairs = zip(_result_names(schema), schema.returns, strict=True)
+    outputs = [Param(result, _slot(each)) for result, each in pairs]
+    outputs += [param for param in inputs if param.name in written_in(schema)]
+    attrs = [_attribute(arg) for arg in schema.arguments if not is_tensor(arg)]
+    return Prototype(name, tuple(inputs), tuple(outputs), tuple(attrs))
 
 
-def _mark(argument: Any) -> str:
+def _result_names(schema: Any) -> list[str]:
+    """`y`, or `y_0` and `y_1`, or the like: an output that has the name of an input is that one, written."""
+    taken, count = {arg.name for arg in schema.arguments}, len(schema.returns)
+    stems = ("y" + "_" * length for length in itertools.count())
+    names = ([stem] if count == 1 else [f"{stem}_{place}" for place in range(count)] for stem in stems)
+    return next(each for each in names if taken.isdisjoint(each))
+
+
+def _slot(argument: Any) -> str:
     text = str(argument.type)
-    return "*" if text.startswith(("List", "Optional[List")) else "?" if text.startswith("Optional") else ""
+    if text.startswith(("List", "Optional[List")):
+        return "dynamic"
+    return "optional" if text.startswith("Optional") else "required"
 
 
 def _kind(argument: Any) -> str | None:
@@ -145,11 +248,12 @@ def _kind(argument: Any) -> str | None:
     return _KINDS.get(inner[1] if inner else text)
 
 
-def _attribute(argument: Any) -> str:
+def _attribute(argument: Any) -> AttrParam:
     """None is left out. Types have other numbers in the IR, and are written wherever they are given."""
     kind = _kind(argument)
+    assert kind is not None, "an argument without a kind was refused"
     default = argument.default_value if argument.has_default_value() and kind != "Type" else None
-    return f"{argument.name}: {kind} = {default!r}"
+    return AttrParam(argument.name, kind, required=False, default=default)
 
 
 # The converter and the kernel

@@ -109,7 +109,7 @@ class Catalogue(Mapping[str, Prototype]):
         for table in TABLES:
             self._rows |= json.loads((here / table).read_text())
         self._parsed: dict[str, Prototype] = {}
-        self._users: set[str] = set()
+        self._users: dict[str, str] = {}  # the operator that each was made for, if it was
 
     def __getitem__(self, name: str) -> Prototype:
         if name not in self._parsed:
@@ -125,9 +125,12 @@ class Catalogue(Mapping[str, Prototype]):
     def __contains__(self, name: object) -> bool:
         return name in self._rows
 
-    def check(self, proto: Prototype, at: str = "") -> None:
-        """Raise `BadGraph` for an op that is here already with another prototype."""
-        if proto.name in self and self[proto.name] != proto:
+    def check(self, proto: Prototype, at: str = "", owner: str = "") -> None:
+        """Raise `BadGraph` for an op that is here already with another prototype, unless it was made for the
+        same operator.
+        """
+        is_own = owner != "" and self.owner(proto.name) == owner
+        if proto.name in self and self[proto.name] != proto and not is_own:
             raise BadGraph(
                 f"there is an IR op {proto.name!r} already",
                 at=at,
@@ -136,17 +139,21 @@ class Catalogue(Mapping[str, Prototype]):
                 next="another name; a changed prototype of your own counts from the next process on",
             )
 
-    def add(self, proto: Prototype) -> bool:
-        """Let a user's op in; was it not there already? Prototypes are never replaced: graphs were built with
-        them.
+    def add(self, proto: Prototype, owner: str = "") -> bool:
+        """Let a user's op in; was it not there already? Graphs were built with prototypes, so only the
+        operator that one was made for, which is defined anew with it, replaces it.
         """
-        self.check(proto)
-        if proto.name in self:
+        self.check(proto, owner=owner)
+        if proto.name in self and self[proto.name] == proto:
             return False
         self._rows[proto.name] = {}
         self._parsed[proto.name] = proto
-        self._users.add(proto.name)
+        self._users[proto.name] = owner
         return True
+
+    def owner(self, name: str) -> str:
+        """The operator that the prototype of an op was made for, if it was made for one."""
+        return self._users.get(name, "")
 
     def is_builtin(self, name: str) -> bool:
         """Is it an op of ours, and not one that a user has declared?"""
@@ -191,9 +198,14 @@ def register_prototype(text: str) -> Prototype:
     proto = Prototype(
         name, _params(inputs), _params("" if outputs == "nothing" else outputs), _attributes(attrs or "")
     )
-    if catalogue().add(proto):
-        extend(f"prototype {name}", text)
+    declare(proto)
     return proto
+
+
+def declare(proto: Prototype, owner: str = "") -> None:
+    """Let a prototype in. It may replace what was made for the same owner, an operator."""
+    if catalogue().add(proto, owner):
+        extend(f"prototype {proto.name}", repr(proto))
 
 
 def register_all(protos: Sequence[tuple[Prototype, str]]) -> None:
@@ -201,13 +213,20 @@ def register_all(protos: Sequence[tuple[Prototype, str]]) -> None:
     for proto, at in protos:
         catalogue().check(proto, at)
     for proto, _ in protos:
-        if catalogue().add(proto):
-            extend(f"prototype {proto.name}", repr(proto))
+        declare(proto)
 
 
 def _params(text: str) -> tuple[Param, ...]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    return tuple(Param(name.rstrip("?*"), _MARKS[name[len(name.rstrip("?*")) :]]) for name in names)
+    marked = [part.strip() for part in text.split(",") if part.strip()]
+    names = [each.rstrip("?*") for each in marked]
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise BadGraph(
+            f"an op prototype names {twice[0]!r} twice",
+            got=text.strip(),
+            next="a name for each input, and one for each output",
+        )
+    pairs = zip(names, marked, strict=True)
+    return tuple(Param(name, _MARKS[each.removeprefix(name)]) for name, each in pairs)
 
 
 def _attributes(text: str) -> tuple[AttrParam, ...]:
