@@ -282,6 +282,9 @@ def test_all_that_is_lacking_is_said(tmp_path: Path) -> None:
     assert "Softmaxx: soft0, soft1, soft2 and 2 more" in text
     assert "Softmaxx: SoftmaxV2" in text
     assert "Conv9D: Conv3D, Conv2D" in text
+    # A kernel alone is refused: it is of a prototype.
+    assert "declare Softmaxx with torchair.ge.register_prototype" in text
+    assert text.index("register_prototype") < text.index("torchair.ge.register_kernel('Softmaxx', fn)")
 
 
 def test_sub_graphs_without_end(tmp_path: Path) -> None:

@@ -122,7 +122,11 @@ def _refuse_lacking(graph: Graph) -> None:
                 lacking.setdefault(op.type, []).append(op.name)
     if not lacking:
         return
-    cures = [f"torchair.ge.register_kernel({kind!r}, fn) gives one" for kind in list(lacking)[:1]]
+    cures = [
+        f"declare {kind} with torchair.ge.register_prototype, unless it is, and give it a kernel with"
+        f" torchair.ge.register_kernel({kind!r}, fn)"
+        for kind in list(lacking)[:1]
+    ]
     cures += [f"import what defines {name}, and its converter" for name in dict.fromkeys(torch_ops.values())]
     raise UnsupportedOp(
         f"{graph.name} has {len(lacking)} kinds of ops that have no kernel here: {', '.join(lacking)}",
