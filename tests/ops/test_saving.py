@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import torch
 
 import torchair
 from tests.slow import slow
+from torchair.devices import device_row
 from torchair.ops.saving import file_for, save_tensor
 
 CPU, NPU = torch.device("cpu"), torch.device("privateuseone:1")
@@ -124,3 +129,82 @@ def test_every_replay_on_a_gpu_writes_the_file_of_its_capture(tmp_path: Path) ->
         torch.cuda.synchronize()
         assert torch.load(tmp_path / "x_device_0_0.pt").tolist() == [2.0 * step] * 2
     assert names(tmp_path) == ["x_device_0_0.pt"]
+
+
+def on_gpu(fn: Callable[..., Any]) -> Any:
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = "npugraph_ex", "eager"
+    torch.compiler.reset()
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+
+
+@pytest.mark.cuda
+def test_what_a_replay_cannot_write_is_raised_by_the_next_one(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        save_tensor(x, save_path=str(tmp_path / "deep" / "x.pt"), overwrite=True)
+        return x + 1
+
+    run, x = on_gpu(fn), torch.zeros(2, device="cuda")
+    for _ in range(3):
+        run(x)
+    torch.cuda.synchronize()
+    (tmp_path / "deep" / "x_device_0.pt").unlink()
+    (tmp_path / "deep").rmdir()
+    (tmp_path / "deep").touch()  # no directory
+    run(x)
+    torch.cuda.synchronize()
+    with pytest.raises(OSError, match="deep"):
+        run(x)
+    (tmp_path / "deep").unlink()
+    run(x)
+    torch.cuda.synchronize()
+    assert names(tmp_path / "deep") == ["x_device_0.pt"]
+
+
+@pytest.mark.cuda
+def test_what_replays_print_with_goes_with_their_graph(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        save_tensor(x, save_path=str(tmp_path / "x.pt"), overwrite=True)
+        return x + 1
+
+    x, row = torch.zeros(2, device="cuda"), device_row(torch.device("cuda"))
+    kept = []
+    for _ in range(4):
+        run = on_gpu(fn)
+        for _ in range(3):
+            run(x)
+        del run
+        torch.compiler.reset()
+        gc.collect()
+        kept.append(len(row._host_calls) + len(row._gone))  # type: ignore[attr-defined]
+    assert kept[-1] == kept[-2], kept
+
+
+FIRST = """
+import torch, torchair
+{call}
+def fn(x):
+    {call}
+    return x + 1
+config = torchair.CompilerConfig()
+config.mode = {mode!r}
+config.engine_config.codegen = "eager"
+fn = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+for _ in range(3):
+    fn(x)
+"""
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_who_asks_torch_for_the_ops_first(mode: str, tmp_path: Path) -> None:
+    """Before anything of the library is loaded that has them."""
+    path = str(tmp_path / "x.pt")
+    call = (
+        "x = torch.zeros(1); "
+        f"torch.ops.npu.save_npugraph_tensor(x, save_path={path!r}); "
+        "torch.ops.npu.print_npugraph_tensor(x, tensor_name='x')"
+    )
+    text = FIRST.format(call=call, mode=mode)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert names(tmp_path) == [f"x_{n}.pt" for n in range(4)]
+    assert done.stdout.count("x=tensor([0]") == 4

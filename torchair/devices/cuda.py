@@ -5,12 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 
+from torchair.core.errors import first_line
+from torchair.core.log import capture_logger as logger
 from torchair.core.program import Call
 from torchair.core.quick import DirectLaunch
 from torchair.devices import green
@@ -22,6 +26,8 @@ DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyDeviceToHost, cudaMemcpyDev
 RELAXED = 2  # cudaStreamCaptureModeRelaxed
 MEMCPY_NODE = 1  # cudaGraphNodeTypeMemcpy
 ON_DEVICE = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
+HostCallOfGraph = tuple[Any, Sequence[torch.Tensor]]
+"""A function for the driver, and what it is called with."""
 
 
 class Cuda(GraphDevice):
@@ -46,8 +52,13 @@ class Cuda(GraphDevice):
 
     def __init__(self, type: str) -> None:
         super().__init__(type)
-        # Graphs have addresses of these: what the host is called with, for the life of the process.
-        self._host_calls: list[tuple[Any, Sequence[torch.Tensor]]] = []
+        # Graphs have addresses of what the host is called with. Those of graphs that others record stay
+        # for the life of the process, others until their graph is gone and the device has been waited for.
+        self._host_calls: list[HostCallOfGraph] = []
+        self._gone: list[tuple[torch.device, HostCallOfGraph]] = []
+        self._under_way = threading.local()
+        self._errors: list[BaseException] = []  # of host calls, not told yet
+        self._waits_at_exit = False
 
     @property
     def limits_cores(self) -> bool:  # type: ignore[override]
@@ -85,7 +96,16 @@ class Cuda(GraphDevice):
 
     def launcher(self, graph: Any) -> Callable[[], None]:
         """The launch, without the Python that torch wraps around it."""
-        return super(type(graph), graph).replay  # type: ignore[misc]
+        launch = super(type(graph), graph).replay  # type: ignore[misc]
+        if not getattr(graph, "calls_host", False):
+            return launch
+
+        def told() -> None:
+            if self._errors:
+                raise self._errors.pop(0)  # the device cannot: it went on
+            launch()
+
+        return told
 
     def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch | None:
         """None for a graph that calls the host, too: a launch that waits for room behind such calls must let
@@ -100,13 +120,22 @@ class Cuda(GraphDevice):
 
     def call_on_host(self, tensors: Sequence[torch.Tensor], act: HostCall) -> None:
         assert self.runtime is not None, "asked in `calls_host`"
-        if not self._host_calls:
+        if not self._waits_at_exit:
+            self._waits_at_exit = True
             atexit.register(self.module.synchronize)  # while there is an interpreter to call
         stream = self.module.current_stream().cuda_stream
         given = [self._copy_out(x, stream) for x in tensors]
-        # The values of plain memory: those of the next replay may be copied in while somebody keeps these.
-        call = HOST_FUNCTION(lambda _: act([x.clone() for x in given]))
-        self._host_calls.append((call, given))
+
+        def on_host(_: int) -> None:
+            try:
+                # Plain memory: the values of the next replay may be copied in while somebody keeps these.
+                act([x.clone() for x in given])
+            except Exception as error:
+                logger.error("a print or a save of a replay failed: %s", first_line(error))
+                self._errors.append(error)
+
+        call = HOST_FUNCTION(on_host)
+        getattr(self._under_way, "calls", self._host_calls).append((call, given))
         self.runtime.call_on_host(call, stream)
 
     def _copy_out(self, x: torch.Tensor, stream: int) -> torch.Tensor:
@@ -123,9 +152,18 @@ class Cuda(GraphDevice):
     def record(
         self, program: Call, args: list[Any], into: CaptureTarget, copies: Sequence[Copy] = ()
     ) -> tuple[Graph, list[Any]]:
-        before = len(self._host_calls)
-        graph, outputs = super().record(program, args, into, copies)
-        graph.calls_host = len(self._host_calls) > before  # type: ignore[attr-defined]
+        device = into.device
+        if self._gone:
+            self.synchronize(device)
+            self._gone[:] = [row for row in self._gone if row[0] != device]
+        self._under_way.calls = calls = list[HostCallOfGraph]()
+        try:
+            graph, outputs = super().record(program, args, into, copies)
+        finally:
+            del self._under_way.calls
+        graph.calls_host = bool(calls)  # type: ignore[attr-defined]
+        if calls:
+            weakref.finalize(graph, self._gone.extend, [(device, call) for call in calls])
         return graph, outputs
 
 

@@ -63,8 +63,10 @@ def message(
     """The text with the tensors, of which these are excerpts, in the places of the placeholder."""
     made, *rest = pieces(msg_format, placeholder, len(shown))
     for x, shape, piece in zip(shown, shapes, rest, strict=True):
-        text = _nested(_listed(x), shape, size)
-        if detail and not piece.startswith(NUMBER):
+        is_number = piece.startswith(NUMBER)
+        # What was a number of Python's looks as if it still were one.
+        text = str(x.item()) if is_number else _nested(_listed(x), shape, size)
+        if detail and not is_number:
             text = f"tensor({text}, shape={list(shape)}, dtype={x.dtype})"
         made += text + piece.removeprefix(NUMBER)
     return made
@@ -215,6 +217,8 @@ def print_all(args: Sequence[Any], summarize_size: int, tensor_detail: bool) -> 
         if is_tensor or _is_unknown(arg):
             tensors.append(arg if is_tensor else _number_tensor(arg, device))
             texts.append(placeholder if is_tensor else placeholder + NUMBER)
+        elif isinstance(arg, bool):
+            texts.append("True" if arg else "False")  # a graph then holds for one of them
         else:
             texts.append(str(arg))
     torch.ops.air.print(tensors, " ".join(texts), placeholder, summarize_size, tensor_detail)

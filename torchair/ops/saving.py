@@ -6,6 +6,7 @@ writes, at once or at every replay.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -39,12 +40,14 @@ def file_for(device: torch.device, save_path: str | None, overwrite: bool) -> Pa
     check_path(save_path)
     given = Path(f"tensor_{datetime.now():%Y%m%d_%H%M%S_%f}" if save_path is None else save_path)
     stem = given.stem if device.type == "cpu" else f"{given.stem}_device_{device.index or 0}"
-    if not overwrite:
-        with _counting:
-            key = str(given.absolute())
-            stem += f"_{_taken[key]}"
-            _taken[key] += 1
-    return given.with_name(stem + (given.suffix or SUFFIX))
+    made = given.with_name(stem + (given.suffix or SUFFIX))
+    if overwrite:
+        return made
+    with _counting:
+        key = os.path.abspath(made)
+        number = _taken[key]
+        _taken[key] += 1
+    return made.with_name(f"{made.stem}_{number}{made.suffix}")
 
 
 def check_path(save_path: Any) -> None:

@@ -27,7 +27,7 @@ class LateNamespace(OpNamespace):
             if name.startswith("__") or self._module in sys.modules or self._is_being_loaded():
                 raise
         importlib.import_module(self._module)
-        return super().__getattr__(name)
+        return getattr(self, name)  # the very object that the module has, if it looked at it
 
     def _is_being_loaded(self) -> bool:
         """The package around the module defines operators, too, and torch asks whether they are there."""
