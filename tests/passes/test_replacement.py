@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import npugraph_ex
 import torchair
 from tests.passes.graphs import calls, in_scope, node, ops, traced
+from tests.passes.pattern_rules import after, fires, separate_sets, why
 from tests.passes.programs import functional
 from torchair.core.errors import BadOptionType, BadPass
 from torchair.core.extensions import EXTENSIONS
@@ -27,34 +28,7 @@ T = torch.ones(2, 4)
 X, Y = torch.randn(3, 5), torch.randn(3, 5)
 
 
-@pytest.fixture(autouse=True)
-def own_sets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rules of one test are no other's."""
-    known = dict(EXTENSIONS)
-    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", "torchair.register_replacement"))
-    yield
-    EXTENSIONS.clear()
-    EXTENSIONS.update(known)
-
-
-def fires(fn: Callable[..., Any], *args: Any, tracing: str = "fake") -> int:
-    """How often a rule fires in a function; the numbers stay."""
-    return len(after(fn, *args, tracing=tracing)[1])
-
-
-def after(fn: Callable[..., Any], *args: Any, tracing: str = "fake") -> tuple[list[str], list[int]]:
-    gm, ctx = traced(fn, *args, tracing=tracing)
-    fired = apply_pattern_passes(gm, ctx)
-    torch.testing.assert_close(gm(*args), fn(*args))
-    return calls(gm), [1] * fired
-
-
-def why(fn: Callable[..., Any], *args: Any) -> str:
-    """Why nothing fires."""
-    gm, ctx = traced(fn, *args)
-    ctx.explains = True
-    assert apply_pattern_passes(gm, ctx) == 0
-    return ctx.rules[0].why
+own_sets = pytest.fixture(autouse=True)(separate_sets)
 
 
 def add_exp(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

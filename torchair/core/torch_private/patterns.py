@@ -66,6 +66,7 @@ def register_pattern(
     """Add a replacement to a set; its entry there. Who calls it has looked for duplicates: of entries, not of
     the set itself, torch keeps no account.
     """
+    wildcards = dict(scalars or {})
     made = _PATTERNS.register_replacement(
         find,
         put,
@@ -74,15 +75,18 @@ def register_pattern(
         matcher.patterns,
         extra_check=check,
         search_fn_pattern=pattern,
-        scalar_workaround=dict(scalars or {}),
+        scalar_workaround=wildcards,
     )
+    # torch keeps this dict for the traces with the values of a match, which have no wildcards: a constant
+    # that happens to be as the example was would be one.
+    wildcards.clear()
     return matcher.patterns[made.op, made.fns[0]][-1]
 
 
-def exact_pattern(gm: fx.GraphModule, scalars: Mapping[str, float]) -> Any:
-    """The pattern of a traced graph, with all its numbers."""
+def exact_pattern(gm: fx.GraphModule, scalars: Mapping[str, float] | None = None) -> Any:
+    """The pattern of a traced graph, with all its numbers but those of these wildcards."""
     names = [str(node.target) for node in gm.graph.find_nodes(op="placeholder")]
-    return _PATTERNS.fx_to_pattern(gm, argnames=names, scalar_workaround=dict(scalars))
+    return _PATTERNS.fx_to_pattern(gm, argnames=names, scalar_workaround=dict(scalars or {}))
 
 
 def text_of_pattern(pattern: Any) -> str:

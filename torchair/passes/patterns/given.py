@@ -8,6 +8,7 @@ None, a bool, a text or a dtype is a constant of the pattern, as is one that has
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,6 +136,11 @@ def _wildcards(scalars: dict[str, float], name: str) -> dict[str, float]:
     """A number in the pattern is known by its value: two parameters must not have the same."""
     known: dict[float, str] = {}
     for key, value in scalars.items():
+        if math.isnan(value):
+            raise BadPass(
+                f"the example of {key} of the pattern {name} is nan, which equals no number",
+                next="give another number: it stands for any",
+            )
         if value in known:
             raise BadPass(
                 f"the numbers {known[value]} and {key} of the pattern {name} are both {value!r}",

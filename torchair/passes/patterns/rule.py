@@ -169,7 +169,7 @@ class Trial:
         node = match.output_nodes()[0]
         stop = None
         if self._seen is not None:
-            stop = stop_at(exact_pattern(self._seen, self._rule.scalars), node)
+            stop = stop_at(exact_pattern(self._seen), node)
         return str(stop or "with its values it is another pattern")
 
 

@@ -28,11 +28,12 @@ from torchair.core.torch_private.patterns import (
 from torchair.ops.places import annotate
 from torchair.passes.patterns.builtin import Rule as Builtin
 from torchair.passes.patterns.builtin import anchors, rules
-from torchair.passes.patterns.given import check_callables, given
+from torchair.passes.patterns.given import Given, check_callables, given
 from torchair.passes.patterns.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
 from torchair.passes.patterns.rule import Rule, Trial, Tries, as_written
 from torchair.passes.patterns.told import Told
-from torchair.passes.patterns.variants import Variant, check_replacement, variants_of
+from torchair.passes.patterns.variants import Variant, check_replacement, variants_of, ways_of
+from torchair.passes.patterns.wildcards import has_wildcards, told_apart
 from torchair.passes.run import PassContext
 
 # The key in a graph module's `meta` under which a match finds the pass that is under way.
@@ -97,6 +98,8 @@ class RuleSet:
         """A rule of the user's, in all its forms."""
         check_callables(search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
+        if search_fn_pattern is None:
+            wanted = told_apart(wanted, ways_of(trace_fn, is_fwd_only(trace_fn))[-1])
         rule = Rule(
             wanted.name,
             wanted.find,
@@ -107,9 +110,7 @@ class RuleSet:
             search_fn_pattern,
             at=_where(search_fn),
         )
-        forms = (
-            list(variants_of(wanted, trace_fn, is_fwd_only(trace_fn))) if search_fn_pattern is None else []
-        )
+        forms = _forms(wanted, trace_fn) if search_fn_pattern is None else []
         if forms:
             check_replacement(wanted, forms[0])
         with _lock:
@@ -210,6 +211,12 @@ class RuleSet:
             gm.graph.lint()
             gm.recompile()
         return changed
+
+
+def _forms(wanted: Given, trace_fn: Any) -> list[Variant]:
+    """Those in which each number has a place: where one changes nothing, its op may be left out."""
+    forms = variants_of(wanted, trace_fn, is_fwd_only(trace_fn))
+    return [form for form in forms if has_wildcards(wanted, form.gm)]
 
 
 def _text(pattern: Any, form: Variant | None) -> str:

@@ -43,25 +43,33 @@ class Variant:
     gm: fx.GraphModule
 
 
+def ways_of(trace_fn: Trace, is_default: bool) -> tuple[Trace, ...]:
+    """How a pattern is traced, the last way without any change of ours."""
+    return (without_noops, as_written) if is_default else (by_user(trace_fn),)
+
+
 def variants_of(given: Given, trace_fn: Trace, is_default: bool) -> Iterator[Variant]:
     """All forms, the one that was given first; an error where that one cannot be."""
-    ways = (without_noops, as_written) if is_default else (by_user(trace_fn),)
+    ways = ways_of(trace_fn, is_default)
     dtypes = (None, *FLOATS) if is_default and has_floats(given.inputs) else (None,)
     with disable_modes():
         for dtype in dtypes:
             for way in ways:
                 inputs = examples_like(given.inputs, dtype)
-                gm = _traced(given, way, inputs, must=dtype is None)
+                gm = traced(given, way, inputs, must=dtype is None)
                 if gm is not None:
                     yield Variant(inputs, way, gm)
 
 
-def _traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphModule | None:
+def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphModule | None:
+    """One form; None, or an error where it `must` be, if it is not defined for these inputs."""
     try:
         gm = way(given.find, _in_order(given, inputs))
     except Exception as error:
         if not must:
-            logger.debug("the pattern %s is not defined for other dtypes: %s", given.name, first_line(error))
+            logger.debug(
+                "the pattern %s is not defined for other examples: %s", given.name, first_line(error)
+            )
             return None
         what = f"search_fn {given.name} cannot be traced: {type(error).__name__}: {first_line(error)}"
         raise BadPass(
