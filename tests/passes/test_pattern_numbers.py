@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tests.passes.pattern_rules import fires, separate_sets
+from tests.passes.pattern_rules import fires, separate_sets, why
 from torchair.core.errors import BadPass
 
 register = torchair.register_replacement
@@ -93,3 +93,30 @@ def test_a_wildcard_that_no_match_would_tell(find: Any, example: float, text: st
         register(find, find, [T, example])
     with pytest.raises(BadPass, match=text):
         register(find, find, [T], scalar_workaround={"n": example})
+
+
+# Constants
+
+
+def test_a_float_is_no_whole_number_where_it_makes_another_dtype() -> None:
+    register(lambda x: torch.sigmoid(x * 2), lambda x: torch.sigmoid(x + x), [T.to(torch.int8)])
+    whole = torch.tensor([100, 3], dtype=torch.int8)
+    assert fires(lambda x: torch.sigmoid(x * 2), whole) == 1
+    assert "mul has 2.0 (float), expected 2 (int)" in why(lambda x: torch.sigmoid(x * 2.0), whole)
+    assert fires(lambda x: torch.sigmoid(x * 2.0), X) == 1
+
+
+def test_true_is_not_one_where_it_makes_another_dtype() -> None:
+    register(lambda x: torch.neg((x + 1) + 1), lambda x: -2 - x, [torch.ones(4, dtype=torch.int64)])
+    assert "add has True (bool)" in why(lambda x: torch.neg((x + True) + 1), torch.tensor([True, False]))
+
+
+def test_zeros_have_a_sign() -> None:
+    register(lambda x: torch.atan2(x, x) * 0.0, lambda x: x * 0.0, [T])
+    assert fires(lambda x: torch.atan2(x, x) * 0.0, X.abs()) == 1
+    assert "mul has -0.0, expected 0.0" in why(lambda x: 1 / (torch.atan2(x, x) * -0.0), X.abs())
+
+
+def test_nan_is_found_nowhere() -> None:
+    register(lambda x: (x + torch.nan).exp(), lambda x: torch.full_like(x, torch.nan), [T])
+    assert "add has nan, which equals nothing" in why(lambda x: (x + torch.nan).exp(), X)

@@ -22,11 +22,13 @@ __all__ = [
     "is_fwd_only",
     "is_keyword",
     "is_multiple",
+    "is_nameless",
     "is_pattern",
     "outputs_of",
     "pattern_pass",
     "register_pattern",
     "text_of_pattern",
+    "values_in",
 ]
 
 _PATTERNS: Any = LateModule("torch._inductor.pattern_matcher")
@@ -117,6 +119,11 @@ def is_any(pattern: Any) -> bool:
     return isinstance(pattern, _PATTERNS.Ignored | _PATTERNS.Arg)
 
 
+def is_nameless(pattern: Any) -> bool:
+    """A value of which only the place is known?"""
+    return isinstance(pattern, _PATTERNS.Arg)
+
+
 def is_multiple(users: Any) -> bool:
     """Any number of readers?"""
     return users is _PATTERNS.MULTIPLE
@@ -126,6 +133,20 @@ def outputs_of(pattern: Any) -> list[Any]:
     """The patterns of its results."""
     is_several = isinstance(pattern, _PATTERNS.MultiOutputPattern)
     return [each for each in pattern.outputs if each is not None] if is_several else [pattern]
+
+
+def values_in(pattern: Any) -> list[Any]:
+    """What a pattern has that is no call: values with a name and without, in lists too."""
+    found, rest = list[Any](), list(outputs_of(pattern))
+    while rest:
+        each = rest.pop()
+        if is_call(each):
+            rest.extend(each.flat_args_kwargs[0])
+        elif inner := getattr(each, "pattern", getattr(each, "inner_pattern", None)):
+            rest.append(inner)
+        elif is_pattern(each):
+            found.append(each)
+    return found
 
 
 def call_patterns(pattern: Any) -> list[Any]:

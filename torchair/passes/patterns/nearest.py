@@ -5,10 +5,12 @@ This follows torch's matcher step by step, to tell what that one only answers wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from torchair.core.source import source_of
@@ -79,6 +81,47 @@ def unnamed_arguments(pattern: Any, node: fx.Node) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
+def why_other_constants(pattern: Any, node: fx.Node) -> str | None:
+    """Why a call that torch's matcher has found has other constants than the pattern, or None."""
+    whys = (
+        why_other_constant(wanted, found, node)
+        for wanted, found in _paired(pattern, node) or ()
+        if not is_pattern(wanted)
+    )
+    return next((why for why in whys if why is not None), None)
+
+
+def why_other_constant(wanted: Any, found: Any, node: fx.Node) -> str | None:
+    """Why an argument is not the constant of the pattern, or None. Not all that is equal is the same: -0.0 is
+    not 0.0, and 2.0 makes floats of a tensor of whole numbers, which 2 does not.
+    """
+    if wanted != wanted and found != found:
+        return f"{node} has {found!r}, which equals nothing, and is not found: take it from a tensor"
+    if isinstance(found, fx.Node) or not _is_same(wanted, found):
+        return f"{node} has {found!r}, expected {wanted!r}"
+    if not isinstance(wanted, int | float) or not isinstance(found, int | float):
+        return None
+    if wanted == 0 and math.copysign(1, wanted) != math.copysign(1, found):
+        return f"{node} has {found!r}, expected {wanted!r}"
+    if type(wanted) is type(found) or _is_dtype_given(node):
+        return None
+    kinds = type(found).__name__, type(wanted).__name__
+    return f"{node} has {found!r} ({kinds[0]}), expected {wanted!r} ({kinds[1]}), which makes another dtype"
+
+
+def _is_dtype_given(node: fx.Node) -> bool:
+    """Is the result of the float dtype that a tensor of this call has, or that it asks for? What type its
+    numbers have does not matter then.
+    """
+    made = node.meta.get("val")
+    is_aten = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
+    if not is_aten or not isinstance(made, torch.Tensor) or not made.dtype.is_floating_point:
+        return False
+    taken = (read.meta.get("val") for read in node.all_input_nodes)
+    dtypes = [value.dtype for value in taken if isinstance(value, torch.Tensor)]
+    return made.dtype in (*dtypes, node.kwargs.get("dtype"))
+
+
 def _anchors(pattern: Any, graph: fx.Graph) -> Iterator[fx.Node]:
     last = outputs_of(pattern)[0]
     for target in last.fns:
@@ -128,8 +171,8 @@ class _Walk:
         what was found.
         """
         if not is_pattern(pattern):
-            is_same = not isinstance(found, fx.Node) and _is_same(pattern, found)
-            return None if is_same else (reader, f"{reader} has {found!r}, expected {pattern!r}")
+            why = why_other_constant(pattern, found, reader)
+            return None if why is None else (reader, why)
         if pattern in self.places:
             known = self.places[pattern]
             return None if known is found else (reader, f"{reader} takes {found}, expected {known}")
@@ -167,13 +210,19 @@ class _Walk:
         return self._arguments(pattern, found)
 
     def _arguments(self, pattern: Any, node: fx.Node) -> tuple[fx.Node, str] | None:
-        kwargs = {key: node.kwargs.get(key, _default(node.target, key)) for key in pattern.kwargs}
-        given, form = pattern.flatten(node.args, kwargs)
-        wanted, wanted_form = pattern.flatten(pattern.args, pattern.kwargs)
-        if form != wanted_form:
+        pairs = _paired(pattern, node)
+        if pairs is None:
             return node, f"{node} takes {node.args}, expected the form {pattern}"
-        stops = (self.follow(part, value, node) for part, value in zip(wanted, given, strict=True))
+        stops = (self.follow(part, value, node) for part, value in pairs)
         return next((stop for stop in stops if stop is not None), None)
+
+
+def _paired(pattern: Any, node: fx.Node) -> list[tuple[Any, Any]] | None:
+    """What a pattern has for each argument of a call, with what is there; None for another form."""
+    kwargs = {key: node.kwargs.get(key, _default(node.target, key)) for key in pattern.kwargs}
+    given, form = pattern.flatten(node.args, kwargs)
+    wanted, wanted_form = pattern.flatten(pattern.args, pattern.kwargs)
+    return list(zip(wanted, given, strict=True)) if form == wanted_form else None
 
 
 def _default(target: Any, name: str) -> Any:

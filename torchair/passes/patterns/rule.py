@@ -4,7 +4,8 @@ in a graph.
 torch's matcher looks for a pattern without its numbers, traces `find` again with the values of a match, and
 compares exactly. Around that, a match is refused
 
-* where a call has keyword arguments that the pattern does not have,
+* where a call has keyword arguments that the pattern does not have, or constants that are equal and not the
+  same,
 * where its calls are on different streams, in different scopes or on two sides of an event,
 * where a value that it takes is made from one of its results, or a tensor stands for a number,
 * where the replacement gives other results: another number of them, shape, dtype or device.
@@ -28,7 +29,7 @@ from torchair.ops.places import PLACES
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
 from torchair.passes.patterns.given import NUMBERS
 from torchair.passes.patterns.memory import why_not_settled
-from torchair.passes.patterns.nearest import stop_at, unnamed_arguments
+from torchair.passes.patterns.nearest import stop_at, unnamed_arguments, why_other_constants
 from torchair.passes.run import PassContext
 
 Function = Callable[..., Any]
@@ -82,7 +83,8 @@ class Rule:
     put: Function
     why_not: Callable[[Any], str | None]
     scalars: dict[str, float] = field(default_factory=dict[str, float])
-    kinds: list[bool] | None = None  # of the values that it takes: is it a tensor? None: anything goes
+    names: tuple[str, ...] = ()  # of the values that it takes
+    kinds: list[bool] | None = None  # of each inside of them: is it a tensor? None: anything goes
     pattern: Any = None  # given, instead of `find`
     is_of_user: bool = True
     at: str = ""  # where the user has written it
@@ -134,6 +136,8 @@ class Trial:
         if kinds is None:
             return None
         leaves = tree_leaves(list(args))[-len(kinds) :]  # sizes may stand before them
+        if len(leaves) != len(kinds):
+            return f"the pattern takes {len(kinds)} values, and has {len(leaves)} here"
         for leaf, is_tensor in zip(leaves, kinds, strict=True):
             if is_tensor and not isinstance(leaf, torch.Tensor):
                 return f"a tensor of the pattern is {leaf!r} here"
@@ -147,14 +151,23 @@ class Trial:
         sized = {node for node in match.nodes if isinstance(node.meta.get("val"), torch.Tensor)}
         found = {node for node in self._match.nodes if isinstance(node.meta.get("val"), torch.Tensor)}
         self._is_found = sized == found
-        why = self._rule.why_not(match) if self._is_found else "with its values it is found elsewhere"
+        why = None if self._is_found else "with its values it is found elsewhere"
+        why = why or _why_other_constants(match) or self._why_other_values(match) or self._rule.why_not(match)
         self._why = why or ""
         return why is None
+
+    def _why_other_values(self, match: Any) -> str | None:
+        """A pattern that was given is not traced with the values of a match."""
+        names = self._rule.names if self._rule.pattern is not None else ()
+        if not names or not all(name in match.kwargs for name in names):
+            return None
+        values = tree_leaves([match.kwargs[name] for name in names])
+        return self._why_other_kinds([value_of(value) for value in values])
 
     def why_not(self, match: Any, tries: Tries, check: Callable[[Any], bool], captures: bool) -> str | None:
         """The reason to leave a match of the pattern alone, or None; `check` is torch's."""
         self._match, self._seen, self._why, self._is_found = match, None, "", False
-        why = _why_no_match(match, self._rule)
+        why = _why_no_match(match)
         if why is None and not check(match):
             why = self._why or self._why_not_exactly(match)
         tries.found += self._is_found
@@ -176,13 +189,21 @@ class Trial:
 # Why a match is none
 
 
-def _why_no_match(match: Any, rule: Rule) -> str | None:
-    if rule.pattern is None:
-        for pattern, node in match.ctx.pattern_to_node.items():
-            if not is_call(pattern) or node is None:
-                continue
-            for key, value in unnamed_arguments(pattern, node):
-                return f"{node} has {key}={value!r}, and the pattern has no {key}"
+def _calls_of(match: Any) -> list[tuple[Any, fx.Node]]:
+    """The calls of the pattern, and what stands for them."""
+    found = match.ctx.pattern_to_node.items()
+    return [(pattern, node) for pattern, node in found if is_call(pattern) and node is not None]
+
+
+def _why_other_constants(match: Any) -> str | None:
+    whys = (why_other_constants(pattern, node) for pattern, node in _calls_of(match))
+    return next((why for why in whys if why is not None), None)
+
+
+def _why_no_match(match: Any) -> str | None:
+    for pattern, node in _calls_of(match):
+        for key, value in unnamed_arguments(pattern, node):
+            return f"{node} has {key}={value!r}, and the pattern has no {key}"
     return why_not_in_one_place(match) or _why_without_values(match)
 
 

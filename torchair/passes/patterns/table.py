@@ -28,6 +28,7 @@ from torchair.core.torch_private.patterns import (
 from torchair.ops.places import annotate
 from torchair.passes.patterns.builtin import Rule as Builtin
 from torchair.passes.patterns.builtin import anchors, rules
+from torchair.passes.patterns.explicit import check_explicit
 from torchair.passes.patterns.given import Given, check_callables, given
 from torchair.passes.patterns.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
 from torchair.passes.patterns.rule import Rule, Trial, Tries, as_written
@@ -100,12 +101,15 @@ class RuleSet:
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
         if search_fn_pattern is None:
             wanted = told_apart(wanted, ways_of(trace_fn, is_fwd_only(trace_fn))[-1])
+        else:
+            check_explicit(wanted, search_fn_pattern)
         rule = Rule(
             wanted.name,
             wanted.find,
             _of_user(wanted.put, replace_fn),
             functools.partial(_why_not, wanted.name, _of_user(extra_check, extra_check)),
             dict(wanted.scalars),
+            wanted.names,
             wanted.kinds,
             search_fn_pattern,
             at=_where(search_fn),
