@@ -27,7 +27,6 @@ __all__ = [
     "outputs_of",
     "pattern_pass",
     "register_pattern",
-    "text_of_pattern",
     "values_in",
 ]
 
@@ -89,11 +88,6 @@ def exact_pattern(gm: fx.GraphModule, scalars: Mapping[str, float] | None = None
     """The pattern of a traced graph, with all its numbers but those of these wildcards."""
     names = [str(node.target) for node in gm.graph.find_nodes(op="placeholder")]
     return _PATTERNS.fx_to_pattern(gm, argnames=names, scalar_workaround=dict(scalars or {}))
-
-
-def text_of_pattern(pattern: Any) -> str:
-    """One text for patterns that find the same."""
-    return _PATTERNS.PatternPrettyPrinter.run(pattern)
 
 
 # Kinds of patterns

@@ -19,11 +19,11 @@ from torchair.core.errors import BadPass
 from torchair.core.extensions import extend
 from torchair.core.torch_private.fake import disable_modes
 from torchair.core.torch_private.patterns import (
+    exact_pattern,
     fwd_only,
     is_fwd_only,
     pattern_pass,
     register_pattern,
-    text_of_pattern,
 )
 from torchair.ops.places import annotate
 from torchair.passes.patterns.builtin import Rule as Builtin
@@ -32,6 +32,7 @@ from torchair.passes.patterns.explicit import check_explicit
 from torchair.passes.patterns.given import Given, check_callables, given
 from torchair.passes.patterns.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
 from torchair.passes.patterns.rule import Rule, Trial, Tries, as_written
+from torchair.passes.patterns.sameness import text_of
 from torchair.passes.patterns.told import Told
 from torchair.passes.patterns.variants import Variant, check_replacement, variants_of, ways_of
 from torchair.passes.patterns.wildcards import has_wildcards, told_apart
@@ -127,7 +128,7 @@ class RuleSet:
         extend(key, [Told(search_fn, replace_fn, extra_check, trace_fn), str(rule.patterns), str(scalars)])
 
     def _is_known(self, rule: Rule, forms: list[Variant], may_skip: bool) -> bool:
-        text = _text(rule.pattern, forms[0] if forms else None)
+        text = _text(rule, forms[0] if forms else None)
         other = self._known.get(text)
         if other is None or may_skip:
             return other is not None
@@ -139,9 +140,9 @@ class RuleSet:
     def _add_forms(self, rule: Rule, forms: list[Variant], inputs: Any, trace_fn: Any) -> None:
         if rule.pattern is not None:
             trace = as_written if is_fwd_only(trace_fn) else trace_fn
-            self._add(rule, list(inputs), Trial(rule, trace), _text(rule.pattern, None))
+            self._add(rule, list(inputs), Trial(rule, trace), _text(rule))
         for form in forms:
-            text = _text(None, form)
+            text = _text(rule, form)
             if text not in self._known:
                 self._add(rule, form.inputs, Trial(rule, form.trace, form.gm), text)
 
@@ -223,16 +224,10 @@ def _forms(wanted: Given, trace_fn: Any) -> list[Variant]:
     return [form for form in forms if has_wildcards(wanted, form.gm)]
 
 
-def _text(pattern: Any, form: Variant | None) -> str:
-    """Patterns with one text are the same: their calls, and the numbers of those that were traced."""
-    if form is None:
-        return text_of_pattern(pattern)
-    lines = [
-        f"{node.name} {node.target} {node.args} {node.kwargs}"
-        for node in form.gm.graph.nodes
-        if node.op != "placeholder"
-    ]
-    return "\n".join(lines)
+def _text(rule: Rule, form: Variant | None = None) -> str:
+    """Patterns with one text find the same."""
+    pattern = rule.pattern if form is None else exact_pattern(form.gm, rule.scalars)
+    return text_of(pattern, rule.scalars)
 
 
 def _why_not(name: str, check: Callable[[Any], bool], match: Any) -> str | None:
