@@ -25,6 +25,7 @@ from torchair.core.torch_private.patterns import (
     pattern_pass,
     register_pattern,
 )
+from torchair.core.torch_private.tracing import as_in_a_compile
 from torchair.ops.places import annotate
 from torchair.passes.patterns.builtin import Rule as Builtin
 from torchair.passes.patterns.builtin import anchors, rules
@@ -100,25 +101,25 @@ class RuleSet:
         """A rule of the user's, in all its forms."""
         check_callables(search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
-        if search_fn_pattern is None:
-            wanted = told_apart(wanted, ways_of(trace_fn, is_fwd_only(trace_fn))[-1])
-        else:
-            check_explicit(wanted, search_fn_pattern)
-        rule = Rule(
-            wanted.name,
-            wanted.find,
-            _of_user(wanted.put, replace_fn),
-            functools.partial(_why_not, wanted.name, _of_user(extra_check, extra_check)),
-            dict(wanted.scalars),
-            wanted.names,
-            wanted.kinds,
-            search_fn_pattern,
-            at=_where(search_fn),
-        )
-        forms = _forms(wanted, trace_fn) if search_fn_pattern is None else []
-        if forms:
-            check_replacement(wanted, forms[0])
-        with _lock:
+        with as_in_a_compile(), _lock:
+            if search_fn_pattern is None:
+                wanted = told_apart(wanted, ways_of(trace_fn, is_fwd_only(trace_fn))[-1])
+            else:
+                check_explicit(wanted, search_fn_pattern)
+            rule = Rule(
+                wanted.name,
+                wanted.find,
+                _of_user(wanted.put, replace_fn),
+                functools.partial(_why_not, wanted.name, _of_user(extra_check, extra_check)),
+                dict(wanted.scalars),
+                wanted.names,
+                wanted.kinds,
+                search_fn_pattern,
+                at=_where(search_fn),
+            )
+            forms = _forms(wanted, trace_fn) if search_fn_pattern is None else []
+            if forms:
+                check_replacement(wanted, forms[0])
             if self._is_known(rule, forms, skip_duplicates):
                 return
             self._add_forms(rule, forms, wanted.inputs, trace_fn)
