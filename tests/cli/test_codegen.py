@@ -75,6 +75,7 @@ FAULTS: list[tuple[str | bytes, list[str], list[str]]] = [
     ("", ["empty"], ["empty", "*.h"]),
     (A, ["bad.h", "-o", "nowhere/ops.py"], ["nowhere"]),
     (A, ["bad.h", "-o", "ops.txt"], ["ops.txt", "-o OPS.py"]),
+    (A, ["bad.h", "-o", "folder.py"], ["folder.py cannot be written: Is a directory", "-o names a file"]),
 ]
 
 
@@ -84,6 +85,7 @@ def test_a_fault_leaves_what_was_there(
 ) -> None:
     (folder / "bad.h").write_bytes(text if isinstance(text, bytes) else text.encode())
     (folder / "empty").mkdir()
+    (folder / "folder.py").mkdir()
     (folder / "ops.py").write_text("before")
     before = sorted(folder.rglob("*"))
     assert main(["codegen", "a.h", *given] if "-o" in given else ["codegen", *given, "-o", "ops.py"]) == 2
@@ -95,7 +97,9 @@ def test_a_fault_leaves_what_was_there(
     assert sorted(folder.rglob("*")) == before, "no half-written file"
 
 
-def test_a_write_that_fails_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_was_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     (folder / "ops.py").write_text("before")
 
     def full(*args: Any) -> None:
@@ -105,6 +109,23 @@ def test_a_write_that_fails_leaves_what_was_there(folder: Path, monkeypatch: pyt
     assert main(["codegen", "a.h", "-o", "ops.py"]) == 2
     assert (folder / "ops.py").read_text() == "before"
     assert sorted(path.name for path in folder.iterdir()) == ["a.h", "inner", "ops.py"]
+    said = capsys.readouterr().err
+    assert "ops.py cannot be written: no space left" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["os.open", "pathlib.Path.read_bytes"])
+def test_no_permission(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(name, refuse)
+        assert main(["codegen", "a.h", "-o", "ops.py"]) == 2
+    said = capsys.readouterr().err
+    assert f"{'ops.py' if name == 'os.open' else 'a.h'} cannot be " in said
+    assert "Permission denied" in said
+    assert "Traceback" not in said
 
 
 def test_known_ops_may_be_left_out(folder: Path) -> None:

@@ -50,8 +50,7 @@ def run(given: argparse.Namespace) -> int:
         where = ", ".join(map(str, files))
         raise BadPrototype(f"nothing to write for {where}", got=f"{len(found)} REG_OP", near="REG_OP(Name) …")
     text = module_text([each.proto for each in chosen], [file.name for file in files])
-    with whole_file(output, MODE) as file:
-        file.write(text.encode())
+    _write(output, text)
     without = [(each.proto.name, why) for each in chosen if (why := why_no_builder(each.proto))]
     print(f"wrote {output}: ops {len(chosen)}, builders {len(chosen) - len(without)}")
     for name, why in without:
@@ -85,9 +84,23 @@ def declared(files: Sequence[Path]) -> list[Declared]:
     return list(found.values())
 
 
+def _write(output: Path, text: str) -> None:
+    try:
+        with whole_file(output, MODE) as file:
+            file.write(text.encode())
+    except OSError as error:
+        why = error.strerror or error
+        raise BadPath(
+            f"{output} cannot be written: {why}", next="-o names a file, in a directory that you may write to"
+        ) from error
+
+
 def _text(file: Path) -> str:
     try:
         return file.read_bytes().decode()
+    except OSError as error:
+        why = error.strerror or error
+        raise BadPath(f"{file} cannot be read: {why}", next="name a file that you may read") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         got = repr(error.object[error.start : error.end])
