@@ -1,16 +1,17 @@
-"""Tracing outside of a compile, while other threads may compile."""
+"""Tracing functions of the user's as a compile does: while other threads may compile, and without writes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import dispatch_functionalize
 
 from torchair.core.torch_private.late_module import LateModule
 
-__all__ = ["as_in_a_compile"]
+__all__ = ["as_in_a_compile", "functionalized"]
 
 _FRAMES: Any = LateModule("torch._dynamo.convert_frame")
 
@@ -27,3 +28,10 @@ def as_in_a_compile() -> Iterator[None]:
             yield
         finally:
             torch.compiler._is_compiling_flag = before
+
+
+def functionalized(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What AOTAutograd makes of a function that writes: ops that are not torch's own are wrapped
+    (`auto_functionalized`). What is written into an argument is dropped.
+    """
+    return dispatch_functionalize(function)

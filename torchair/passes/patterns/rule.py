@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.errors import first_line
+from torchair.core.errors import BadPass, first_line
 from torchair.core.torch_private.fake import statically_known_true, tree_leaves
 from torchair.core.torch_private.ops import OpOverload
 from torchair.core.torch_private.patterns import accepts_decompositions, exact_pattern, fwd_only, is_call
-from torchair.fxgraph.effects import mutates
+from torchair.core.torch_private.tracing import functionalized
+from torchair.fxgraph.effects import mutates, written_by
 from torchair.ops.places import PLACES
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
 from torchair.passes.patterns.given import NUMBERS
@@ -52,11 +53,26 @@ def as_written(fn: Function, args: Sequence[Any], **options: Any) -> fx.GraphMod
     """
     how = {"get_decomp_fn": dict, "run_functional_passes": False}
     gm = fwd_only(fn, args, **how)
-    if any(mutates(node.target) for node in gm.graph.nodes):
+    writes = [node for node in gm.graph.nodes if mutates(node.target)]
+    if writes and all(node.target.namespace == "aten" for node in writes):
         gm = fwd_only(torch.func.functionalize(fn, remove="mutations"), args, **how)
+    elif writes:
+        _check_writes(writes)
+        gm = fwd_only(functionalized(fn), args, **how)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
+
+
+def _check_writes(writes: Sequence[fx.Node]) -> None:
+    for node in writes:
+        for written in written_by(node):
+            if written.op == "placeholder":
+                raise BadPass(
+                    f"{node.target} writes the argument {written} of a function of a replacement",
+                    next="let it write a clone, and return that: graphs have nothing that is written when "
+                    "patterns are looked for",
+                )
 
 
 def by_user(trace: Trace) -> Trace:

@@ -65,6 +65,8 @@ def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphM
     """One form; None, or an error where it `must` be, if it is not defined for these inputs."""
     try:
         gm = way(given.find, _in_order(given, inputs))
+    except BadPass:
+        raise
     except Exception as error:
         if not must:
             logger.debug(
@@ -143,6 +145,8 @@ def check_replacement(given: Given, first: Variant) -> None:
     with disable_modes():
         try:
             gm = first.trace(put, _in_order(given, examples_like(first.inputs)))
+        except BadPass:
+            raise
         except OF_FUNCTION as error:
             raise BadPass(f"{title} cannot be traced: {type(error).__name__}: {first_line(error)}") from error
         except Exception as error:
