@@ -92,6 +92,17 @@ def test_a_users_kernel_is_what_it_means() -> None:
         unregister_kernel("AutoMul")
 
 
+def test_a_users_kernel_for_one_device() -> None:
+    x = torch.randn(3)
+    for device, factor in (("cuda", 2.0), ("cpu", 100.0)):  # the op's own, that of the kernel
+        ge.register_kernel("AutoMul", lambda x, y, *, k, j: x * y * 100, on=device)
+        try:
+            made = compiled(lambda x: ops.auto_mul(x, x), "max-autotune")(x)
+        finally:
+            unregister_kernel("AutoMul", on=device)
+        torch.testing.assert_close(made, x * x * factor)
+
+
 @pytest.mark.parametrize("schema", BAD)
 def test_reasons(schema: str) -> None:
     name, _, overload = schema.split("(")[0].partition(".")

@@ -19,6 +19,7 @@ from tests.slow import slow
 from torchair import ge
 from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
+from torchair.passes.fx import functionalized
 
 Fn = Callable[..., Any]
 SEEN: list[int] = []
@@ -296,3 +297,55 @@ def test_an_op_in_cpp() -> None:
     for mode in ("max-autotune", "npugraph_ex"):
         for dynamic in (False, True):
             check(fn, compiled(fn, mode, dynamic=dynamic))
+
+
+@torch.library.custom_op("functionalized_test::turn", mutates_args=("x",))
+def turn(x: Tensor, by: Tensor) -> None:
+    """As a rotary embedding does: what it writes is real, what it reads complex."""
+    x.copy_(torch.view_as_real(torch.view_as_complex(x) * by))
+
+
+@torch.library.custom_op("functionalized_test::maybe", mutates_args=("c",))
+def maybe(x: Tensor, c: Tensor | None = None) -> Tensor:
+    if c is not None:
+        c.add_(1)
+    return x * 2
+
+
+maybe.register_fake(lambda x, c=None: torch.empty_like(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*(no converter|auto_functionalized)")
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_what_is_written_beside_a_complex_argument(mode: str, codegen: str) -> None:
+    def fn(x: Tensor, by: Tensor) -> Tensor:
+        ops.turn(x, by)
+        return x + 1
+
+    x, by = torch.randn(3, 2), torch.randn(3, dtype=torch.complex64)
+    mine, want = x.clone(), x.clone()
+    made, expected = compiled(fn, mode, codegen)(mine, by), fn(want, by)
+    torch.testing.assert_close((made, mine), (expected, want))
+
+
+@pytest.mark.filterwarnings("ignore:.*(no converter|auto_functionalized)")
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_an_op_that_may_write_and_does_not(mode: str) -> None:
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(compiled(lambda x: ops.maybe(x), mode)(x), x * 2)
+    torch.testing.assert_close(compiled(lambda x: ops.maybe(x) + 1, mode)(x[0]), x[0] * 2 + 1)
+
+
+def test_a_wrapper_that_cannot_be_taken_apart_is_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the write-back that passes before had found needless."""
+
+    def fails(*args: Any) -> None:
+        raise ValueError("it fails")
+
+    monkeypatch.setattr(functionalized, "_unwrap", fails)
+    x = torch.randn(4, 4)
+    mine, want = x.clone(), x.clone()
+    with pytest.warns(DegradedWarning, match="decompose_auto_functionalized failed"):
+        made = compiled(whole, "npugraph_ex")(mine)
+    torch.testing.assert_close((made, mine), (whole(want), want))

@@ -129,3 +129,30 @@ def test_refused(op: Any, kernel: Any, error: type[Exception], what: str) -> Non
     with pytest.raises(error, match=what):
         ge.register_kernel(op, kernel)
     assert not has_kernel(NAME)
+
+
+def test_a_device_of_no_known_type_is_refused() -> None:
+    with pytest.raises(BadKernel, match="no known type"):
+        ge.register_kernel(f"{NAME}Plain", lambda x, y: x, on="cdua")
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_results_of_a_converter_have_the_form_of_the_ops(is_list: bool) -> None:
+    target = torch.ops.user_kernels_test.mix.default
+    ge.register_kernel(NAME, lambda x, y, zs, *, k, n: x * k + sum(zs))
+    unregister(target)
+
+    @torchair.register_fx_node_ge_converter(target)
+    def _(x: Any, zs: Any, k: float) -> Any:
+        described = {"inputs": {"x": x, "y": None, "zs": zs}, "outputs": ["z"]}
+        made = ge.custom_op(NAME, attrs={"k": ge.attr.Float(k)}, **described)
+        return [made] if is_list else made
+
+    x = torch.randn(3)
+    torch._dynamo.reset()
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "eager"
+    backend = torchair.get_npu_backend(compiler_config=config)
+    result = torch.compile(lambda x: mix(x, [x, x], 3.0), backend=backend)(x)
+    assert isinstance(result, torch.Tensor)
+    torch.testing.assert_close(result, x * 5)

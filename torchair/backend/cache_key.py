@@ -21,7 +21,7 @@ from torchair.core.environment import text_of
 from torchair.core.errors import BadOption, NotPossible
 from torchair.core.extensions import EXTENSIONS
 from torchair.core.facts import device_facts, processor, sources, torch_facts
-from torchair.core.identity import identity
+from torchair.core.identity import behaviour
 from torchair.core.store import Store
 from torchair.core.torch_private.options import torch_options
 from torchair.debug.files import rank_and_size
@@ -131,7 +131,7 @@ def _told(value: Any, name: str) -> str:
     if not callable(value):
         return repr(value)
     try:
-        return " ".join(identity(getattr(value, "__wrapped__", value)))
+        return " ".join(map(str, behaviour(getattr(value, "__wrapped__", value))))
     except NotPossible as error:
         raise NotPossible(f"what {name} is cannot be told in another process: {error.what}") from error
 

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from torchair.core.errors import UnsupportedOp
-from torchair.core.extensions import EXTENSIONS
+from torchair.core.extensions import has_user_kernel
 from torchair.core.torch_private.ops import OpOverload
-from torchair.fxgraph.effects import written_names
+from torchair.fxgraph.effects import flat, written_names
 from torchair.ge.attr import BY_PROTOTYPE, Attr, Str
 from torchair.ge.build import Clone, add_op, make_attr
 from torchair.ge.face import CALL
@@ -67,7 +69,7 @@ class Automatic:
         proto = self.proto
         for param, value in zip(proto.inputs, tensors, strict=True):
             _check_input(proto, param, value)
-        if f"kernel of {proto.name}" not in EXTENSIONS:
+        if not has_user_kernel(proto.name, _device_of(tensors)):
             attrs = {**attrs, CALL: Str("")}
         inputs = dict(zip(proto.input_names, tensors, strict=True))
         made = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
@@ -77,6 +79,11 @@ class Automatic:
             pairs = zip(proto.outputs, results, strict=True)
             results = [value for param, value in pairs if param.name not in own]
         return results[0] if len(results) == 1 else (tuple(results) if results else None)
+
+
+def _device_of(tensors: Sequence[Any]) -> str:
+    metas = [tensor.meta for tensor in flat(tensors) if isinstance(tensor, Tensor)]
+    return next((meta.device.type for meta in metas if isinstance(meta, torch.Tensor)), "")
 
 
 def automatic(op: Any) -> Automatic:

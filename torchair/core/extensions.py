@@ -18,3 +18,13 @@ def extend(name: str, value: Any) -> None:
 def forget(name: str) -> None:
     """It is no longer registered."""
     EXTENSIONS.pop(name, None)
+
+
+def kernel_title(op: str, on: str | None = None) -> str:
+    """Under which name a user's kernel of an IR op is remembered; `on` is the only device that it is for."""
+    return f"kernel of {op}" + (f" on {on}" if on else "")
+
+
+def has_user_kernel(op: str, device: str = "") -> bool:
+    """Has a user given this op a kernel that serves a device?"""
+    return kernel_title(op) in EXTENSIONS or kernel_title(op, device) in EXTENSIONS

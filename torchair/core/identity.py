@@ -55,6 +55,30 @@ def identity(value: Any) -> tuple[str, ...]:
     raise NotPossible(f"an object of {type(value).__module__}.{type(value).__qualname__} is no data")
 
 
+def behaviour(value: Any) -> tuple[Any, ...]:
+    """What makes a function do the same in another process: its code, its defaults, and what it reads from
+    around it. `NotPossible` where that cannot be told.
+    """
+    return _behaviour(value, getattr(value, "__module__", None), frozenset())
+
+
+def _behaviour(value: Any, module: str | None, inside: frozenset[int]) -> tuple[Any, ...]:
+    """Functions of other modules than the first one's are known by their code."""
+    if not isinstance(value, types.FunctionType):
+        return data(value)
+    is_own = str(value.__module__).partition(".")[0] in OWN
+    if is_own or value.__module__ != module or id(value) in inside:
+        return identity(value)
+    inside |= {id(value)}
+    names = {name for code in _nested(value.__code__) for name in code.co_names}
+    read = {name: value.__globals__[name] for name in sorted(names) if name in value.__globals__}
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    read |= {name: cell.cell_contents for name, cell in cells if _is_full(cell)}
+    read |= {"": value.__defaults__, **(value.__kwdefaults__ or {})}
+    told = ((name, _behaviour(each, module, inside)) for name, each in read.items())
+    return (*identity(value), *told)
+
+
 def data(value: Any) -> tuple[Any, ...]:
     """What makes a value equal in another process: its type, and all that it contains. `NotPossible` where
     that cannot be told.

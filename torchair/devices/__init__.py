@@ -24,6 +24,7 @@ __all__ = [
     "device_row",
     "install",
     "installed",
+    "is_known",
 ]
 
 _devices: dict[str, Device] = {module.DEVICE.type: module.DEVICE for module in (cpu, cuda, npu)}
@@ -32,6 +33,11 @@ _devices: dict[str, Device] = {module.DEVICE.type: module.DEVICE for module in (
 def device_row(device: torch.device) -> Device:
     """What is known of a device; an unknown one has no graphs."""
     return _devices.get(device.type) or Device(device.type)
+
+
+def is_known(type: str) -> bool:
+    """Is this a type of devices that graphs are compiled for?"""
+    return type in _devices
 
 
 def device_at(address: int) -> torch.device:

@@ -8,9 +8,10 @@ from typing import Any, overload
 
 import torchair.engine.kernels  # noqa: F401 - what is replaced is known
 from torchair.core.errors import BadKernel
-from torchair.core.extensions import extend, forget
+from torchair.core.extensions import extend, forget, kernel_title
 from torchair.core.log import logger
 from torchair.core.slots import Takes
+from torchair.devices import is_known
 from torchair.engine.registry import Fn, Kernel, describe, has_kernel, restore_kernel, set_kernel
 from torchair.ge.prototype import Prototype, prototype
 
@@ -30,18 +31,22 @@ def register_kernel(op: str, fn: Fn | None = None, *, on: str | None = None) -> 
         return lambda decorated: register_kernel(op, decorated, on=on)
     if not callable(fn):
         raise BadKernel(f"the kernel of {op} must be a function", got=repr(fn))
+    if on is not None and not is_known(on):
+        raise BadKernel(
+            f"the kernel of {op} is for a device of no known type", got=repr(on), near="cpu, cuda, npu"
+        )
     row = kernel_of(op, fn, on)
     if has_kernel(op):
         logger.info("the kernel of %s is replaced by %s", op, getattr(fn, "__qualname__", fn))
     set_kernel(row)
-    extend(_title(op, on), fn)
+    extend(kernel_title(op, on), fn)
     return fn
 
 
 def unregister_kernel(op: str, *, on: str | None = None) -> None:
     """Forget a user's kernel; ours, if there is one, serves again."""
     restore_kernel(op, on)
-    forget(_title(op, on))
+    forget(kernel_title(op, on))
 
 
 def kernel_of(op: str, fn: Fn, on: str | None = None) -> Kernel:
@@ -76,7 +81,3 @@ def _plain(proto: Prototype, fn: Fn, on: str | None) -> Kernel:
             next="wrap it: lambda x, *, k: fn(x, k)",
         )
     return Kernel(proto.name, fn, on, None, (Takes.TENSOR,) * len(proto.inputs), (), wants_device=False)
-
-
-def _title(op: str, on: str | None) -> str:
-    return f"kernel of {op}" + (f" on {on}" if on else "")

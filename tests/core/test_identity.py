@@ -1,0 +1,60 @@
+"""Functions told apart in another process, by what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from torchair.core import identity
+from torchair.core.errors import NotPossible
+from torchair.core.identity import behaviour
+
+FACTOR = 2.0
+
+
+def closing(k: Any) -> Callable[..., Any]:
+    return lambda x: x * k
+
+
+def with_default(k: Any) -> Callable[..., Any]:
+    def fn(x: Any, by: Any = k, *, also: Any = k) -> Any:
+        return x * by * also
+
+    return fn
+
+
+def calling(k: Any) -> Callable[..., Any]:
+    inner = closing(k)
+    return lambda x: inner(x) + 1
+
+
+def reads_a_global(x: Any) -> Any:
+    return x * FACTOR
+
+
+def calls_itself(x: Any) -> Any:
+    return calls_itself(x - 1) if x else x
+
+
+@pytest.mark.parametrize("make", [closing, with_default, calling])
+def test_what_a_function_holds_is_part_of_it(make: Callable[[Any], Callable[..., Any]]) -> None:
+    assert behaviour(make(2)) == behaviour(make(2))
+    assert len({behaviour(make(k)) for k in (2, 2.0, 3, "3", (1, 2), True)}) == 6
+
+
+def test_globals_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = behaviour(reads_a_global)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert behaviour(reads_a_global) != before
+
+
+def test_functions_that_call_themselves_and_those_of_libraries() -> None:
+    assert behaviour(calls_itself) == behaviour(calls_itself)
+    assert behaviour(identity.data) == identity.identity(identity.data)
+
+
+def test_what_cannot_be_told() -> None:
+    with pytest.raises(NotPossible, match="no data"):
+        behaviour(closing(object()))
