@@ -497,6 +497,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "scalars": ({"scalar_workaround": {"c": 1}}, "'c', which is no parameter of search_fn same"),
     "scalar_type": ({"scalar_workaround": {"b": "x"}}, "must be a number"),
     "scalars_map": ({"scalar_workaround": 3}, "must map parameters to numbers"),
+    "flag": ({"skip_duplicates": "yes"}, "skip_duplicates of register_replacement must be a bool"),
+    "complex": (
+        {"search_fn": lambda a, n: a * n, "example_inputs": [T, 2 + 1j]},
+        "example of n of the pattern <lambda> is a complex number",
+    ),
     "alike": (
         {"search_fn": lambda a, m, n: a * m + n, "example_inputs": [T, 2, 2.0]},
         "the numbers m and n of the pattern <lambda> are both 2",

@@ -58,6 +58,7 @@ def given(
     parameters = _parameters(search_fn, name)
     scalars = _scalars(scalar_workaround, parameters, name)
     values = _values(parameters, example_inputs, scalars, name)
+    _check_kinds(values, name)
     scalars = _wildcards(scalars | {key: v for key, v in values.items() if _is_number(v)}, name)
     names = tuple(key for key, value in values.items() if not _is_constant(value))
     inputs = tuple(values[key] for key in names if key not in scalars)
@@ -88,6 +89,12 @@ def check_callables(search_fn: Any, replace_fn: Any, trace_fn: Any, extra_check:
         raise BadOptionType(
             "search_fn_pattern must be a pattern of torch's pattern matcher, or None", got=_shown(pattern)
         )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """An error for what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise BadOptionType(f"{name} of register_replacement must be a bool", got=_shown(value))
 
 
 def name_of(function: Any) -> str:
@@ -130,6 +137,16 @@ def _scalars(asked: Any, parameters: Mapping[str, Any], name: str) -> dict[str, 
         if not _is_number(value):
             raise BadOptionType(f"scalar_workaround[{key!r}] must be a number", got=_shown(value))
     return dict(asked)
+
+
+def _check_kinds(values: Mapping[str, Any], name: str) -> None:
+    for key, value in values.items():
+        if any(isinstance(leaf, complex) for leaf in tree_leaves(value)):
+            raise BadPass(
+                f"the example of {key} of the pattern {name} is a complex number, which is no wildcard",
+                got=repr(value),
+                next="write it into search_fn, as a constant of the pattern",
+            )
 
 
 def _wildcards(scalars: dict[str, float], name: str) -> dict[str, float]:

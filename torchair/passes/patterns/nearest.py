@@ -46,10 +46,9 @@ class Stop:
         return source_of(self.node)
 
 
-def nearest(pattern: Any, graph: fx.Graph) -> Stop | None:
-    """The match of a pattern that comes furthest; None where the op is missing with which it ends."""
-    stops = [stop for node in _anchors(pattern, graph) if (stop := stop_at(pattern, node)) is not None]
-    return max(stops, key=lambda stop: stop.matched, default=None)
+def attempts(pattern: Any, graph: fx.Graph) -> Iterator[tuple[fx.Node, Stop | None]]:
+    """Each node with which the pattern may end, and where the match stops that ends there, if it does."""
+    return ((node, stop_at(pattern, node)) for node in _anchors(pattern, graph))
 
 
 def stop_at(pattern: Any, node: fx.Node) -> Stop | None:

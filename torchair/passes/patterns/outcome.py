@@ -13,8 +13,8 @@ from torch import fx
 from torchair.configs.pass_switches import PassSwitches
 from torchair.core.log import capture_logger, logger
 from torchair.core.source import source_of
-from torchair.core.torch_private.patterns import outputs_of
-from torchair.passes.patterns.nearest import nearest, op_names
+from torchair.core.torch_private.patterns import is_keyword, outputs_of, values_in
+from torchair.passes.patterns.nearest import attempts, op_names
 from torchair.passes.patterns.rule import Rule, Tries
 from torchair.passes.run import PassContext
 
@@ -22,6 +22,8 @@ PASSED_BY = (
     "it fits, and torch's matcher passes by: something is written between its parts, or a value is complex"
 )
 TAKEN = "other rules have replaced what it looks for"
+PUT = f"{TAKEN}; it fits to what they have put, which is not searched again"
+JOINT = "its trace_fn traces forward and backward as one, and graphs are searched when they are apart"
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,23 @@ def why_off(rule: str, whole: str, named: PassSwitches) -> str | None:
 
 def outcomes_of(
     tried: Sequence[tuple[Rule, Tries]],
-    graph: fx.Graph,
-    before: Collection[Any],
+    graphs: Sequence[fx.Graph],
+    before: Collection[fx.Node],
     ctx: PassContext,
     whole: str,
 ) -> list[Outcome]:
-    """Of each rule of the user's; `before` are the ops that there were before the first fired."""
+    """Of each rule of the user's; `before` are the nodes that there were before the first fired."""
     found: list[Outcome] = []
     for rule, tries in tried:
         off = why_off(rule.name, whole, ctx.named)
-        why, at = (off, "") if off else _why(rule, tries, graph, before)
+        why, at = (off, "") if off else _why(rule, tries, graphs, before)
         found.append(Outcome(rule.name, rule.at, tries.fired, why, at))
     return found
 
 
-def _why(rule: Rule, tries: Tries, graph: fx.Graph, before: Collection[Any]) -> tuple[str, str]:
+def _why(
+    rule: Rule, tries: Tries, graphs: Sequence[fx.Graph], before: Collection[fx.Node]
+) -> tuple[str, str]:
     if tries.refused:
         (why, times), *_ = Counter(tries.refused.values()).most_common(1)
         node = next(node for node, text in tries.refused.items() if text == why)
@@ -74,15 +78,24 @@ def _why(rule: Rule, tries: Tries, graph: fx.Graph, before: Collection[Any]) -> 
         return f"{why}{others}", source_of(node)
     if tries.fired:
         return "", ""
-    stops = [stop for pattern in rule.patterns if (stop := nearest(pattern, graph)) is not None]
+    if any(is_keyword(each) and each.name.startswith("tangents_") for each in values_in(rule.patterns[0])):
+        return JOINT, ""
+    return _why_not_found(rule, graphs, before)
+
+
+def _why_not_found(rule: Rule, graphs: Sequence[fx.Graph], before: Collection[fx.Node]) -> tuple[str, str]:
+    found = [each for graph in graphs for pattern in rule.patterns for each in attempts(pattern, graph)]
+    fits = [node for node, stop in found if stop is None]
+    if any(node in before for node in fits):
+        return PASSED_BY, ""
+    if fits:
+        return PUT, source_of(fits[0])
+    stops = [stop for _, stop in found if stop is not None]
     if stops:
         best = max(stops, key=lambda stop: (stop.matched / stop.of, stop.matched))
         return str(best), best.source
     last = outputs_of(rule.patterns[0])[0]
-    targets = {node.target for node in graph.nodes}
-    if targets & set(last.fns):
-        return PASSED_BY, ""
-    if set(last.fns) & set(before):
+    if set(last.fns) & {node.target for node in before}:
         return TAKEN, ""
     return f"no {op_names(last)} in the graph, with which the pattern ends", ""
 

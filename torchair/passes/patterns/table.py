@@ -27,10 +27,11 @@ from torchair.core.torch_private.patterns import (
 )
 from torchair.core.torch_private.tracing import as_in_a_compile
 from torchair.ops.places import annotate
+from torchair.passes.patterns.branches import branches_of
 from torchair.passes.patterns.builtin import Rule as Builtin
 from torchair.passes.patterns.builtin import anchors, rules
 from torchair.passes.patterns.explicit import check_explicit
-from torchair.passes.patterns.given import Given, check_callables, given
+from torchair.passes.patterns.given import Given, check_callables, check_flag, given
 from torchair.passes.patterns.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
 from torchair.passes.patterns.rule import Rule, Trial, Tries, as_written
 from torchair.passes.patterns.sameness import text_of
@@ -50,9 +51,10 @@ def always(match: Any) -> bool:
 
 
 class UnderWay:
-    """The pass over one graph: what became of each rule so far."""
+    """The pass over one graph and its branches: what became of each rule so far."""
 
-    def __init__(self, ctx: PassContext) -> None:
+    def __init__(self, gm: fx.GraphModule, ctx: PassContext) -> None:
+        self._gm = gm
         self.ctx = ctx
         self.tries: dict[Rule, Tries] = {}
 
@@ -60,7 +62,9 @@ class UnderWay:
         """Shall it be replaced?"""
         tries = self.tries.setdefault(rule, Tries())
         node, before = match.output_nodes()[0], tries.found
-        why = trial.why_not(match, tries, check, captures=self.ctx.switches.get("captures", False))
+        # What a branch returns must lie as the graph around it says, in either mode.
+        is_seen = self.ctx.switches.get("captures", False) or match.graph.owning_module is not self._gm
+        why = trial.why_not(match, tries, check, captures=is_seen)
         if tries.found > before:
             self.ctx.tally(rule.name, matches=1, effects=int(why is None))
         if why is not None:
@@ -100,6 +104,7 @@ class RuleSet:
     ) -> None:
         """A rule of the user's, in all its forms."""
         check_callables(search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
+        check_flag("skip_duplicates", skip_duplicates)
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
         with as_in_a_compile(), _lock:
             if search_fn_pattern is None:
@@ -197,22 +202,30 @@ class RuleSet:
         self._add(rule, inputs, Trial(rule, as_written))
 
     def apply(self, gm: fx.GraphModule, ctx: PassContext) -> int:
-        """All rules, as they were registered, on all nodes, the last one first."""
+        """All rules, as they were registered, on all nodes, the last one first; in branches too."""
+        modules = [gm, *branches_of(gm)]
         with _lock:
-            self.add_builtin(gm.graph)
+            for each in modules:
+                self.add_builtin(each.graph)
             if self._matcher is None:
                 return 0
-            before = {node.target for node in gm.graph.nodes}
-            annotate(gm.graph)
-            under_way = gm.meta[_UNDER_WAY] = UnderWay(ctx)
-            try:
-                changed: int = self._matcher.apply(gm.graph)
-            finally:
-                del gm.meta[_UNDER_WAY]
+            before = {node for each in modules for node in each.graph.nodes}
+            under_way = UnderWay(gm, ctx)
+            changed = sum(self._apply_to(each, under_way) for each in modules)
             if self.of_users and wants_reasons(ctx):
                 tried = [(rule, under_way.tries.get(rule, Tries())) for rule in self.of_users]
-                ctx.rules += outcomes_of(tried, gm.graph, before, ctx, apply_pattern_passes.__name__)
+                graphs = [each.graph for each in modules]
+                ctx.rules += outcomes_of(tried, graphs, before, ctx, apply_pattern_passes.__name__)
                 tell(ctx.rules, ctx)
+        return changed
+
+    def _apply_to(self, gm: fx.GraphModule, under_way: UnderWay) -> int:
+        annotate(gm.graph)
+        gm.meta[_UNDER_WAY] = under_way
+        try:
+            changed: int = self._matcher.apply(gm.graph)
+        finally:
+            del gm.meta[_UNDER_WAY]
         if changed:
             gm.graph.lint()
             gm.recompile()
