@@ -26,6 +26,7 @@ from torchair.capture.host import why_on_host
 from torchair.capture.runner import Runner
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadCall, first_line
+from torchair.core.log import logger
 from torchair.core.tables import as_text, table
 from torchair.core.torch_private.aot import (
     BackendCompilerFailed,
@@ -278,7 +279,8 @@ class _Check:
         grown = [_larger(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         try:
             made = self._call(grown)
-        except Exception:
+        except Exception as error:
+            logger.debug("%s takes no other sizes: %s", self._report.op, first_line(error))
             return None
         return made if len(made) == len(self._expected) else None
 
