@@ -101,3 +101,9 @@ def test_names_in_lists_of_an_explicit_pattern() -> None:
             [[T, T]],
             search_fn_pattern=relu_of(aten.cat.default, ListOf(KeywordArg("ys"))),
         )
+
+
+def test_a_replacement_of_an_explicit_pattern_writes_no_argument() -> None:
+    pattern = relu_of(aten.add.Tensor, KeywordArg("a"), KeywordArg("b"))
+    with pytest.raises(BadPass, match="replace_fn of <lambda> writes its argument"):
+        register(lambda a, b: None, lambda a, b: a.add_(b).relu(), (T, T), search_fn_pattern=pattern)

@@ -36,7 +36,13 @@ from torchair.passes.patterns.outcome import Outcome, outcomes_of, tell, wants_r
 from torchair.passes.patterns.rule import Rule, Trial, Tries, as_written
 from torchair.passes.patterns.sameness import text_of
 from torchair.passes.patterns.told import Told
-from torchair.passes.patterns.variants import Variant, check_replacement, variants_of, ways_of
+from torchair.passes.patterns.variants import (
+    Variant,
+    check_replacement,
+    closed_replacement,
+    variants_of,
+    ways_of,
+)
 from torchair.passes.patterns.wildcards import has_wildcards, told_apart
 from torchair.passes.run import PassContext
 
@@ -107,10 +113,12 @@ class RuleSet:
         check_flag("skip_duplicates", skip_duplicates)
         wanted = given(search_fn, replace_fn, example_inputs, scalar_workaround)
         with as_in_a_compile(), _lock:
+            way = ways_of(trace_fn, is_fwd_only(trace_fn))[-1]
             if search_fn_pattern is None:
-                wanted = told_apart(wanted, ways_of(trace_fn, is_fwd_only(trace_fn))[-1])
+                wanted = told_apart(wanted, way)
             else:
                 check_explicit(wanted, search_fn_pattern)
+                closed_replacement(wanted, way, wanted.inputs)
             rule = Rule(
                 wanted.name,
                 wanted.find,

@@ -7,7 +7,7 @@ precision alone. So `find` is traced for all dtypes of floats, with and without 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ def traced(given: Given, way: Trace, inputs: list[Any], must: bool) -> fx.GraphM
     return gm
 
 
-def _in_order(given: Given, inputs: list[Any]) -> list[Any]:
+def _in_order(given: Given, inputs: Sequence[Any]) -> list[Any]:
     rest = iter(inputs)
     return [given.scalars[name] if name in given.scalars else next(rest) for name in given.names]
 
@@ -140,19 +140,31 @@ def check_replacement(given: Given, first: Variant) -> None:
     """With the examples, the replacement returns what the pattern does. One that refuses these sizes is
     looked at again at each match.
     """
+    gm = closed_replacement(given, first.trace, first.inputs)
+    if gm is None:
+        return
+    old, new = ([value_of(each) for each in returned(graph)] for graph in (first.gm, gm))
+    if why := why_differ(tree_leaves(old), new):
+        raise BadPass(f"{_title(given)} does not give what it replaces: {why}")
+
+
+def closed_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
+    """The replacement, traced with examples if it can be; an error if it holds or writes what is not its."""
     put: Function = given.put
-    title = f"replace_fn of {given.name}"
     with disable_modes():
         try:
-            gm = first.trace(put, _in_order(given, examples_like(first.inputs)))
+            gm = trace(put, _in_order(given, examples_like(inputs)))
         except BadPass:
             raise
         except OF_FUNCTION as error:
-            raise BadPass(f"{title} cannot be traced: {type(error).__name__}: {first_line(error)}") from error
+            what = f"{_title(given)} cannot be traced: {type(error).__name__}: {first_line(error)}"
+            raise BadPass(what) from error
         except Exception as error:
-            logger.info("%s is not checked with the examples: %s", title, first_line(error))
-            return
-    _check_closed(gm, title)
-    old, new = ([value_of(each) for each in returned(graph)] for graph in (first.gm, gm))
-    if why := why_differ(tree_leaves(old), new):
-        raise BadPass(f"{title} does not give what it replaces: {why}")
+            logger.info("%s is not checked with the examples: %s", _title(given), first_line(error))
+            return None
+    _check_closed(gm, _title(given))
+    return gm
+
+
+def _title(given: Given) -> str:
+    return f"replace_fn of {given.name}"
