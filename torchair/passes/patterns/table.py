@@ -39,7 +39,7 @@ from torchair.passes.patterns.told import Told
 from torchair.passes.patterns.variants import (
     Variant,
     check_replacement,
-    closed_replacement,
+    check_results,
     variants_of,
     ways_of,
 )
@@ -118,7 +118,7 @@ class RuleSet:
                 wanted = told_apart(wanted, way)
             else:
                 check_explicit(wanted, search_fn_pattern)
-                closed_replacement(wanted, way, wanted.inputs)
+                check_replacement(wanted, way, wanted.inputs)
             rule = Rule(
                 wanted.name,
                 wanted.find,
@@ -132,7 +132,7 @@ class RuleSet:
             )
             forms = _forms(wanted, trace_fn) if search_fn_pattern is None else []
             if forms:
-                check_replacement(wanted, forms[0])
+                check_results(wanted, forms[0])
             if self._is_known(rule, forms, skip_duplicates):
                 return
             self._add_forms(rule, forms, wanted.inputs, trace_fn)

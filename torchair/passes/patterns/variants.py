@@ -136,11 +136,11 @@ def _is_graph(gm: fx.GraphModule, node: fx.Node) -> bool:
     return isinstance(getattr(gm, str(node.target), None), fx.GraphModule)
 
 
-def check_replacement(given: Given, first: Variant) -> None:
+def check_results(given: Given, first: Variant) -> None:
     """With the examples, the replacement returns what the pattern does. One that refuses these sizes is
     looked at again at each match.
     """
-    gm = closed_replacement(given, first.trace, first.inputs)
+    gm = check_replacement(given, first.trace, first.inputs)
     if gm is None:
         return
     old, new = ([value_of(each) for each in returned(graph)] for graph in (first.gm, gm))
@@ -148,7 +148,7 @@ def check_replacement(given: Given, first: Variant) -> None:
         raise BadPass(f"{_title(given)} does not give what it replaces: {why}")
 
 
-def closed_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
+def check_replacement(given: Given, trace: Trace, inputs: Sequence[Any]) -> fx.GraphModule | None:
     """The replacement, traced with examples if it can be; an error if it holds or writes what is not its."""
     put: Function = given.put
     with disable_modes():
