@@ -31,6 +31,7 @@ KEPT = {
     "torchair.backend.order.Order.fill": "it is the reason, if nobody else can compile it",
     "torchair.backend.tuning._built": "it is in the result, and told if there is no other way",
     "torchair.backend.tuning.Tuned._try": "it is in the result, and told if there is no other way",
+    "torchair.devices.cuda.Cuda.call_on_host.on_host": "the next replay raises it",
     "torchair.capture.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
     "torchair.backend.check_op._Check._checked": "it is a difference that the report names",
     "torchair.backend.check_op._Check._with_other_sizes": "it takes no others; what is fixed is a note",

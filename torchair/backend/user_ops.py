@@ -11,11 +11,11 @@ from typing import Any, overload
 
 import torch
 
-from torchair.convert.automatic import camel_case, is_tensor
+from torchair.convert.automatic import camel_case, device_of, is_tensor
 from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
-from torchair.core.extensions import EXTENSIONS, extend
+from torchair.core.extensions import extend, has_user_kernel
 from torchair.core.torch_private.ops import OpOverload, auto_functionalized_v2, parse_schema
 from torchair.engine.registry import Kernel, describe, set_kernel
 from torchair.fxgraph.effects import written_in, written_names
@@ -269,7 +269,7 @@ def _converter(target: OpOverload, proto: Prototype) -> Fn:
         lists = {param.name for param in proto.inputs if param.kind == "dynamic"}
         inputs = {name: value for name, value in inputs.items() if value is not None or name not in lists}
         attrs = _attributes(proto, given)
-        if f"kernel of {proto.name}" not in EXTENSIONS:
+        if not has_user_kernel(proto.name, device_of(inputs.values())):
             attrs[CALL] = Str("")
         count = len(target._schema.returns)
         results = [meta_outputs] if count == 1 else list(meta_outputs) if count else []

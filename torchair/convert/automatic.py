@@ -8,7 +8,7 @@ make them one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ class Automatic:
         proto = self.proto
         for param, value in zip(proto.inputs, tensors, strict=True):
             _check_input(proto, param, value)
-        if not has_user_kernel(proto.name, _device_of(tensors)):
+        if not has_user_kernel(proto.name, device_of(tensors)):
             attrs = {**attrs, CALL: Str("")}
         inputs = dict(zip(proto.input_names, tensors, strict=True))
         made = add_op(proto.name, inputs, attrs, [(param.name, None) for param in proto.outputs])
@@ -81,8 +81,9 @@ class Automatic:
         return results[0] if len(results) == 1 else (tuple(results) if results else None)
 
 
-def _device_of(tensors: Sequence[Any]) -> str:
-    metas = [tensor.meta for tensor in flat(tensors) if isinstance(tensor, Tensor)]
+def device_of(values: Iterable[Any]) -> str:
+    """The type of device that the tensors among these are on; empty where nobody says."""
+    metas = [tensor.meta for tensor in flat(list(values)) if isinstance(tensor, Tensor)]
     return next((meta.device.type for meta in metas if isinstance(meta, torch.Tensor)), "")
 
 

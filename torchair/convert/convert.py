@@ -22,7 +22,7 @@ from torchair.configs.reading import default_of
 from torchair.convert import memory_numbers, scopes, views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.inference_rule import attach_rules
-from torchair.convert.operands import pack
+from torchair.convert.operands import in_form, pack
 from torchair.convert.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
 from torchair.convert.report import Reason, Report
 from torchair.convert.walk import Walk
@@ -247,7 +247,7 @@ def _try(
             result = row.fn(*plain, **named, **extra)
             unknown = unvalued(result, meta)
             _check(node, result, meta)
-            result = _in_form(result, meta)
+            result = in_form(result, meta)
             run_by_torch(node, walk.graph.ops[mark.ops :], args, kwargs, unknown)
             attach_rules(node.target, args, kwargs, result, walk.graph.ops[mark.ops :])
             if logger.isEnabledFor(logging.DEBUG):
@@ -302,19 +302,6 @@ def _check(node: fx.Node, result: Any, meta: Any) -> None:
             value.desc.attrs.setdefault("_fx_tensor_name", Str(name))
         elif isinstance(value, Tensor) and isinstance(value.meta, torch.Tensor) and is_symbol(want):
             value.meta = Host(want, value.meta.dtype)
-
-
-def _in_form(result: Any, meta: Any) -> Any:
-    """The results as FX has them: one that came as a list of one, a list that came without being one."""
-
-    def rebuilt(like: Any) -> Any:
-        return tuple(map(rebuilt, like)) if isinstance(like, list | tuple) else next(values)
-
-    is_alike = isinstance(result, list | tuple) == isinstance(meta, list | tuple)
-    if is_alike and (not isinstance(meta, list | tuple) or len(meta) == len(result)):
-        return result
-    values = flat(result)
-    return rebuilt(meta)
 
 
 def _check_tensor(node: fx.Node, value: Tensor, want: torch.Tensor) -> None:

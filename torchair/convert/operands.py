@@ -9,6 +9,7 @@ import torch
 
 from torchair import ge
 from torchair.core import dtypes
+from torchair.fxgraph.effects import flat
 from torchair.ge.graph import Tensor, current_graph
 from torchair.ge.host import Host, is_symbol
 
@@ -152,3 +153,16 @@ def _is_exact(operand: Any, dtype: torch.dtype) -> bool:
         return not is_number(operand)
     rounded = torch.tensor(operand, dtype=dtype).item()
     return rounded == operand or operand != operand
+
+
+def in_form(result: Any, meta: Any) -> Any:
+    """The results as FX has them: one that came as a list of one, a list that came without being one."""
+
+    def rebuilt(like: Any) -> Any:
+        return tuple(map(rebuilt, like)) if isinstance(like, list | tuple) else next(values)
+
+    is_alike = isinstance(result, list | tuple) == isinstance(meta, list | tuple)
+    if is_alike and (not isinstance(meta, list | tuple) or len(meta) == len(result)):
+        return result
+    values = flat(result)
+    return rebuilt(meta)

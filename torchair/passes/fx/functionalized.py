@@ -8,6 +8,7 @@ and returns them. `annotate` finds those that may be written in place and notes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +93,11 @@ def _unwrap(graph: fx.Graph, node: fx.Node, fake_mode: FakeTensorMode | None) ->
 
     def run(*values: Any) -> Any:
         known = dict(zip(nodes, values, strict=True))
-        kwargs = tree_unflatten([known.get(x, x) if isinstance(x, fx.Node) else x for x in given], spec)
-        return DENSE[node.target](node.args[0], None if clones is None else tuple(clones), **kwargs)
+        flat_kwargs = [known.get(x, x) if isinstance(x, fx.Node) else x for x in given]
+        named: Any = tree_unflatten(flat_kwargs, spec)
+        return DENSE[node.target](node.args[0], None if clones is None else tuple(clones), **named)
 
-    with faking(fake_mode):
+    with nullcontext() if fake_mode is None else faking(fake_mode):
         tracer = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)
         traced = tracer(*(known.meta["val"] for known in nodes))
     feeds, copies = iter(nodes), dict[fx.Node, fx.Node]()
