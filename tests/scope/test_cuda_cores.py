@@ -46,7 +46,8 @@ def used() -> Callable[[torch.Tensor], torch.Tensor]:
     return sms
 
 
-SIDE = torch.cuda.Stream() if torch.cuda.is_available() else None
+# Streams of one priority are taken in turn from 32: one of another is nobody else's, so not that of a capture.
+SIDE = torch.cuda.Stream(priority=-1) if torch.cuda.is_available() else None
 LIMITS: dict[str, Callable[[Any, torch.Tensor], tuple[Any, Any, Any]]] = {}
 
 
