@@ -30,9 +30,7 @@ class Detours:
         """Go around what raised this; False where there is no way around, or the user can mend it."""
         if isinstance(error, BadOption | BadOptionType | BadPath):
             return False
-        is_pass = isinstance(error, PassFailed) and error.title not in self.passes
-        # What others count on is left out last: without the IR it may not be needed.
-        if isinstance(error, PassFailed) and is_pass and (self.without_ir or not error.mandatory):
+        if isinstance(error, PassFailed) and error.title not in self.passes:
             self.passes.update(error.titles)
             return self.say(f"pass {error.title}", f"{error.what}; the graph is compiled without it")
         origin = error.op.origin if isinstance(error, KernelFailed) else None

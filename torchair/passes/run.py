@@ -123,7 +123,6 @@ class PassFailed(BadPass):
         )
         self.title = step.title
         self.titles = (step.title, *(other.__name__ for other in step.completes))
-        self.mandatory = step.mandatory and not step.completes
 
 
 def steps(*listed: Step) -> tuple[Step, ...]:
