@@ -46,7 +46,7 @@ def used() -> Callable[[torch.Tensor], torch.Tensor]:
     return sms
 
 
-# Streams of one priority are taken in turn from 32: one of another is nobody else's, so not that of a capture.
+# Streams of one priority are taken in turn from 32: one of another is nobody else's, nor a capture's.
 SIDE = torch.cuda.Stream(priority=-1) if torch.cuda.is_available() else None
 LIMITS: dict[str, Callable[[Any, torch.Tensor], tuple[Any, Any, Any]]] = {}
 
