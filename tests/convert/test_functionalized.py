@@ -316,7 +316,7 @@ maybe.register_fake(lambda x, c=None: torch.empty_like(x))
 
 
 @pytest.mark.filterwarnings("ignore:.*(no converter|auto_functionalized)")
-@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 def test_what_is_written_beside_a_complex_argument(mode: str, codegen: str) -> None:
     def fn(x: Tensor, by: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize("mode", ["max-autotune", slow("npugraph_ex")])
 def test_who_asks_torch_for_the_ops_first(mode: str, tmp_path: Path) -> None:
     """Before anything of the library is loaded that has them."""
     path = str(tmp_path / "x.pt")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchair
+from tests.slow import slow
 from torchair.core.degraded import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.ops import streams
@@ -288,7 +289,7 @@ def limited_here(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y - (x + y)
 
 
-@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 @pytest.mark.parametrize("fn", [limited, limited_here], ids=lambda fn: fn.__name__)
 def test_cores_of_a_stream(fn: Callable[..., Any], codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_to: list[tuple[int, int, int]] = []
