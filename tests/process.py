@@ -101,6 +101,8 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], out: str, err: str) 
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    if threads := env.get("OMP_NUM_THREADS"):  # was read when torch was imported
+        sys.modules["torch"].set_num_threads(int(threads))
     while argv[0] == "-W":
         warnings._processoptions([argv[1]])  # type: ignore[attr-defined]
         argv = argv[2:]

@@ -22,8 +22,13 @@ WITHOUT_EFFECT = (
     "worker_",
     "compile_threads",
     "_save_config_ignore",
+    "cuda.cutlass_dir",
+    "cutlass.cutlass_dir",
+    "xpu.cutlass_dir",
 )
-"""Beginnings of names of options that change what is said, or how fast a compile is."""
+"""Beginnings of names of options that change what is said, how fast a compile is, or where its tools are: the
+last one is the folder that the process was started in.
+"""
 
 
 def torch_options() -> str:
