@@ -146,7 +146,12 @@ def test_cuda() -> None:
         return [y, updated.sum(1)]
 
     traced = trace(fn, w, b, cache, x, dynamic=[3])
-    program = build("native", traced.gm, traced.inputs, How(static=[0, 1, 2]))
+    try:
+        program = build("native", traced.gm, traced.inputs, How(static=[0, 1, 2]))
+    except NotPossible as error:
+        if "links a C++ runtime" not in error.what:
+            raise
+        pytest.skip(f"libraries cannot be loaded here: {error.what}")
     for batch in (5, 9):
         x = torch.randn(batch, 4, device="cuda")
         y, _ = program([w, b, cache, x])

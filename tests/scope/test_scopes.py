@@ -14,6 +14,7 @@ import torchair
 import torchair.npugraph_ex
 from tests.backend.watch import compiled, seen_with
 from torchair.core.errors import DegradedWarning
+from torchair.devices import device_row
 from torchair.ge.graph import Op
 from torchair.ge.proto import schema
 from torchair.scope.super_kernel_options import options_of
@@ -297,6 +298,19 @@ def test_cores_are_threads_and_levels_are_algorithms(mode: str, codegen: str) ->
             assert seen == [(2, False), (1, False), (1, True), (2, False)]
     finally:
         torch.set_num_threads(threads)
+
+
+@MODES
+def test_that_cores_cannot_be_limited_is_told(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of some devices cannot."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with scope.limit_core_num(16, 16):
+            return x.sin()
+
+    monkeypatch.setattr(device_row(X.device), "limits_cores", False)
+    with pytest.warns(DegradedWarning, match="limit of cores has no effect on this device"):
+        torch.testing.assert_close(compiled(fn, {}, mode)(X), X.sin())
 
 
 def test_outside_of_a_graph_limits_act_at_once() -> None:

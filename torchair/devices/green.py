@@ -52,9 +52,13 @@ def _driver() -> Any:
     return found if all(hasattr(found, name) for name in CALLS) else None
 
 
+@cache
 def is_possible() -> bool:
-    """Can this driver keep a stream to some of the SMs?"""
-    return _driver() is not None
+    """Can this driver keep a stream to some of the SMs of its first device?"""
+    try:
+        return _driver() is not None and _all(0).count > 0
+    except NotPossible:
+        return False
 
 
 def stream_beside(stream: Any, wanted: int) -> Any:
