@@ -318,7 +318,7 @@ def test_forward_and_backward_together(mode: str, quick: Quick, jobs: list[Job])
 
 def test_together_none_is_taken_where_one_fails() -> None:
     pair = background.Together()
-    task = background.Task("t", lambda: None, lambda program, made: program, lambda why: None, together=pair)  # type: ignore[arg-type,return-value]
+    task = background.Task("t", [], lambda built: built[0].program, lambda why: None, together=pair)
     first, second = Job(task), Job(task)
     first.end()
     assert not first.is_done.is_set()

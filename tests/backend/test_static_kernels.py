@@ -18,7 +18,7 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.backend import background, static_kernels
-from torchair.backend.background import BACKGROUND, Job, Task
+from torchair.backend.background import BACKGROUND, Job, Part, Task
 from torchair.backend.order import KERNELS, ORDER, Like, Made, Order, likes_of
 from torchair.backend.static_kernels import OUTPUTS, StaticKernels, is_wanted, outputs_below, specialised
 from torchair.codegen import How
@@ -187,11 +187,8 @@ def job(degradations: Degradations, root: str = "") -> Job:
     def tell(why: str) -> None:
         degradations.add(f"static kernels for graph_t (3,) are not {why}")
 
-    return Job(
-        Task(
-            "graph_t (3,)", lambda: Order(b"no graph", [], How(), root=root), lambda program, _: program, tell
-        )
-    )
+    part = Part(lambda: Order(b"no graph", [], How(), root=root))
+    return Job(Task("graph_t (3,)", [part], lambda built: built[0].program, tell))
 
 
 class Lost:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,22 +76,41 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is to be built, and for whom."""
+class Part:
+    """One order of a task."""
 
-    title: str
     prepare: Callable[[], Order]
     """Called in the background."""
-    finish: Callable[[Program, Made], Program]
-    """Puts around a program what the graph needs."""
-    tell: Callable[[str], None]
-    """Told where there will be no program, by who would take it."""
-    limits: Limits = NO_LIMITS
-    together: Together = field(default_factory=Together)
     find: Callable[[], Made | None] = lambda: None
     """What another process has made meanwhile, or before."""
     keep: Callable[[Made], None] = lambda made: None
     """Told what was made."""
+
+
+class Built(NamedTuple):
+    """What came of a part."""
+
+    program: Program
+    made: Made
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be built, and for whom."""
+
+    title: str
+    parts: Sequence[Part]
+    """All of them or none."""
+    finish: Callable[[Sequence[Built]], Program]
+    """Makes the program of the parts, with what the graph needs around it."""
+    tell: Callable[[str], None]
+    """Told where there will be no program, by who would take it."""
+    limits: Limits = NO_LIMITS
+    together: Together = field(default_factory=Together)
+
+
+class _NotBuilt(Exception):
+    """A part could not be made, and why."""
 
 
 class Job(Pending):
@@ -115,32 +134,44 @@ class Job(Pending):
 
     def run(self, seconds: float | None = None) -> None:
         """Compile in a process of its own, in so much time, and load what it made."""
-        phase = "compiled"
+        end = None if seconds is None else time.monotonic() + seconds
         try:
-            order = self.task.prepare()
-            self._program = self._found(order)
-            if self._program is None:
-                with workplace(order.root) as folder:
-                    made, self.failed = compile_elsewhere(order, folder, seconds)
-                if made is not None:
-                    phase = "loaded"
-                    self._program = self.task.finish(order.load(made), made)
-                    self.task.keep(made)
+            built = [self._found(part) or self._compiled(part, end) for part in self.task.parts]
+            self._program = self.task.finish(built)
+        except _NotBuilt as error:
+            self.failed = str(error)
         except Exception as error:
-            self.failed = f"{type(error).__name__}: {first_line(error)}"
-        self.failed = self.failed and f"{phase}: {self.failed}"
+            self.failed = f"built: {type(error).__name__}: {first_line(error)}"
         self.end()
 
-    def _found(self, order: Order) -> Program | None:
+    def _found(self, part: Part) -> Built | None:
         """What another process has made, where it can be loaded in this one."""
-        made = self.task.find()
+        made = part.find()
         if made is None:
             return None
         try:
-            return self.task.finish(order.load(made), made)
+            return Built(part.prepare().load(made), made)
         except Exception as error:
             logger.info("%s is built again, what is kept cannot be loaded: %s", self.task.title, error)
             return None
+
+    def _compiled(self, part: Part, end: float | None) -> Built:
+        phase = "compiled"
+        try:
+            order = part.prepare()
+            with workplace(order.root) as folder:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                made, why = compile_elsewhere(order, folder, left)
+            if made is None:
+                raise _NotBuilt(f"{phase}: {why}")
+            phase = "loaded"
+            built = Built(order.load(made), made)
+        except _NotBuilt:
+            raise
+        except Exception as error:
+            raise _NotBuilt(f"{phase}: {type(error).__name__}: {first_line(error)}") from error
+        part.keep(made)
+        return built
 
     def end(self, why: str = "", *, is_wished: bool = False) -> None:
         """Nothing more is done for it: it is there, or it failed; whether that is what the user wished."""

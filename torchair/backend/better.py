@@ -4,6 +4,7 @@ one is built in the background.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,21 +14,23 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.background import Job, Limits, Task
+from torchair.backend.background import Built, Job, Limits, Part, Task
 from torchair.backend.kept import Kept, Wanted
 from torchair.backend.order import Made, Order, likes_of, symbols_of
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels
+from torchair.backend.streamed import Slot, cut_at_scopes, has_scopes, is_outside
 from torchair.backend.surroundings import Surroundings
 from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
 from torchair.codegen import How, load
 from torchair.codegen.backing import Ground
+from torchair.codegen.eager import generate
 from torchair.codegen.fitting import Fitting
 from torchair.codegen.graph import is_custom
-from torchair.core.errors import first_line
+from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.program import Program, code_of
+from torchair.core.program import Code, Program, code_of
 from torchair.core.torch_private.fake import dump_graph
 from torchair.core.torch_private.ops import OpOverload
 from torchair.core.torch_private.symbols import Symbols
@@ -56,10 +59,12 @@ def better_kinds(stage: Stage) -> tuple[str, ...]:
 
 
 def why_not_elsewhere(gm: fx.GraphModule) -> str:
-    """The reason why no other process can compile a graph; empty where one can."""
+    """The reason why no other process can compile a graph, or what is between its scopes; empty where one
+    can.
+    """
     if has_held(gm):
         return "constants of the graph are held outside of it"
-    for node in gm.graph.nodes:
+    for node in itertools.filterfalse(is_outside, gm.graph.nodes):
         if node.op == "call_function" and not _is_known(node.target):
             return f"{node.target} is known in this process alone"
         if node.op == "call_function" and node.is_impure() and not written_by(node) and not draws(node):
@@ -87,15 +92,69 @@ def _is_known(target: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A graph that is compiled by itself: all of one, or a piece between two borders of scopes."""
+
+    wanted: Wanted
+    ground: Ground
+    binding: Binding
+    most_bytes: int
+    other: Code | None = None
+    """Who serves where a program does not fit; the eager program of the whole graph if nobody is named."""
+
+    @staticmethod
+    def of(gm: fx.GraphModule, inputs: Sequence[Any], how: How, stage: Stage, other: Code | None) -> Source:
+        """A copy that was sent nowhere yet."""
+        ground = Ground.of(gm)
+        symbols = Symbols.of(symbols_of(inputs))
+        likes = likes_of(inputs, ground.device_there)
+        wanted = Wanted(ground.graph(gm), likes, how, better_kinds(stage), symbols, Surroundings.now())
+        return Source(wanted, ground, Binding(inputs), stage.settings.program_cache_mb << 20, other)
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """Where its program is kept; None where nothing is."""
+        return Kept.of(self.wanted.facts(), self.most_bytes) if self.most_bytes else None
+
+    def library(self) -> Built | None:
+        """The program, if there is one on disk that is soon loaded."""
+        made = self.kept.get() if self.kept is not None else None
+        is_quick = isinstance(made, Made) and made.code.kind == "native"
+        return Built(load(made.code), made) if is_quick else None
+
+    def part(self) -> Part:
+        """To have it built."""
+        wanted, kept = self.wanted, self.kept
+        return Part(
+            lambda: Order(
+                dump_graph(wanted.gm),
+                wanted.likes,
+                wanted.how,
+                wanted.kinds,
+                wanted.symbols,
+                wanted.surroundings,
+            ),
+            find=lambda: None if kept is None else kept.get(),
+            keep=lambda made: None if kept is None else kept.put(made),
+        )
+
+    def fitting(self, built: Built, eager: Callable[[], Program]) -> Program:
+        """What was built, for the graph's own device and all sizes."""
+        program, conditions = self.ground.program(built.program), built.made.conditions
+        if not conditions:
+            return program
+        return Fitting(program, self.other or code_of(eager()), conditions, self.binding)
+
+
+@dataclass(frozen=True)
 class Better:
     """A better program than the eager one for a graph: kept from before, or to be built."""
 
-    gm: fx.GraphModule
-    """A copy that was sent nowhere yet."""
     stage: Stage
     limits: Limits
-    binding: Binding
-    ground: Ground
+    sources: Sequence[Source]
+    join: Callable[[Sequence[Program]], Program]
+    """The program of the graph, of those of its sources."""
 
     @staticmethod
     def of(gm: fx.GraphModule, stage: Stage) -> Better | None:
@@ -104,51 +163,42 @@ class Better:
         if limits.seconds == 0:
             return None
         try:
-            ground = Ground.of(gm)
-            better = Better(ground.graph(gm), stage, limits, Binding(stage.inputs), ground)
-            return better if better.wanted else None
+            if has_scopes(gm):
+                better = Better(stage, limits, *_pieces(gm, stage))
+            else:
+                source = Source.of(gm, stage.inputs, _how(gm, stage, stage.static), stage, None)
+                better = Better(stage, limits, [source], lambda programs: programs[0])
+            return better if better.sources else None
         except Exception as error:
+            if is_of_user(error):
+                raise
             why = f"{type(error).__name__}: {first_line(error)}"
             stage.degradations.add(f"a better program is not ordered: {why}", next=BY_NAME, here=True)
             return None
 
-    @cached_property
-    def wanted(self) -> Wanted:
-        """What it is made of."""
-        stage, around = self.stage, Surroundings.now()
-        symbols = Symbols.of(symbols_of(stage.inputs))
-        likes = likes_of(stage.inputs, self.ground.device_there)
-        return Wanted(self.gm, likes, _how(self.gm, stage), better_kinds(stage), symbols, around)
-
-    @cached_property
-    def kept(self) -> Kept | None:
-        """Where it is kept; None where nothing is."""
-        size = self.stage.settings.program_cache_mb
-        return Kept.of(self.wanted.facts(), size << 20) if size else None
-
     def found(self, eager: Callable[[], Program]) -> Program | None:
-        """The program, if there is one on disk that is soon loaded: a library. What it does not fit is served
-        by the eager one.
+        """The program, if all of it is on disk and soon loaded: libraries. What they do not fit is served by
+        the eager one.
         """
-        made = self.kept.get() if self.kept is not None else None
-        if not isinstance(made, Made) or made.code.kind != "native":
-            return None
+        built: list[Built] = []
         try:
-            program = load(made.code)
+            for source in self.sources:
+                library = source.library()
+                if library is None:
+                    return None
+                built.append(library)
         except Exception as error:
             what = (
                 f"a program of an earlier process cannot be loaded, and is built again: {first_line(error)}"
             )
             self.stage.degradations.add(what, here=True)
             return None
-        logger.event("%s: %s program from an earlier process", self.stage.name, program.kind)
-        return self._fitting(program, made, eager)
+        logger.event("%s: %s program from an earlier process", self.stage.name, built[0].program.kind)
+        return self._joined(built, eager)
 
-    def _fitting(self, program: Program, made: Made, eager: Callable[[], Program]) -> Program:
-        program = self.ground.program(program)
-        if not made.conditions:
-            return program
-        return Fitting(program, code_of(eager()), made.conditions, self.binding)
+    def _joined(self, built: Sequence[Built], eager: Callable[[], Program]) -> Program:
+        pairs = zip(self.sources, built, strict=True)
+        return self.join([source.fitting(each, eager) for source, each in pairs])
 
     def ordered(
         self,
@@ -157,34 +207,50 @@ class Better:
         guard: Callable[[Program, Stage], Program],
     ) -> Job:
         """Have it built."""
-        stage, wanted, kept, (contract, key) = self.stage, self.wanted, self.kept, promise
+        stage, (contract, key) = self.stage, promise
 
-        def finish(program: Program, made: Made) -> Program:
-            fitting = self._fitting(program, made, lambda: served_by)
-            return Promised(guard(fitting, stage), replace(contract, is_eager=False), key, stage.degradations)
+        def finish(built: Sequence[Built]) -> Program:
+            joined = self._joined(built, lambda: served_by)
+            return Promised(guard(joined, stage), replace(contract, is_eager=False), key, stage.degradations)
 
         job = Job(
             Task(
                 stage.name,
-                lambda: Order(
-                    dump_graph(wanted.gm),
-                    wanted.likes,
-                    wanted.how,
-                    wanted.kinds,
-                    wanted.symbols,
-                    wanted.surroundings,
-                ),
+                [source.part() for source in self.sources],
                 finish,
                 lambda why: stage.degradations.add(f"a better program is not {why}", next=BY_NAME, here=True),
                 self.limits,
                 stage.together,
-                find=lambda: None if kept is None else kept.get(),
-                keep=lambda made: None if kept is None else kept.put(made),
             )
         )
-        if kept is not None and kept.is_there:
+        if all(source.kept is not None and source.kept.is_there for source in self.sources):
             job.wanted()  # there is nothing to build
         return job
+
+
+def _pieces(
+    gm: fx.GraphModule, stage: Stage
+) -> tuple[Sequence[Source], Callable[[Sequence[Program]], Program]]:
+    """What is between the scopes of a graph, each compiled by itself, and how they are put together. Pieces
+    that are to be deterministic compute the very same in every call: their ops run.
+    """
+    whole = cut_at_scopes(gm, stage.fake_mode, stage.static, stage.degradations)
+    eager = {slot: generate(slot.gm) for slot in whole.slots}
+    sources: dict[Slot, Source] = {}
+    for slot in whole.slots:
+        with slot.limited():
+            if not slot.is_empty and not torch.are_deterministic_algorithms_enabled():
+                how = _how(slot.gm, stage, slot.static)
+                sources[slot] = Source.of(slot.gm, slot.inputs, how, stage, eager[slot])
+
+    def join(programs: Sequence[Program]) -> Program:
+        made = dict(zip(sources, programs, strict=True))
+        held = {
+            slot: slot.held(made.get(slot) or eager[slot].load(), stage.degradations) for slot in whole.slots
+        }
+        return whole.filled(held, programs[0].kind)
+
+    return list(sources.values()), join
 
 
 def better_gears(
@@ -195,7 +261,7 @@ def better_gears(
     return StaticKernels(
         copy_graph(gm),
         stage.name,
-        _how(gm, stage),
+        _how(gm, stage, stage.static),
         contract,
         stage.degradations,
         wanted=lambda args: limits.seconds != 0 and wanted(args),
@@ -211,9 +277,9 @@ def _limits(stage: Stage) -> Limits:
     return Limits(budget, stage.settings.compile_workers)
 
 
-def _how(gm: fx.GraphModule, stage: Stage) -> How:
+def _how(gm: fx.GraphModule, stage: Stage, static: tuple[int, ...]) -> How:
     return How(
-        static=stage.static,
+        static=static,
         frozen=stage.settings.frozen_parameter,
         guarded=stage.guarded and not stage.backward,
         decomposed=False,

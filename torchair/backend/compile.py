@@ -194,7 +194,9 @@ def finish(
         if program is None and lowered is not None and records(policy, stage)
         else None
     )
-    if stage.serves_first and (why := "it is run in pieces" if hosts else why_not_elsewhere(plain or graph)):
+    # What lies between scopes is compiled with the events that passes have added.
+    source = graph if plain is None or has_scopes(graph) else plain
+    if stage.serves_first and (why := "it is run in pieces" if hosts else why_not_elsewhere(source)):
         logger.info("%s is compiled in its first call: %s", stage.name, why)
         stage.serves_first = False
     if hosts is not None and lowered is not None:
@@ -206,7 +208,7 @@ def finish(
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
     has_one = stage.serves_first and specialist is None
-    better = Better.of(plain or graph, stage) if has_one else None
+    better = Better.of(source, stage) if has_one else None
     found = better and better.found(lambda: to_program(lowered, gm, stage))
     bare = found or program or to_program(lowered, gm, stage)
     program, successor = guard(bare, stage), None
@@ -461,7 +463,8 @@ def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract:
     binding = Binding(stage.inputs)
     # In training, programs of a forward and its backward would have to be taken together.
     is_alone = stage.is_inference and not stage.backward
-    if stage.serves_first and is_alone and not why_not_elsewhere(lowered):
+    is_sent = stage.serves_first and is_alone and not has_scopes(lowered)
+    if is_sent and not why_not_elsewhere(lowered):
         return better_gears(lowered, stage, contract, lambda args: gears.of(args, binding) in gears)
 
     def make(gm: fx.GraphModule, inputs: list[Any], fake_mode: FakeTensorMode) -> Program:

@@ -149,7 +149,7 @@ class Kept:
 
 
 def _graph_lines(gm: fx.GraphModule) -> Iterator[str]:
-    yield from graph_text(gm)
+    yield from graph_text(gm, by_place=True)
     for node in gm.graph.find_nodes(op="get_attr"):
         value = attribute(gm, str(node.target))
         if isinstance(value, torch.Tensor):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.background import BACKGROUND, NO_LIMITS, Job, Limits, Task
+from torchair.backend.background import BACKGROUND, NO_LIMITS, Job, Limits, Part, Task
 from torchair.backend.order import Like, Order, last_line, likes_of
 from torchair.backend.surroundings import Surroundings
 from torchair.capture import Pending
@@ -78,8 +78,8 @@ class StaticKernels:
         how, kinds, around = self.how, self.kinds, Surroundings.now()
         task = Task(
             title,
-            lambda: Order(dump_graph(made), likes, how, kinds, surroundings=around, root=self.root),
-            lambda program, _: Promised(ground.program(program), self.contract, (), self.degradations),
+            [Part(lambda: Order(dump_graph(made), likes, how, kinds, surroundings=around, root=self.root))],
+            lambda built: Promised(ground.program(built[0].program), self.contract, (), self.degradations),
             lambda why: self.degradations.add(f"static kernels for {title} are not {why}"),
             self.limits,
         )

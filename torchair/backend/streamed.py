@@ -59,20 +59,82 @@ class StreamedCode:
         return Boxed(self, self.outer.load().run)
 
 
+class Slot(Piece):
+    """The place of a piece in the function, for which there is no program yet; `static` are the places of its
+    inputs that stay where they are, `scopes` the attributes of the scopes around it.
+    """
+
+    def __init__(self, piece: Partition, static: tuple[int, ...], scopes: Mapping[str, str]) -> None:
+        self.gm, self.inputs, self.static = piece.gm, piece.fakes, static
+        self._scopes = scopes
+
+    @property
+    def is_empty(self) -> bool:
+        """Is there nothing to compile? Then its ops run."""
+        return not any(node.op == "call_function" for node in self.gm.graph.nodes)
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """A compiler asks how many threads there are, and whether kernels are to be deterministic."""
+        module = torch.cpu if device_of(self.gm).type == "cpu" else streams.device_module()
+        with limits.limited(self._scopes, module):
+            yield
+
+    def held(self, program: Program, degradations: Degradations) -> Program:
+        """The program, held to what the pieces behind it are compiled for."""
+        written = tuple(place for place, _ in new_values(self.gm))
+        contract = Contract(layouts_of(self.gm), Binding(self.inputs), written)
+        return Promised(program, contract, inputs_of(self.gm, self.inputs, ()).key, degradations)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph that is cut at its scopes: the function around the pieces."""
+
+    outer: EagerCode
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Its pieces, in the order in which they are called."""
+        return [value for value in self.outer.functions.values() if isinstance(value, Slot)]
+
+    def filled(self, programs: Mapping[Slot, Program], kind: str) -> Program:
+        """The program of the graph, with those of its pieces."""
+        functions = {
+            name: Piece(programs[value]) if isinstance(value, Slot) else value
+            for name, value in self.outer.functions.items()
+        }
+        return StreamedCode(replace(self.outer, functions=functions), kind).load()
+
+
 def has_scopes(gm: fx.GraphModule) -> bool:
     """Is there anything in the graph that a compiler would drop?"""
-    return any(_is_outside(node) for node in gm.graph.nodes)
+    return any(map(is_outside, gm.graph.nodes))
 
 
 def streamed(
     gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: How, degradations: Degradations
 ) -> Program:
     """The program of a graph, piece by piece."""
+    whole = cut_at_scopes(gm, fake_mode, how.static, degradations)
+    programs: dict[Slot, Program] = {}
+    for slot in whole.slots:
+        with slot.limited():
+            chosen = "eager" if slot.is_empty else kind
+            program = build(chosen, slot.gm, slot.inputs, replace(how, static=slot.static))
+        programs[slot] = slot.held(program, degradations)
+    return whole.filled(programs, kind)
+
+
+def cut_at_scopes(
+    gm: fx.GraphModule, fake_mode: FakeTensorMode, static: Sequence[int], degradations: Degradations
+) -> Cut:
+    """The function around the pieces. That a block of a super kernel is several of them is told."""
     gm = copy_graph(gm)
     for node in [node for node in gm.graph.nodes if node.target in streams.KEEP]:
         gm.graph.erase_node(node)  # what several streams touch lives until they have met again
     separate_all(gm, fake_mode)
-    fixed = {node for place, node in enumerate(placeholders(gm)) if place in how.static}
+    fixed = {node for place, node in enumerate(placeholders(gm)) if place in static}
     items = list(_items(gm.graph))
     pieces = iter(cut(gm, [(False, item) for item in items if isinstance(item, list)]))
     outer, copies = fx.Graph(gm), dict[fx.Node, fx.Node]()
@@ -85,14 +147,13 @@ def streamed(
             continue
         piece = next(pieces)
         places = tuple(place for place, taken in enumerate(piece.takes) if taken in fixed)
-        with _limited(opened, piece):
-            program = _program(kind, piece, replace(how, static=places), degradations)
-        if _call(outer, copies, piece, program):
+        slot = Slot(piece, places, {key: value for scope in opened for key, value in scope.items()})
+        if _call(outer, copies, piece, slot):
             units.append(_super_kernel(opened))
     _check_units(units, degradations)
     returned: Any = gm.graph.output_node().args[0]
     outer.output(tuple(copies[item] if isinstance(item, fx.Node) else item for item in returned))
-    return StreamedCode(generate(fx.GraphModule(gm, outer)), kind).load()
+    return Cut(generate(fx.GraphModule(gm, outer)))
 
 
 def _follow(node: fx.Node, opened: list[Mapping[str, str]]) -> None:
@@ -103,41 +164,22 @@ def _follow(node: fx.Node, opened: list[Mapping[str, str]]) -> None:
         opened.pop()
 
 
-@contextmanager
-def _limited(opened: list[Mapping[str, str]], piece: Partition) -> Iterator[None]:
-    """A compiler asks how many threads there are, and whether kernels are to be deterministic."""
-    attributes = {key: value for scope in opened for key, value in scope.items()}
-    module = torch.cpu if device_of(piece.gm).type == "cpu" else streams.device_module()
-    with limits.limited(attributes, module):
-        yield
-
-
-def _program(kind: str, piece: Partition, how: How, degradations: Degradations) -> Program:
-    """One that is held to what the pieces behind it were compiled for. Where there is nothing to compile, ops
-    run.
-    """
-    has_calls = any(node.op == "call_function" for node in piece.gm.graph.nodes)
-    program = build(kind if has_calls else "eager", piece.gm, piece.fakes, how)
-    written = tuple(place for place, _ in new_values(piece.gm))
-    contract = Contract(layouts_of(piece.gm), Binding(piece.fakes), written)
-    return Promised(program, contract, inputs_of(piece.gm, piece.fakes, ()).key, degradations)
-
-
 def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
     """Inputs and what stays outside of pieces, and between them the calls of each piece."""
     group: list[fx.Node] = []
     for node in graph.nodes:
-        is_outside = node.op == "placeholder" or _is_outside(node)
-        if group and (is_outside or node.op == "output"):
+        is_border = node.op == "placeholder" or is_outside(node)
+        if group and (is_border or node.op == "output"):
             yield group
             group = []
-        if is_outside:
+        if is_border:
             yield node
         elif node.op == "call_function":
             group.append(node)
 
 
-def _is_outside(node: fx.Node) -> bool:
+def is_outside(node: fx.Node) -> bool:
+    """Does it stay between the pieces: the border of a scope, an event?"""
     return node.target in streams.ALL or node.target in OUTSIDE
 
 
@@ -160,11 +202,11 @@ def _check_units(units: Sequence[tuple[str, str]], degradations: Degradations) -
         degradations.add(what, next="let streams switch outside of it")
 
 
-def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, program: Program) -> bool:
+def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, slot: Slot) -> bool:
     """One call in the function, and a node for each value it gives; whether there is anything to call."""
     if not piece.gives and not any(map(has_effect, piece.gm.graph.nodes)):
         return False
-    call = outer.call_function(Piece(program), tuple(copies[node] for node in piece.takes))
+    call = outer.call_function(slot, tuple(copies[node] for node in piece.takes))
     for place, node in enumerate(piece.gives):
         copies[node] = outer.call_function(operator.getitem, (call, place))
         copies[node].meta = dict(node.meta)

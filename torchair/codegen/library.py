@@ -196,16 +196,21 @@ def digest(parts: Split, mode: Any, extra: str) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def graph_text(gm: fx.GraphModule) -> Iterator[str]:
-    """A graph in lines: the same for the same graph, in every process."""
+def graph_text(gm: fx.GraphModule, *, by_place: bool = False) -> Iterator[str]:
+    """A graph in lines: the same for the same graph, in every process. By their places, nodes may have any
+    names.
+    """
+    names = {node: ("node", place) if by_place else node.name for place, node in enumerate(gm.graph.nodes)}
     for node in gm.graph.nodes:
         value = _value(node.meta.get("val"))
-        yield f"{node.op} {node.name} {_target(node)} {node.args} {node.kwargs} {value}"
+        target = "" if node.op == "placeholder" else _target(node)
+        given = fx.map_arg((node.args, node.kwargs), names.__getitem__) if by_place else (node.args, node.kwargs)
+        yield f"{node.op} {names[node]} {target} {given} {value}"
         if node.op != "get_attr":
             continue
         attribute = graph.attribute(gm, str(node.target))
         if isinstance(attribute, fx.GraphModule):
-            yield from graph_text(attribute)
+            yield from graph_text(attribute, by_place=by_place)
 
 
 def _target(node: fx.Node) -> str:

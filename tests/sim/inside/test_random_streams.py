@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import torchair
+from tests.backend.test_better import Quick, kinds_of
 from tests.sim.inside.programs import (
     INPUTS,
     Call,
@@ -25,6 +26,7 @@ from tests.sim.inside.programs import (
     unordered,
     without,
 )
+from torchair.backend import background
 from torchair.core.degraded import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.ops import streams
@@ -32,6 +34,7 @@ from torchair.sim import interleaved, races_checked
 
 MODES = pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
 EVENTS = [torchair.ops.npu_create_tagged_event(f"random_{number}") for number in range(64)]
+IN_PIECES = pytest.mark.filterwarnings("ignore:the block of super_kernel")  # streams lie in some
 SEEDS = 3
 
 
@@ -104,7 +107,25 @@ def test_very_many_missing_waits(mode: str, program: Program, number: int) -> No
     _without_a_wait(mode, program, number)
 
 
+@pytest.mark.usefixtures("builds")
+@IN_PIECES
+@MODES
+@examples(5)
+@given(program=programs())
+def test_better_programs(mode: str, program: Program) -> None:
+    """Their pieces are built while the ops serve: here of the same ops, without a compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        taken = kinds_of(patch)
+        patch.setattr(background, "compile_elsewhere", Quick())
+        run = compiled(program, mode, "auto")
+        check(run, program, calls=1)
+        assert torchair.wait_until_optimised(60)
+        check(run, program)
+    assert set(taken) == {"eager"}
+
+
 @pytest.mark.full
+@IN_PIECES
 @MODES
 @examples(12)
 @given(program=programs())

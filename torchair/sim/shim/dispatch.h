@@ -402,9 +402,11 @@ inline void refuse_values(const c10::OperatorHandle& op) {
       " needs results, and a graph under way has none yet");
 }
 
-// Ops whose kernels do not lay results out as they say (strides of eigenvectors, sizes of what a bag keeps for itself).
+// Ops whose kernels do not lay results out as they say (strides of eigenvectors and, by the library, of Fourier
+// transforms; sizes of what a bag keeps for itself).
 inline const std::unordered_set<std::string> FIBS{
-    "aten::linalg_eig", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+    "aten::linalg_eig", "aten::_embedding_bag", "aten::_embedding_bag_forward_only",
+    "aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c"};
 
 // The results of a call that is not run: the op says what they are like. Its stack then holds them, with memory of their
 // own; false, and nothing done, where it does not say.
