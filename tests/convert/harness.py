@@ -13,11 +13,6 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-import torchair.convert.aten
-import torchair.convert.npu
-import torchair.convert.prims
-import torchair.convert.symbolic
-import torchair.engine.kernels  # noqa: F401 - fills the tables
 from tests.memory import other_memory, seen
 from torchair.capture.promised import Promised
 from torchair.convert.convert import convert

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-import torchair.engine.kernels  # noqa: F401 - fills the tables
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, new_size
 from torchair.core.torch_private.inductor import select_decomp_table
 from torchair.engine.infer import inference

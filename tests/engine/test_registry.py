@@ -9,16 +9,19 @@ import pytest
 import torch
 
 from torchair.core.errors import BadKernel
+from torchair.core.late import LateTable
 from torchair.core.slots import Int, Ints, Number, Operand, Takes
 from torchair.engine import registry
 from torchair.engine.registry import Value, kernel
 from torchair.ge.host import Host
 
+Table = LateTable[Any, registry.Kernel]
+
 
 @pytest.fixture(autouse=True)
-def table(monkeypatch: pytest.MonkeyPatch) -> dict[Any, registry.Kernel]:
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     """A table of kernels of our own."""
-    mine: dict[Any, registry.Kernel] = {}
+    mine: Table = LateTable("torchair.engine.every")
     monkeypatch.setattr(registry, "_kernels", mine)
     return mine
 
@@ -50,9 +53,7 @@ def annotated(hint: Any) -> Callable[..., Any]:
         ("list[torch.Tensor]", Takes.TENSOR),
     ],
 )
-def test_the_annotation_is_what_it_means_not_how_it_is_spelled(
-    table: dict[Any, registry.Kernel], hint: Any, takes: Takes
-) -> None:
+def test_the_annotation_is_what_it_means_not_how_it_is_spelled(table: Table, hint: Any, takes: Takes) -> None:
     kernel("Add")(annotated(hint))
     assert table["Add", None].takes == (Takes.TENSOR, takes)
 
@@ -69,7 +70,7 @@ def test_the_annotation_is_what_it_means_not_how_it_is_spelled(
         ("registry.Intz", "has an annotation that means nothing: .*'Intz'"),
     ],
 )
-def test_an_annotation_that_says_nothing(table: dict[Any, registry.Kernel], hint: Any, message: str) -> None:
+def test_an_annotation_that_says_nothing(table: Table, hint: Any, message: str) -> None:
     with pytest.raises(BadKernel, match=message) as caught:
         kernel("Add")(annotated(hint))
     assert f"at     {__file__}:" in str(caught.value)

@@ -10,12 +10,6 @@ from typing import Any
 
 from torch import fx
 
-import torchair.convert.aten
-import torchair.convert.npu
-import torchair.convert.prims
-import torchair.convert.printing
-import torchair.convert.symbolic
-import torchair.engine.kernels  # noqa: F401 - these imports fill the tables
 from torchair.backend import dumps
 from torchair.backend.background import Together
 from torchair.backend.better import Better, better_gears, better_kinds, why_not_elsewhere

@@ -9,7 +9,6 @@ from torchair.ge.graph import Graph
 from torchair.ge.text import to_python
 
 MODULE = """import torch
-import torchair.engine.kernels
 from torchair.engine.interpret import interpret
 from torchair.ge.script import from_python
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.aten import compare, pointwise  # noqa: F401 - their rows are referred to
+from torchair.convert.aten import compare, complex, copies, pointwise  # noqa: F401 - their rows are referred to
 from torchair.convert.operands import cast, promote, sizes
 from torchair.convert.registry import candidates, converter, map_one_to_one
 from torchair.ge.graph import Tensor
@@ -16,8 +16,8 @@ aten, prims = torch.ops.aten, torch.ops.prims
 def same_as(rows):
     """Prims that are converted like an ATen op."""
     for target, model in rows.items():
-        (row,) = candidates(model)
-        converter(target)(row.fn)
+        *_, ours = candidates(model)
+        converter(target)(ours.fn)
 
 
 map_one_to_one({

@@ -1,5 +1,5 @@
-"""Who converts which FX target. Built-in rows are filled at import; users add theirs with the public
-decorator.
+"""Who converts which FX target. Built-in rows stand in the modules that `convert/every.py` imports, once
+somebody looks; users add theirs with the public decorator.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torchair.convert.automatic import BUILT_IN, automatic, why_not_automatic
 from torchair.convert.operands import promote
 from torchair.core.errors import BadConverter, UnsupportedOp
 from torchair.core.extensions import extend, forget
+from torchair.core.late import LateTable
 from torchair.core.log import logger
 from torchair.ge.graph import Tensor
 
@@ -33,10 +34,11 @@ class Converter:
     from_user: bool = False
 
 
-_builtin: dict[Any, Converter] = {}
+_EVERY = "torchair.convert.every"
+_builtin: LateTable[Any, Converter] = LateTable(_EVERY)
 _user: dict[Any, Converter] = {}
-_parts: dict[Any, Fn] = {}
-_opaque: dict[Any, str] = {}
+_parts: LateTable[Any, Fn] = LateTable(_EVERY)
+_opaque: LateTable[Any, str] = LateTable(_EVERY)
 
 
 def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> Callable[[Fn], Fn]:
@@ -48,8 +50,7 @@ def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> C
 
     def declare(fn: Fn) -> Fn:
         for target in targets:
-            assert target not in _builtin, f"{target} has two built-in converters"
-            _builtin[target] = _describe(fn, only)
+            _builtin.declare(target, _describe(fn, only))
         return fn
 
     return declare
@@ -61,8 +62,7 @@ def register_decomposition(target: Any) -> Callable[[Fn], Fn]:
     """
 
     def declare(fn: Fn) -> Fn:
-        assert target not in _parts, f"{target} is taken apart twice"
-        _parts[target] = fn
+        _parts.declare(target, fn)
         return fn
 
     return declare
@@ -77,7 +77,8 @@ def opaque(rows: Mapping[Any, str]) -> None:
     """Rows `overload: reason`: calls for which the IR has no words. They are carried through as they are. An
     overload of a library that need not be there is given by name.
     """
-    _opaque.update(rows)
+    for target, why in rows.items():
+        _opaque.declare(target, why)
 
 
 def why_opaque(target: Any) -> str:

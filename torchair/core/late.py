@@ -6,10 +6,11 @@ import contextlib
 import gc
 import importlib
 import sys
+from collections import UserDict
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +20,30 @@ NAMESPACES = ("air", "npu", "npu_inference")
 """Of the operators in `torchair.ops`."""
 BACKENDS = ("npu", "npugraph_ex")
 """Names for `torch.compile(backend=...)`."""
+Key, Row = TypeVar("Key"), TypeVar("Row")
+
+
+class LateTable(UserDict[Key, Row]):
+    """A table whose rows are declared by modules that this one imports; it is imported when somebody first
+    looks at the table. `COMPLETE` is the last thing that it says.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._rows: dict[Key, Row] = {}
+
+    def declare(self, key: Key, row: Row) -> None:
+        """Add a row of our own; here nothing is imported."""
+        assert key not in self._rows, f"{key} is declared twice"
+        self._rows[key] = row
+
+    @property
+    def data(self) -> dict[Key, Row]:  # type: ignore[override]
+        """The rows. Other threads wait until all are there; a module that declares some sees those before."""
+        if not hasattr(sys.modules.get(self._module), "COMPLETE"):
+            with _uncollected():
+                importlib.import_module(self._module)
+        return self._rows
 
 
 def declare_operators(module: str) -> None:

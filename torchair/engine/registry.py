@@ -1,4 +1,5 @@
-"""The tables of kernels, and how one is found and called.
+"""The tables of kernels, and how one is found and called. The rows stand in the modules that
+`engine/every.py` imports, once somebody looks.
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
@@ -20,6 +21,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadKernel, UnsupportedOp
+from torchair.core.late import LateTable
 from torchair.core.slots import Takes
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
@@ -59,14 +61,15 @@ _PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Ta
 _FORMS = "inputs are Ints, Int, Number, Operand (core/slots.py), Value, Host, or tensors without annotation"
 # Keyword-only parameters that are no attributes.
 _GIVEN = {"device", "types"}
-_kernels: dict[tuple[str, str | None], Kernel] = {}
+_EVERY = "torchair.engine.every"
+_kernels: LateTable[tuple[str, str | None], Kernel] = LateTable(_EVERY)
 # What users' kernels stand in place of.
 _replaced: dict[tuple[str, str | None], Kernel | None] = {}
 _devices: set[str] = set()
-_host_kernels: dict[str, Fn] = {}
+_host_kernels: LateTable[str, Fn] = LateTable(_EVERY)
 # What `evaluate` runs without a kernel.
 _SPECIAL = frozenset({"TorchOp", "Shape", "Const", FORMAT, PRINT})
-_without: dict[str, tuple[str, str]] = {}
+_without: LateTable[str, tuple[str, str]] = LateTable(_EVERY)
 
 
 def kernel(
@@ -114,7 +117,8 @@ def attribute_kernels(rows: Mapping[str, Fn]) -> None:
 
 def without_kernel(rows: Mapping[str, tuple[str, str]]) -> None:
     """Ops that no kernel can give a value: why, and what to do. Their error says so."""
-    _without.update(rows)
+    for op, why in rows.items():
+        _without.declare(op, why)
 
 
 def why_without(op: str) -> str:
@@ -127,8 +131,7 @@ def host_kernels(rows: Mapping[str, Fn]) -> None:
     is a host value; where it gives None, the ordinary kernel computes.
     """
     for op, fn in rows.items():
-        assert op not in _host_kernels, f"{op} has two host kernels"
-        _host_kernels[op] = fn
+        _host_kernels.declare(op, fn)
 
 
 def describe(op: str, fn: Fn, on: str | None, signature: inspect.Signature | None = None) -> Kernel:
@@ -179,9 +182,7 @@ def _bad(fn: Fn, what: str, near: str = _FORMS) -> BadKernel:
 
 
 def _add(row: Kernel) -> None:
-    key = (row.op, row.on)
-    assert key not in _kernels, f"{row.op} has two kernels for {row.on or 'all devices'}"
-    _kernels[key] = row
+    _kernels.declare((row.op, row.on), row)
     _devices.update([] if row.on is None else [row.on])
 
 

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
-import torchair.engine.kernels  # noqa: F401 - what is replaced is known
 from torchair.core.errors import BadKernel
 from torchair.core.extensions import extend, forget, kernel_title
 from torchair.core.log import logger

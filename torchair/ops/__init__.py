@@ -4,6 +4,7 @@ library. Beside them, what models say about streams and events.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,12 +89,12 @@ def npu_record_tagged_stream(input: torch.Tensor, tagged_stream: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`. The library is loaded when something of it
-    is asked for.
+    """A sub-module, or an operator: `torchair.ops.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`. The library
+    is loaded when something of it is asked for.
     """
+    if find_spec(f"{__name__}.{name}") is not None:
+        return attribute(__name__, {}, name)
     library = attribute(__name__, {}, "npu")
-    if name == "npu":
-        return library
     if name in _TEXTS:
         found = globals()[name] = library.function(f"air::{name}", _TEXTS[name])
         return found

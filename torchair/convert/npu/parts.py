@@ -8,7 +8,7 @@ from torchair.convert.operands import FLOAT, INT32, as_type, cast, size_of
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.core.dtypes import LACKING
-from torchair.ops.npu.formats import UINT8, ir_type
+from torchair.ops.formats import UINT8, ir_type
 
 
 @converter("npu.batch_norm_reduce.default")

@@ -12,8 +12,8 @@ from torchair.convert.operands import as_type, cast
 from torchair.convert.registry import converter
 from torchair.core.dtypes import LACKING, to_ge
 from torchair.ge.graph import Tensor, transposed
+from torchair.ops.formats import E8M0, INT4
 from torchair.ops.npu import ROWS
-from torchair.ops.npu.formats import E8M0, INT4
 from torchair.ops.npu.library import by_op, full_name, schema_of
 from torchair.ops.npu.row import Held, Row, bind, choose
 

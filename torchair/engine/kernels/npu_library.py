@@ -11,8 +11,8 @@ import torch
 from torchair.core import dtypes
 from torchair.engine.registry import kernel
 from torchair.ge.prototype import prototype
+from torchair.ops.formats import E8M0
 from torchair.ops.npu import ROWS
-from torchair.ops.npu.formats import E8M0
 from torchair.ops.npu.norm import gather_stats
 
 _definitions = {row.ir: row.fn for row in ROWS if row.ir and not row.shared}

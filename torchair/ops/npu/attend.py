@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.torch_private.fake import statically_known_true
-from torchair.ops.npu.formats import store, wide
+from torchair.ops.formats import store, wide
 
 aten = torch.ops.aten
 

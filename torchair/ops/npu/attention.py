@@ -16,9 +16,7 @@ from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
 from torchair.core.slots import Ints
 from torchair.core.torch_private.fake import statically_known_true
-from torchair.ops.npu.attend import Heads, attend, attend_quantised, attend_with_lse, with_sink
-from torchair.ops.npu.border import operand
-from torchair.ops.npu.formats import (
+from torchair.ops.formats import (
     FP4,
     FP32,
     HIF8,
@@ -30,6 +28,8 @@ from torchair.ops.npu.formats import (
     unpack,
     wide,
 )
+from torchair.ops.npu.attend import Heads, attend, attend_quantised, attend_with_lse, with_sink
+from torchair.ops.npu.border import operand
 from torchair.ops.npu.quant import unpacked_scale
 from torchair.ops.npu.row import Row, made
 from torchair.ops.npu.sequences import (

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchair.core import dtypes
-from torchair.ops.npu.formats import E8M0, HIF8, INT4, ir_type, pack, unpack
+from torchair.ops.formats import E8M0, HIF8, INT4, ir_type, pack, unpack
 from torchair.ops.npu.row import Held, Made, dtype_of, made, shape_of
 
 _CODED = (*dtypes.SMALL, HIF8, E8M0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 
 from torchair.core import dtypes
+from torchair.ops.formats import INT8, static, wide
 from torchair.ops.npu.activation import dequantised
-from torchair.ops.npu.formats import INT8, static, wide
 from torchair.ops.npu.norm import normalised
 from torchair.ops.npu.rotary import HALF, INTERLEAVE_HALF, roped
 from torchair.ops.npu.row import InPlace, Row, fixed, made

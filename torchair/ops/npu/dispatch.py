@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import UnsupportedOp
-from torchair.ops.npu.formats import INT8, dynamic, ir_type, static, wide
+from torchair.ops.formats import INT8, dynamic, ir_type, static, wide
 from torchair.ops.npu.moe import expert_counts, placed
 from torchair.ops.npu.norm import normalised
 from torchair.ops.npu.row import Row, made

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from torchair.core.errors import UnsupportedOp
 from torchair.core.slots import Ints
+from torchair.ops.formats import wide
 from torchair.ops.npu.attend import (
     Heads,
     attend,
@@ -22,7 +23,6 @@ from torchair.ops.npu.attend import (
     with_sink,
 )
 from torchair.ops.npu.attention import core, from_the_start, key_tokens, query_tokens
-from torchair.ops.npu.formats import wide
 from torchair.ops.npu.row import Row
 from torchair.ops.npu.sequences import (
     FAR,

@@ -10,9 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
-from torchair.ops.grouped import grouped_mm
-from torchair.ops.npu.border import operand, scale_of, weight
-from torchair.ops.npu.formats import (
+from torchair.ops.formats import (
     E2M1,
     FP16,
     FP32,
@@ -26,6 +24,8 @@ from torchair.ops.npu.formats import (
     store,
     wide,
 )
+from torchair.ops.grouped import grouped_mm
+from torchair.ops.npu.border import operand, scale_of, weight
 from torchair.ops.npu.groups import ENDS, PAIRS, group_ends, group_ids
 from torchair.ops.npu.matmul import (
     decoded,

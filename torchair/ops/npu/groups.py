@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchair.ops.npu.formats import shared_exponent, store
+from torchair.ops.formats import shared_exponent, store
 
 ENDS, COUNTS, PAIRS = 0, 1, 2
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.slots import Ints
-from torchair.ops.npu.border import operand, scale_of, weight
-from torchair.ops.npu.formats import (
+from torchair.ops.formats import (
     BF16,
     E2M1,
     FP16,
@@ -27,6 +26,7 @@ from torchair.ops.npu.formats import (
     unpaired,
     wide,
 )
+from torchair.ops.npu.border import operand, scale_of, weight
 from torchair.ops.npu.quant import unpacked_scale
 from torchair.ops.npu.row import InPlace, Row, dtype_of, fixed, made
 

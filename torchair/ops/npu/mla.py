@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 
 from torchair.core import dtypes
-from torchair.ops.npu.cache import put_in_nz_pages, put_in_pages, token_slots
-from torchair.ops.npu.formats import (
+from torchair.ops.formats import (
     E4M3,
     HIF8,
     INT8,
@@ -27,6 +26,7 @@ from torchair.ops.npu.formats import (
     store,
     wide,
 )
+from torchair.ops.npu.cache import put_in_nz_pages, put_in_pages, token_slots
 from torchair.ops.npu.matmul import product
 from torchair.ops.npu.norm import normalised
 from torchair.ops.npu.rotary import INTERLEAVE_HALF, roped

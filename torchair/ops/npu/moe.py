@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import BadAttribute
+from torchair.ops.formats import E2M1, E4M3, E5M2, HIF8, INT4, INT8, dynamic, mx, static, store, wide
 from torchair.ops.npu.border import operand, scale_of
-from torchair.ops.npu.formats import E2M1, E4M3, E5M2, HIF8, INT4, INT8, dynamic, mx, static, store, wide
 from torchair.ops.npu.row import Row, made
 
 # Gating

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.ops.npu.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
+from torchair.ops.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
 from torchair.ops.npu.row import InPlace, Row, fixed, made
 
 

@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
-from torchair.ops.npu.activation import dequantised
-from torchair.ops.npu.border import operand, packed, scale_of
-from torchair.ops.npu.formats import (
+from torchair.ops.formats import (
     BF16,
     E2M1,
     FP4,
@@ -37,6 +35,8 @@ from torchair.ops.npu.formats import (
     unpaired,
     wide,
 )
+from torchair.ops.npu.activation import dequantised
+from torchair.ops.npu.border import operand, packed, scale_of
 from torchair.ops.npu.groups import block_slots, group_ids, grouped_mx
 from torchair.ops.npu.row import Row, fixed, made
 

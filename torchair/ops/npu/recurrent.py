@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from torchair.ops.delta_rule import delta_rule
+from torchair.ops.formats import wide
 from torchair.ops.npu.cache import put_tokens
-from torchair.ops.npu.formats import wide
 from torchair.ops.npu.groups import COUNTS, local_rows
 from torchair.ops.npu.row import InPlace, Row, made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.ops.npu.formats import wide
+from torchair.ops.formats import wide
 from torchair.ops.npu.row import Row, made
 
 MODES = ("half", "interleave", "quarter", "interleave-half")

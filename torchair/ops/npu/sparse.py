@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import BadAttribute
+from torchair.ops.formats import FP4, HIF8, ir_type, load, wide
 from torchair.ops.npu.attend import Heads, attend_with_lse, with_sink
 from torchair.ops.npu.attention import (
     BAND_FROM_END,
@@ -18,7 +19,6 @@ from torchair.ops.npu.attention import (
     seen_by,
 )
 from torchair.ops.npu.flash import statistics
-from torchair.ops.npu.formats import FP4, HIF8, ir_type, load, wide
 from torchair.ops.npu.row import Row, made
 from torchair.ops.npu.sequences import PACKED, Tokens, both, from_heads, side_by_side, to_heads
 
