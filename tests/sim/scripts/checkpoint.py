@@ -36,4 +36,6 @@ for name, value in again.state_dict().items():
     assert torch.equal(value, want[name]), name
 assert torch.load(path, map_location="cpu")["model"]["weight"].device.type == "cpu"
 assert torch.load(path, map_location="npu:3")["model"]["weight"].device.index == 3
+found = torch.load(path, map_location=lambda storage, location: storage.npu(1))
+assert found["model"]["weight"].device == torch.device("npu:1")
 assert torch.load(path, map_location={"npu:0": "npu:1"})["model"]["weight"].device.index == 1

@@ -17,6 +17,9 @@ def work(rank, store):
     torch.npu.set_device(rank)
     dist.init_process_group("hccl", init_method=f"file://{store}", rank=rank, world_size=2)
     assert dist.get_backend() == "hccl"
+    dist.barrier(device_ids=[rank])
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("npu"))
+    assert backend.get_hccl_comm_name(rank)
     x = npu(1.0 + rank, 2.0)
     dist.all_reduce(x)
     assert x.tolist() == [3.0, 4.0]

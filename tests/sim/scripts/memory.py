@@ -11,11 +11,18 @@ assert torch.npu.memory_allocated() - before == x.nbytes
 del x
 assert torch.npu.memory_allocated() == before
 assert torch.npu.max_memory_allocated() - before >= 4 << 20
+assert torch.accelerator.memory_allocated() == before
+assert torch.accelerator.max_memory_allocated() == torch.npu.max_memory_allocated()
+assert torch.accelerator.get_memory_info() == torch.npu.mem_get_info()
+torch.accelerator.empty_cache()
+torch.accelerator.reset_peak_memory_stats()
+assert torch.npu.max_memory_allocated() == before
+assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == before
 free, total = torch.npu.mem_get_info()
 assert 0 < free <= total == 64 << 30
 try:
     torch.empty(1 << 40, dtype=torch.uint8, device="npu")
-except torch.OutOfMemoryError as error:
+except torch.npu.OutOfMemoryError as error:
     assert "Tried to allocate" in str(error)
 else:
     raise AssertionError("a device has no such memory")

@@ -1,4 +1,4 @@
-"""A block of npu ops, compiled in both modes."""
+"""A block of npu ops, compiled in both modes; one of its weights is cast to a layout of the hardware."""
 
 import proof
 import torch
@@ -12,6 +12,10 @@ def block(x, gamma, up, down):
     return x + torch_npu.npu_swiglu(h @ up, dim=-1) @ down
 
 
+def cast(x, gamma, up, down):
+    return block(x, gamma, up, torch_npu.npu_format_cast(down, torch_npu.Format.FRACTAL_NZ))
+
+
 torch.manual_seed(0)
 args = [torch.randn(3, 8), torch.randn(8), torch.randn(8, 16), torch.randn(8, 8)]
 given = [arg.npu() for arg in args]
@@ -21,7 +25,7 @@ for mode in ("max-autotune", "npugraph_ex"):
     torch.compiler.reset()
     config = torchair.CompilerConfig()
     config.mode = mode
-    opt = torch.compile(block, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+    opt = torch.compile(cast, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
     with proof.compiled(), proof.replayed(2):
         for _ in range(3):
             proof.close(opt(*given), want, rtol=1e-4, atol=1e-4)

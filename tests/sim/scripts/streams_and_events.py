@@ -6,7 +6,9 @@ import torch_npu
 
 x = torch.randn(64, 64)
 given = x.npu()
-side = torch.npu.Stream()
+side = torch.npu.Stream(priority=-1)
+assert side.priority == -1
+assert torch.npu.default_stream().priority == 0
 start, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
 start.record()
 with torch.npu.stream(side):

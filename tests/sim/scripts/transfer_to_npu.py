@@ -14,6 +14,15 @@ x = torch.randn(3, 4, device=device)
 assert x.is_cuda
 assert x.device.type == "npu"
 assert torch.ones(1, device="cuda:1").device == torch.device("npu:1")
+torch.cuda.set_device(torch.device("cuda:1"))
+assert torch.cuda.current_device() == 1
+torch.cuda.set_device(torch.device("cuda", 0))
+assert torch.cuda.max_memory_allocated(device) > 0
+with torch.device("cuda"):
+    assert torch.zeros(1).is_cuda
+torch.set_default_device("cuda")
+assert torch.zeros(1).is_cuda
+torch.set_default_device("cpu")
 assert torch.ones(1).to("cuda", torch.float16).device.type == "npu"
 assert torch.ones(1).cuda(non_blocking=True).device.type == "npu"
 scaler, steps = torch.amp.GradScaler("cuda"), torch.optim.SGD(model.parameters(), 0.1)

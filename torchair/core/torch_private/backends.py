@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._dynamo.variables import TorchInGraphFunctionVariable, UserDefinedClassVariable
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
     rename_privateuse1_backend,
 )
 
-__all__ = ["backend_name", "register_interface", "rename_backend"]
+__all__ = ["DeviceContext", "backend_name", "keep_constructors", "register_interface", "rename_backend"]
 
 FIXED = ("current_device", "device_count", "is_available", "get_device_properties")
 """What a device answers while a program is traced holds for its calls."""
@@ -28,10 +29,17 @@ def backend_name() -> str:
 
 
 def rename_backend(name: str, module: ModuleType) -> None:
-    """That device has a name from now on, a module `torch.<name>`, and methods of tensors and modules."""
+    """That device has a name from now on, a module `torch.<name>`, and methods of tensors and the like."""
     rename_privateuse1_backend(name)
     torch._register_device_module(name, module)
-    generate_methods_for_privateuse1_backend()
+    generate_methods_for_privateuse1_backend(for_storage=True)
+
+
+def keep_constructors() -> None:
+    """`torch.set_default_device` and `with device:` hold for the functions that torch has now: it looks them
+    up once, by name, and would not know those that take their places.
+    """
+    _device_constructors()
 
 
 def register_interface(name: str, module: Any, stream: type, event: type) -> None:

@@ -5,22 +5,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
-__all__ = ["ProcessGroup", "Store", "Work", "done", "gloo_group", "serve"]
-
-
-def gloo_group(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[ProcessGroup, Any]:
-    """A group over gloo, for tensors of the host and of CUDA; and its backend."""
-    backend = ProcessGroupGloo(store, rank, size, timeout=timeout)
-    group = ProcessGroup(store, rank, size)
-    serve(group, backend, ("cpu", "cuda"))
-    return group, backend
+__all__ = ["ProcessGroup", "ProcessGroupGloo", "Store", "Work", "done", "serve"]
 
 
 def serve(group: ProcessGroup, backend: Any, devices: tuple[str, ...]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import OutOfMemoryError
+
 from torchair.core.late import attribute
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams
 from torchair.sim.npu.amp import get_amp_supported_dtype, is_bf16_supported
@@ -130,6 +132,7 @@ __all__ = [
     "LongTensor",
     "NPUGraph",
     "NpuGraphOpHandler",
+    "OutOfMemoryError",
     "ShortTensor",
     "Stream",
     "StreamContext",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
 
 import torch
 from torch.amp.autocast_mode import autocast as _autocast
@@ -31,8 +31,26 @@ class autocast(_autocast):
         super().__init__("npu", enabled=enabled, dtype=dtype, cache_enabled=cache_enabled)
 
 
-class GradScaler(_GradScaler):
-    """`torch.amp.GradScaler("npu", …)`."""
+custom_fwd = functools.partial(torch.amp.custom_fwd, device_type="npu")
+custom_bwd = functools.partial(torch.amp.custom_bwd, device_type="npu")
+"""For `forward` and `backward` of a user's `torch.autograd.Function`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__("npu", *args, **kwargs)
+
+class GradScaler(_GradScaler):
+    """`torch.amp.GradScaler("npu", …)`; with `dynamic=False` the scale stays what it is."""
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        dynamic: bool = True,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self._dynamic = dynamic
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """The scale of the next step."""
+        super().update(self.get_scale() if new_scale is None and not self._dynamic else new_scale)

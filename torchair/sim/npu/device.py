@@ -12,6 +12,8 @@ from torchair.sim.load import shim
 NAME = "Ascend910B (simulated)"
 CUBE_CORES, VECTOR_CORES = 24, 48
 """Of an Ascend 910B."""
+kinds = {"npu"}
+"""What devices of this kind are called: `transfer_to_npu` adds another."""
 
 
 def index_of(device: Any = None, *, optional: bool = True) -> int:
@@ -24,7 +26,7 @@ def index_of(device: Any = None, *, optional: bool = True) -> int:
         index: int | None = device
     else:
         device = torch.device(device)
-        if device.type != "npu":
+        if device.type not in kinds:
             raise ValueError(f"expected an npu device, got {device}")
         index = device.index
     if index is None:

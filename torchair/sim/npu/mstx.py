@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from torch.profiler import record_function
@@ -31,3 +33,10 @@ def range_end(range_id: int, domain: str = "default") -> None:
     if found is None:
         raise ValueError(f"there is no range {range_id}")
     found.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def mstx_range(message: str, stream: Any = None, domain: str = "default") -> Iterator[None]:
+    """A range around a block, or, as a decorator, around a function."""
+    with record_function(message):
+        yield

@@ -9,6 +9,9 @@ import torch
 from torchair.sim.load import shim
 from torchair.sim.npu.device import current_device, index_of
 
+_priorities: dict[tuple[int, int], int] = {}
+"""Of streams, by device and number."""
+
 
 class Stream(torch.Stream):
     """A queue of work. The triple `stream_id`, `device_index`, `device_type` names one that is there."""
@@ -16,7 +19,14 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **identity: int) -> Stream:
         if identity:
             return super().__new__(cls, priority=priority, **identity)
-        return super().__new__(cls, f"npu:{index_of(device)}", priority=priority)
+        made = super().__new__(cls, f"npu:{index_of(device)}", priority=priority)
+        _priorities[made.device_index, made.stream_id] = priority
+        return made
+
+    @property
+    def priority(self) -> int:
+        """Lower ones come first, on the hardware."""
+        return _priorities.get((self.device_index, self.stream_id), 0)
 
     @property
     def npu_stream(self) -> int:

@@ -22,20 +22,29 @@ def get_npu_format(self: torch.Tensor) -> int:
     return getattr(self.untyped_storage(), "_npu_format", int(Format["ND"]))
 
 
-def npu_format_cast(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
+def _cast(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
     """The tensor in another layout: a hint for the hardware, which keeps values in blocks. Here a new tensor
     of the same values says what it was cast to.
     """
-    return npu_format_cast_(self.clone(), acl_format, customize_dtype)
+    return _cast_here(self.clone(), acl_format, customize_dtype)
 
 
-def npu_format_cast_(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
+def _cast_here(self: torch.Tensor, acl_format: int, customize_dtype: int | None = None) -> torch.Tensor:
     """The same, in place."""
     _check(self)
     kind = Format(acl_format)
     logger.info("layout %s is for the hardware: the simulated device keeps its name only", kind.name)
     setattr(self.untyped_storage(), "_npu_format", int(kind))  # noqa: B010 - no class of torch knows the name
     return self
+
+
+# Operators, as graphs take no calls of Python: there a cast is the copy that it makes.
+_library = torch.library.Library("npu", "FRAGMENT")
+_library.define("npu_format_cast(Tensor self, int acl_format, int? customize_dtype=None) -> Tensor")
+_library.define("npu_format_cast_(Tensor(a!) self, int acl_format, int? customize_dtype=None) -> Tensor(a!)")
+_library.impl("npu_format_cast", _cast, "CompositeImplicitAutograd")
+_library.impl("npu_format_cast_", _cast_here, "CompositeImplicitAutograd")
+npu_format_cast, npu_format_cast_ = torch.ops.npu.npu_format_cast, torch.ops.npu.npu_format_cast_
 
 
 def _check(tensor: torch.Tensor) -> None:

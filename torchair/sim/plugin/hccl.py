@@ -7,6 +7,7 @@ captured nothing is sent: the call becomes a task of the graph, and every replay
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from torchair.core.torch_private.groups import ProcessGroup, Store, Work, done, gloo_group, serve
+from torchair.core.torch_private.groups import ProcessGroup, ProcessGroupGloo, Store, Work, done, serve
 from torchair.core.torch_private.trees import flatten, unflatten
 from torchair.sim.load import shim
 from torchair.sim.npu.device import current_device
@@ -56,13 +57,28 @@ def _shown(tensor: torch.Tensor) -> torch.Tensor:
     return shim().show(tensor) if tensor.device.type == "npu" else tensor
 
 
+class Gloo(ProcessGroupGloo):
+    """Who carries a group, with what scripts ask the backend of a group's device for."""
+
+    owner: Callable[[], ProcessGroup | None]
+
+    def get_hccl_comm_name(self, rank: int, init_comm: bool = True) -> str:
+        """What operators that compute and communicate call the group."""
+        group = self.owner()
+        assert group is not None, "who asks has it"
+        return group.group_name
+
+
 class ProcessGroupHCCL(ProcessGroup):
     """A group whose tensors are on the simulated device; tensors of the host may come, too."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg] - without a store it is one of Python's
-        self._gloo, backend = gloo_group(store, rank, size, timeout)
-        _kept.append(self._gloo)
+        backend = Gloo(store, rank, size, timeout=timeout)
+        backend.owner = weakref.ref(self)
+        self._gloo = ProcessGroup(store, rank, size)
+        _kept.append((self._gloo, backend))
+        serve(self._gloo, backend, ("cpu", "cuda", "npu"))
         serve(self, backend, ("cpu", "npu"))
 
     def getBackendName(self) -> str:

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 #include <c10/core/impl/alloc_cpu.h>
 
@@ -46,21 +46,7 @@ inline size_t rounded(size_t bytes) {
   return (bytes + UNIT - 1) / UNIT * UNIT;
 }
 
-struct Count {
-  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
-
-  void add(int64_t amount) {
-    current += amount;
-    allocated += amount;
-    peak = std::max(peak, current);
-  }
-  void remove(int64_t amount) {
-    current -= amount;
-    freed += amount;
-  }
-  void reset_peak() { peak = current; }
-  void reset_accumulated() { allocated = freed = 0; }
-};
+using Count = c10::CachingAllocator::Stat;  // now, at most, in and out in all
 
 // Memory of one graph pool: what one graph lets go while it is captured, the next one takes, whole or a part of it. It
 // stays with the stream that had it first: on another one it might still be in use.
@@ -181,14 +167,14 @@ inline void count_in(Memory& memory, c10::DeviceIndex device, size_t requested, 
         " has a total capacity of ", in_words(limit), ", of which ", in_words(limit - memory.allocated.current),
         " is free; ", in_words(memory.allocated.current), " is allocated by PyTorch (simulated device)");
   }
-  memory.allocations.add(1);
-  memory.allocated.add(bytes);
-  memory.requested.add(requested);
+  memory.allocations.increase(1);
+  memory.allocated.increase(bytes);
+  memory.requested.increase(requested);
   if (!is_reserved) {
     const int64_t more = static_cast<int64_t>(bytes) - std::max<int64_t>(cached, 0);
     if (more > 0) {
-      memory.reserved.add(more);
-      memory.segments.add(1);
+      memory.reserved.increase(more);
+      memory.segments.increase(1);
     }
   }
 }
@@ -206,9 +192,9 @@ inline void free_block(void* context) {
   }
   Memory& memory = memory_of(block->device);
   std::lock_guard<std::mutex> guard(memory.mutex);
-  memory.allocations.remove(1);
-  memory.allocated.remove(block->bytes);
-  memory.requested.remove(block->requested);
+  memory.allocations.decrease(1);
+  memory.allocated.decrease(block->bytes);
+  memory.requested.decrease(block->requested);
   if (block->segment) {
     auto pool = memory.pools.find(block->pool);
     if (pool != memory.pools.end()) {
@@ -293,8 +279,8 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
     char* const address = static_cast<char*>(fresh.get());
     auto segment = std::make_shared<Pool::Segment>(Pool::Segment{std::move(fresh), is_small, stream});
     pool.give(address, {std::move(segment), whole});
-    memory.reserved.add(static_cast<int64_t>(whole));
-    memory.segments.add(1);
+    memory.reserved.increase(static_cast<int64_t>(whole));
+    memory.segments.increase(1);
     piece = pool.take(bytes, stream);
   }
   try {
@@ -322,11 +308,64 @@ inline c10::DataPtr adopt_memory(c10::DeviceIndex device, c10::DataPtr&& made, s
   return as_device_memory(block.release());
 }
 
-struct DeviceAllocator final : c10::Allocator {
+struct DeviceAllocator final : c10::DeviceAllocator {
+  using Stats = c10::CachingDeviceAllocator::DeviceStats;
+
   c10::DataPtr allocate(size_t bytes) override { return take_memory(current_device, bytes); }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* target, const void* source, size_t bytes) const override {
     c10::GetAllocator(setup().backing)->copy_data(target, source, bytes);
+  }
+  bool initialized() override { return true; }
+  void recordStream(const c10::DataPtr& memory, c10::Stream stream) override { use_on(memory, stream.id()); }
+
+  void emptyCache(c10::MempoolId_t = {0, 0}) override {
+    for (int device = 0; device < setup().devices; ++device) {
+      Memory& memory = memory_of(device);
+      std::lock_guard<std::mutex> guard(memory.mutex);
+      int64_t kept = memory.allocated.current;
+      for (auto& [id, pool] : memory.pools) {
+        kept += static_cast<int64_t>(pool.free_bytes());
+      }
+      if (memory.reserved.current > kept) {
+        memory.reserved.decrease(memory.reserved.current - kept);
+      }
+    }
+  }
+
+  Stats getDeviceStats(c10::DeviceIndex device) override {
+    Memory& memory = memory_of(device);
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    Stats all;
+    all.allocation[0] = all.active[0] = memory.allocations;
+    all.allocated_bytes[0] = all.active_bytes[0] = memory.allocated;
+    all.requested_bytes[0] = memory.requested;
+    all.reserved_bytes[0] = memory.reserved;
+    all.segment[0] = memory.segments;
+    all.num_ooms = memory.out_of_memory;
+    return all;
+  }
+
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    change(device, [](Count& count) { count.reset_accumulated(); });
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    change(device, [](Count& count) { count.reset_peak(); });
+  }
+
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return {setup().memory - getDeviceStats(device).reserved_bytes[0].current, setup().memory};
+  }
+
+ private:
+  template <typename Change>
+  void change(c10::DeviceIndex device, Change one) {
+    Memory& memory = memory_of(device);
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    for (Count* count :
+         {&memory.allocations, &memory.allocated, &memory.requested, &memory.reserved, &memory.segments}) {
+      one(*count);
+    }
   }
 };
 

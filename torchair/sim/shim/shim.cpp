@@ -15,50 +15,24 @@
 
 namespace {
 
-std::map<std::string, int64_t> numbers_of(const std::string& name, const sim::Count& count) {
-  return {
-      {name + ".all.current", count.current},
-      {name + ".all.peak", count.peak},
-      {name + ".all.allocated", count.allocated},
-      {name + ".all.freed", count.freed},
-  };
-}
-
 std::map<std::string, int64_t> memory_stats(c10::DeviceIndex device) {
-  auto& memory = sim::memory_of(device);
-  std::lock_guard<std::mutex> guard(memory.mutex);
-  std::map<std::string, int64_t> all{{"num_ooms", memory.out_of_memory}, {"num_alloc_retries", 0}};
-  all.merge(numbers_of("allocation", memory.allocations));
-  all.merge(numbers_of("active", memory.allocations));
-  all.merge(numbers_of("allocated_bytes", memory.allocated));
-  all.merge(numbers_of("active_bytes", memory.allocated));
-  all.merge(numbers_of("requested_bytes", memory.requested));
-  all.merge(numbers_of("reserved_bytes", memory.reserved));
-  all.merge(numbers_of("segment", memory.segments));
+  const auto stats = sim::device_allocator().getDeviceStats(device);
+  std::map<std::string, int64_t> all{{"num_ooms", stats.num_ooms}, {"num_alloc_retries", stats.num_alloc_retries}};
+  const std::pair<const char*, const c10::CachingAllocator::StatArray&> counted[] = {
+      {"allocation", stats.allocation}, {"active", stats.active}, {"segment", stats.segment},
+      {"inactive_split", stats.inactive_split}, {"allocated_bytes", stats.allocated_bytes},
+      {"active_bytes", stats.active_bytes}, {"requested_bytes", stats.requested_bytes},
+      {"reserved_bytes", stats.reserved_bytes}, {"inactive_split_bytes", stats.inactive_split_bytes},
+  };
+  for (const auto& [name, counts] : counted) {
+    const sim::Count& count = counts[0];
+    const std::string start = std::string(name) + ".all.";
+    all[start + "current"] = count.current;
+    all[start + "peak"] = count.peak;
+    all[start + "allocated"] = count.allocated;
+    all[start + "freed"] = count.freed;
+  }
   return all;
-}
-
-template <typename Change>
-void change_counts(c10::DeviceIndex device, Change change) {
-  auto& memory = sim::memory_of(device);
-  std::lock_guard<std::mutex> guard(memory.mutex);
-  for (auto* count : {&memory.allocations, &memory.allocated, &memory.requested, &memory.reserved, &memory.segments}) {
-    change(*count);
-  }
-}
-
-void empty_cache() {
-  for (int device = 0; device < sim::setup().devices; ++device) {
-    auto& memory = sim::memory_of(device);
-    std::lock_guard<std::mutex> guard(memory.mutex);
-    int64_t kept = memory.allocated.current;
-    for (auto& [id, pool] : memory.pools) {
-      kept += static_cast<int64_t>(pool.free_bytes());
-    }
-    if (memory.reserved.current > kept) {
-      memory.reserved.remove(memory.reserved.current - kept);
-    }
-  }
 }
 
 void install(int devices, const std::string& backing, size_t memory) {
@@ -83,12 +57,10 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, sim::Guard)
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("install", &install);
   module.def("memory_stats", &memory_stats);
-  module.def("empty_cache", &empty_cache);
-  module.def("reset_peak_memory_stats", [](c10::DeviceIndex device) {
-    change_counts(device, [](sim::Count& count) { count.reset_peak(); });
-  });
+  module.def("empty_cache", [] { sim::device_allocator().emptyCache(); });
+  module.def("reset_peak_memory_stats", [](c10::DeviceIndex device) { sim::device_allocator().resetPeakStats(device); });
   module.def("reset_accumulated_memory_stats", [](c10::DeviceIndex device) {
-    change_counts(device, [](sim::Count& count) { count.reset_accumulated(); });
+    sim::device_allocator().resetAccumulatedStats(device);
   });
   module.def("set_memory_limit", [](c10::DeviceIndex device, size_t bytes) {
     auto& memory = sim::memory_of(device);

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
+from torchair.core.torch_private.backends import DeviceContext, keep_constructors
 from torchair.sim import npu
+from torchair.sim.npu.device import kinds
 
 CUDA, NPU = "cuda", "npu"
 GROUPS = {"nccl": "hccl"}
@@ -40,6 +42,7 @@ PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch.autocast, ("__init__",)),
     (torch.amp.GradScaler, ("__init__",)),
     (torch.utils.data.DataLoader, ("__init__",)),
+    (DeviceContext, ("__init__",)),
 )
 
 
@@ -91,12 +94,14 @@ def _group(value: Any) -> Any:
 
 def transfer() -> None:
     """Do it, once."""
+    keep_constructors()
     for owner, names in PLACES:
         for name in names:
             setattr(owner, name, _wrapped(getattr(owner, name)))
     for owner in (torch.Tensor, nn.Module, torch.UntypedStorage):
         if hasattr(owner, NPU):
             owner.cuda = getattr(owner, NPU)
+    kinds.add(CUDA)  # for devices that the script has made already, and passes to torch.cuda
     torch.Generator = Generator  # type: ignore[misc, assignment]
     torch.Tensor.is_cuda = torch.Tensor.is_npu  # type: ignore[attr-defined, assignment]
     for name in (*torch.cuda.__all__, "is_bf16_supported"):
@@ -104,6 +109,7 @@ def transfer() -> None:
             setattr(torch.cuda, name, getattr(npu, RENAMED.get(name, name)))
     torch.cuda.amp.autocast = npu.amp.autocast  # type: ignore[misc]
     torch.cuda.amp.GradScaler = npu.amp.GradScaler  # type: ignore[misc]
+    torch.cuda.amp.custom_fwd, torch.cuda.amp.custom_bwd = npu.amp.custom_fwd, npu.amp.custom_bwd
     if distributed.is_available():
         for name in ("init_process_group", "new_group"):
             setattr(distributed, name, _wrapped(getattr(distributed, name), _group))

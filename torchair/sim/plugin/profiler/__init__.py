@@ -5,18 +5,19 @@ kernels do the work.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch.profiler
-from torch.profiler import ProfilerAction, schedule, tensorboard_trace_handler
+from torch.profiler import ProfilerAction, schedule
 
 from torchair.core.log import logger
 
 __all__ = [
     "AiCMetrics",
     "ExportType",
+    "HostSystem",
     "ProfilerAction",
     "ProfilerActivity",
     "ProfilerLevel",
@@ -50,6 +51,7 @@ class AiCMetrics(enum.Enum):
     PipeUtilization = "pipe"
     ArithmeticUtilization = "arithmetic"
     Memory = "memory"
+    MemoryAccess = "memory_access"
     MemoryL0 = "memory_l0"
     MemoryUB = "memory_ub"
     L2Cache = "l2"
@@ -63,6 +65,16 @@ class ExportType(enum.Enum):
     Db = "db"
 
 
+class HostSystem(enum.Enum):
+    """Which resources of the host are sampled; kept."""
+
+    CPU = "cpu"
+    MEM = "mem"
+    DISK = "disk"
+    NETWORK = "network"
+    OSRT = "osrt"
+
+
 @dataclass(frozen=True)
 class _ExperimentalConfig:
     """Wishes about the hardware's counters, of which there are none."""
@@ -70,9 +82,25 @@ class _ExperimentalConfig:
     profiler_level: ProfilerLevel = ProfilerLevel.Level0
     aic_metrics: AiCMetrics = AiCMetrics.AiCoreNone
     l2_cache: bool = False
+    msprof_tx: bool = False
     data_simplification: bool = True
     record_op_args: bool = False
-    export_type: ExportType = ExportType.Text
+    op_attr: bool = False
+    gc_detect_threshold: float | None = None
+    export_type: ExportType | Sequence[ExportType] = ExportType.Text
+    host_sys: Sequence[HostSystem] = ()
+    mstx: bool = False
+    mstx_domain_include: Sequence[str] = ()
+    mstx_domain_exclude: Sequence[str] = ()
+    sys_io: bool = False
+    sys_interconnection: bool = False
+
+
+def tensorboard_trace_handler(
+    dir_name: str, worker_name: str | None = None, analyse_flag: bool = True, async_mode: bool = False
+) -> Callable[[torch.profiler.profile], None]:
+    """Writes each trace below a folder. It can be read as it is: there is nothing to analyse."""
+    return torch.profiler.tensorboard_trace_handler(dir_name, worker_name)
 
 
 def supported_activities() -> set[ProfilerActivity]:
