@@ -191,6 +191,19 @@ def test_pieces_whose_sizes_data_decides_are_compiled_at_once(
     assert not quick.orders
 
 
+def test_static_kernels_are_not_for_graphs_with_scopes(quick: Quick) -> None:  # noqa: F811
+    """They would be compiled without them."""
+    run = torch.compile(limited, backend="npugraph_ex", options={"static_kernel_compile": True})
+    with torch.no_grad():
+        with pytest.warns(DegradedWarning, match="no effect on a graph with scopes"):
+            run(X, W)
+        run(X, W)
+        assert torchair.wait_until_optimised(60)
+        torch.testing.assert_close(run(X, W), limited(X, W))
+    assert not any(b"scope_enter" in order.graph for order in quick.orders)
+    assert len(quick.orders) == 3
+
+
 def test_a_block_that_must_be_one_unit_is_refused_at_once() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         with scope.super_kernel("block", "strict-scope-check=abort"):
