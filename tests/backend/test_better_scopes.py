@@ -14,6 +14,7 @@ import torchair
 import torchair.npugraph_ex
 from tests.backend.test_better import Quick, compiled, kinds_of, quick  # noqa: F401 - a fixture
 from tests.slow import slow
+from torchair.backend import compile, streamed
 from torchair.backend.background import Job
 from torchair.core.errors import DegradedWarning
 from torchair.ops import limits
@@ -159,6 +160,48 @@ def test_none_is_taken_where_a_piece_fails(quick: Quick, monkeypatch: pytest.Mon
         with pytest.warns(DegradedWarning, match="a better program is not compiled: no compiler"):
             torch.testing.assert_close(run(X, W), limited(X, W))
     assert taken == ["none"]
+
+
+@MODES
+def test_pieces_whose_sizes_data_decides_are_compiled_at_once(
+    mode: str,
+    quick: Quick,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other process knows them."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with scope.limit_core_num(1, 1):
+            number = x.sum().abs().int().item()
+        with scope.limit_core_num(2, 2):
+            return x.sin() * number
+
+    asked: list[str] = []
+
+    def pieces(gm: Any, mode: Any, kind: str, how: Any, degradations: Any) -> Any:
+        asked.append(kind)
+        return streamed.streamed(gm, mode, "eager", how, degradations)
+
+    monkeypatch.setattr(compile, "streamed", pieces)
+    run = compiled(fn, mode)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for x in (X, X * 2):
+            torch.testing.assert_close(run(x), fn(x))
+    assert asked == ["inductor"]
+    assert not quick.orders
+
+
+def test_static_kernels_are_not_for_graphs_with_scopes(quick: Quick) -> None:  # noqa: F811
+    """They would be compiled without them."""
+    run = torch.compile(limited, backend="npugraph_ex", options={"static_kernel_compile": True})
+    with torch.no_grad():
+        with pytest.warns(DegradedWarning, match="no effect on a graph with scopes"):
+            run(X, W)
+        run(X, W)
+        assert torchair.wait_until_optimised(60)
+        torch.testing.assert_close(run(X, W), limited(X, W))
+    assert not any(b"scope_enter" in order.graph for order in quick.orders)
+    assert len(quick.orders) == 3
 
 
 def test_a_block_that_must_be_one_unit_is_refused_at_once() -> None:

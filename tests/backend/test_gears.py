@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,26 @@ def test_a_first_call_of_one(taken: list[Any]) -> None:
         torch.testing.assert_close(run(x), x.sin())
     assert counters["stats"]["unique_graphs"] == 2
     assert len(taken) == 2
+
+
+@pytest.mark.parametrize(
+    ("lists", "graphs"), [(([1, 4], [3, 6]), 2), (([1, 4], [1, 6]), 4), (([4, 4], [3, 6]), 1)]
+)
+def test_one_gear_beside_a_size_of_one(lists: tuple[list[int], list[int]], graphs: int) -> None:
+    """Such a dimension has one size in the graph."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) + y.sum(0) * x.shape[0]
+
+    run = compiled(fn)
+    args = geared({0: lists[0]}, 4, 2), geared({0: lists[1]}, 6, 2)
+    torch.testing.assert_close(run(*args), fn(*args))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torchair.DegradedWarning)  # of calls of size 1
+        for sizes in itertools.product(*lists):
+            args = tuple(torch.randn(size, 2) for size in sizes)
+            torch.testing.assert_close(run(*args), fn(*args))
+    assert counters["stats"]["unique_graphs"] == graphs
 
 
 def test_a_size_that_is_no_gear_cannot_be_first() -> None:

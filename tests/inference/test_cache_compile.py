@@ -728,6 +728,14 @@ def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
     traces = processes.traces
     torch.testing.assert_close(processes.new(net.both, cache_dir=str(other))(X), wanted(net.both, X))
     assert processes.traces == traces
+    assert command("export", "--file", str(other))[0] == 2  # a directory
+    limits = (
+        ["--older-than", "-1"],
+        ["--older-than", "nan"],
+        ["--most-bytes", "-1"],
+        ["Net", "--older-than", "0"],
+    )
+    assert [command("rm", *words)[0] for words in limits] == [2] * 4
     path_of(cached).write_bytes(b"x")
     status, out = command("verify")
     assert status == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import subprocess
 import sys
@@ -108,6 +109,83 @@ def test_models_in_two_processes(family: str, mode: str, dynamic: bool, tmp_path
         is_kept, traced = done.stdout.split()[-2:]
         assert is_kept == "True"
         assert (traced == "0") is (number == 1)
+
+
+CLASSES = {
+    "default of a dataclass": ("@dataclasses.dataclass\nclass C:\n  k: int = 2", "C().k", "= 2", "= 3"),
+    "default of a constructor": (
+        "class C:\n  def __init__(self, k=(2,)): self.k = k[0]",
+        "C().k",
+        "2,",
+        "3,",
+    ),
+    "closure of a constructor": (
+        "def made(k):\n  class C:\n    def __init__(self): self.k = k\n  return C\nC = made(2)",
+        "C().k",
+        "made(2)",
+        "made(3)",
+    ),
+    "bases": (
+        "class A: pass\nclass B(A): pass\nb = B()",
+        "(2 if isinstance(b, A) else 3)",
+        "class B(A)",
+        "class B",
+    ),
+    "order of bases": (
+        "class A:\n  def f(self): return 2\nclass B:\n  def f(self): return 3\nclass C(A, B): pass\nc = C()",
+        "c.f()",
+        "(A, B)",
+        "(B, A)",
+    ),
+    "attribute of its class": ("class M(type): k = 2\nclass C(metaclass=M): pass", "C.k", "k = 2", "k = 3"),
+    "members of an enum": (
+        "class E(enum.Enum):\n  A = 'a'\n  B = 'b'",
+        "(2 if E('a') is E.A else 3)",
+        "A = 'a'\n  B = 'b'",
+        "B = 'a'\n  A = 'b'",
+    ),
+}
+"""Of each: classes, an expression that reads them, and what changes."""
+
+
+def model_of(folder: Path, text: str, expression: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of a module with this text, as another process imports it."""
+    folder.mkdir()
+    head = "import dataclasses\nimport enum\nimport torch\n"
+    model = f"class Model(torch.nn.Module):\n  def forward(self, x): return x * {expression}\n"
+    (folder / "some_classes.py").write_text(f"{head}{text}\n{model}")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "some_classes", raising=False)
+    return importlib.import_module("some_classes").Model()
+
+
+@pytest.mark.parametrize("change", CLASSES)
+def test_a_class_that_has_changed_is_noticed(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Dynamo has no guard for what it has read."""
+    text, expression, old, new = CLASSES[change]
+    assert old in text
+    for folder, each, misses in (("a", text, 1), ("b", text, 0), ("c", text.replace(old, new), 1)):
+        model = model_of(tmp_path / folder, each, expression, monkeypatch)
+        run = kept(model.forward, tmp_path / "kept")
+        torch.testing.assert_close(run(X), model.forward(X))
+        assert len(run.misses) == misses, run.misses
+
+
+def test_hooks_of_all_modules_are_noticed(tmp_path: Path) -> None:
+    """Dynamo asks for them when it traces, and has no guard for them."""
+    net = Programs().eval()
+    kept(net.keywords, tmp_path)(X)
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, args, out: out + 100)
+    try:
+        run = kept(net.keywords, tmp_path)
+        with pytest.warns(DegradedWarning, match="all modules have hooks"):
+            got = run(X)
+        with torch.no_grad():
+            torch.testing.assert_close(got, net.keywords(X))
+    finally:
+        hook.remove()
 
 
 def test_threads_share_the_first_call(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.held import has_held
-from torchair.fxgraph.symbols import Binding
+from torchair.fxgraph.symbols import Binding, unbacked_in
 
 SAME_NUMBERS = {"fallback_random": True}
 """With these options Inductor draws the random numbers that ops draw when they run one by one."""
@@ -64,6 +64,8 @@ def why_not_elsewhere(gm: fx.GraphModule) -> str:
     """
     if has_held(gm):
         return "constants of the graph are held outside of it"
+    if has_scopes(gm) and any(unbacked_in(node.meta.get("val")) for node in gm.graph.nodes):
+        return "what is between its scopes has sizes that only the data decides"
     for node in itertools.filterfalse(is_outside, gm.graph.nodes):
         if node.op == "call_function" and not _is_known(node.target):
             return f"{node.target} is known in this process alone"

@@ -439,6 +439,9 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     if settings.dumps:
         stage.degradations.add(dumps.NO_STATIC_KERNELS)
         return None
+    if has_scopes(gm):  # the compiler of kernels would drop them
+        stage.degradations.add("static_kernel_compile has no effect on a graph with scopes")
+        return None
     return StaticKernels(
         copy_graph(gm),
         stage.name,

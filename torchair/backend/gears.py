@@ -49,9 +49,10 @@ def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
         raise BadGears("the tensor has other gears already", got=f"{dim_gears} and before {known}")
     for dim, sizes in dim_gears.items():
         _check(t, dim, sizes)
-    for dim in dim_gears:
-        # Torch makes no symbol of a size of 0 or 1: such a call is compiled for itself.
-        if t.size(dim) > 1:
+    for dim, sizes in dim_gears.items():
+        # Torch makes no symbol of a size of 0 or 1: such a call is compiled for itself. Where one other size
+        # is left, it is a number in the graph, which torch refuses where the dimension is marked.
+        if t.size(dim) > 1 and len({size for size in sizes if size > 1}) > 1:
             mark_dynamic(t, dim)
     setattr(t, NAME, _listed(dim_gears))
 
@@ -167,7 +168,8 @@ def gears_of(
         for size in known.shape:
             if is_symbol(size) and not size.node.expr.free_symbols & geared:
                 int(size)
-    return Gears(_rows(dynamic, policy))
+    rows = _rows(dynamic, policy)
+    return Gears(rows) if geared else None  # where one size is left of each, the graph has no others
 
 
 def _tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
@@ -200,13 +202,18 @@ def _rows(dims: Sequence[tuple[str, torch.SymInt, Sequence[int]]], policy: str) 
     combined = zip(*lists, strict=True) if policy == "zip" else itertools.product(*lists)
     rows: dict[Row, None] = {}
     for sizes in combined:
-        row = {size.node.expr: number for (_, size, _), number in zip(dims, sizes, strict=True)}
-        # A symbol that two dimensions share has one size.
-        if all(row[size.node.expr] == number for (_, size, _), number in zip(dims, sizes, strict=True)):
+        row: dict[Any, int] = {}
+        # A symbol that two dimensions share has one size, and so has what is a number by now.
+        fits = [_fits(size.node.expr, number, row) for (_, size, _), number in zip(dims, sizes, strict=True)]
+        if all(fits):
             rows[tuple(row.items())] = None
         if len(rows) > MOST:
             raise BadGears(f"there are more than {MOST} gears", got=f"policy {policy!r}")
     return tuple(rows)
+
+
+def _fits(expr: Any, number: int, row: dict[Any, int]) -> bool:
+    return row.setdefault(expr, number) == number if expr.free_symbols else expr == number
 
 
 PRODUCT = "inference_config.dynamic_gears_merge_policy = 'product' takes each with each"

@@ -117,7 +117,12 @@ def _history(store: Store, row: Row, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _remove(store: Store, given: argparse.Namespace) -> int:
-    if given.older_than is not None or given.most_bytes is not None:
+    limits = [limit for limit in (given.older_than, given.most_bytes) if limit is not None]
+    if limits and given.names:
+        raise BadCall("rm drops entries by names or by limits", next="leave out the names, or the limits")
+    if not all(limit >= 0 for limit in limits):
+        raise BadCall("a limit is a number of 0 and more", got=", ".join(map(str, limits)))
+    if limits:
         seconds = None if given.older_than is None else given.older_than * 24 * 3600
         removed = store.prune(given.most_bytes, seconds)
     elif given.names:
@@ -130,12 +135,17 @@ def _remove(store: Store, given: argparse.Namespace) -> int:
 
 def _export(store: Store, given: argparse.Namespace) -> int:
     entries = [entry for key in _chosen(store, given) if (entry := store.read(key)) is not None]
-    with whole_file(Path(given.file), OWN_FILE) as out, tarfile.open(fileobj=out, mode="w") as tar:
-        for entry in entries:
-            data = packed(entry.files, entry.facts)
-            info = tarfile.TarInfo(entry.key)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+    try:
+        with whole_file(Path(given.file), OWN_FILE) as out, tarfile.open(fileobj=out, mode="w") as tar:
+            for entry in entries:
+                data = packed(entry.files, entry.facts)
+                info = tarfile.TarInfo(entry.key)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    except OSError as error:
+        raise BadPath(
+            f"{given.file} cannot be written: {error.strerror}", next="name another file"
+        ) from error
     print(f"{len(entries)} entries are in {given.file}")
     return 0
 

@@ -204,7 +204,7 @@ def graph_text(gm: fx.GraphModule, *, by_place: bool = False) -> Iterator[str]:
     for node in gm.graph.nodes:
         value = _value(node.meta.get("val"))
         target = "" if node.op == "placeholder" else _target(node)
-        given = (node.args, node.kwargs)
+        given: Any = node.args, node.kwargs
         if by_place:
             given = fx.map_arg(given, names.__getitem__)
         yield f"{node.op} {names[node]} {target} {given} {value}"

@@ -2,7 +2,8 @@
 functions, and the code that was traced.
 
 A function is its qualified name and the digest of its code as it is in memory: what a file says now may not
-be what was imported. Of nested functions the code is looked for among the constants of those around them.
+be what was imported. Of nested functions the code is looked for among the constants of those around them. A
+class is its qualified name and the digest of all classes that it is made of.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import collections
 import enum
 import functools
 import hashlib
+import itertools
 import sys
 import types
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,8 @@ BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 KEYS = type({}.keys()) | type({}.values())
 OWN = ("torch", "torchair")
 """Packages whose sources are known by version or digest as a whole."""
+FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
+"""As they stand in a class."""
 _DEEPEST = 8
 
 
@@ -41,7 +47,7 @@ def identity(value: Any) -> tuple[str, ...]:
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__)
     if isinstance(value, type):
-        return ("class", *_name(value))
+        return ("class", *_name(value), class_digest(value))
     if isinstance(value, types.FunctionType):
         return ("function", *_name(value), code_digest(value.__code__))
     if isinstance(value, types.CodeType):
@@ -142,6 +148,75 @@ def _constant(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"
     return f"{type(value).__name__} {value!r}"
+
+
+def class_digest(kind: type) -> str:
+    """Of the classes that it is made of, in their order: what their functions do, with what these read from
+    around them. Attributes are looked at where they are read, but for members of an enum, and those of its
+    own class. Empty for torch's and Python's classes.
+    """
+    if _is_versioned(kind):
+        return ""
+    rows = [*_name(kind)]
+    for each in (*kind.__mro__, *type(kind).__mro__):
+        rows += _name(each) if _is_versioned(each) else (*_name(each), _functions_digest(each))
+    for each in itertools.filterfalse(_is_versioned, type(kind).__mro__):
+        rows += [f"{name} {value!r}" for name, value in vars(each).items() if isinstance(value, PLAIN)]
+    if issubclass(kind, enum.Enum):
+        rows += [f"{name} {_told(member.value)}" for name, member in kind.__members__.items()]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+
+_digests: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+"""Of functions of classes, which may be hundreds."""
+
+
+def _functions_digest(kind: type) -> str:
+    found = _digests.get(kind)
+    if found is None:
+        functions = [(name, each) for name, each in vars(kind).items() if isinstance(each, FUNCTIONS)]
+        functions.sort(key=itemgetter(0))
+        rows = [" ".join((name, *_function_texts(each))) for name, each in functions]
+        found = _digests[kind] = hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    return found
+
+
+def _function_texts(value: Any, depth: int = 0) -> Iterator[str]:
+    """What a function of a class does, its defaults, and what is in its closure."""
+    if not isinstance(value, types.FunctionType):
+        inner = (getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func"))
+        yield from (text for each in inner if each is not None for text in _function_texts(each, depth))
+        return
+    yield code_digest(value.__code__)
+    cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+    named = sorted((value.__kwdefaults__ or {}).items())
+    for each in (*(value.__defaults__ or ()), *itertools.chain.from_iterable(named), *cells):
+        if isinstance(each, types.FunctionType) and depth < _DEEPEST:
+            yield from _function_texts(each, depth + 1)
+        else:
+            yield _told(each)
+
+
+def _told(value: Any) -> str:
+    """As far as that can be told in another process; classes by their names, as they may be around it."""
+    if isinstance(value, type):
+        return _kind(value)
+    if isinstance(value, dict):
+        return f"{_kind(type(value))} {[(_told(key), _told(each)) for key, each in value.items()]}"
+    if isinstance(value, set | frozenset):
+        return f"{_kind(type(value))} {sorted(map(_told, value))}"
+    if isinstance(value, list | tuple):
+        return f"{_kind(type(value))} {list(map(_told, value))}"
+    try:
+        return " ".join(identity(value))
+    except NotPossible:
+        return _kind(type(value))
+
+
+def _is_versioned(kind: type) -> bool:
+    """Is it torch's, ours or Python's? Those are known by version, or by a digest of the package."""
+    top = str(kind.__module__).partition(".")[0]
+    return top in OWN or top in sys.stdlib_module_names - {"__main__"}
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from torch._dynamo.guards import (
 from torch._dynamo.output_graph import OutputGraphCommon
 from torch._dynamo.source import NNModuleSource
 from torch._guards import Guard, GuardsSet
+from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import _get_current_function_mode_stack
 
 from torchair.core.errors import BadEntry, NotPossible, first_line
@@ -51,6 +52,7 @@ MARKS = (
     "_dynamo_unbacked_bounds",
 )
 """What users say of the sizes of a tensor."""
+HOOKS_OF_ALL = "all modules have hooks (register_module_forward_hook and the like)"
 
 
 class OtherCall(BadEntry):
@@ -177,6 +179,8 @@ class Guards:
         )
         if state.functorch_layers:
             raise NotPossible("transforms of torch.func are around the call")
+        if _has_any_global_hook():
+            raise NotPossible(HOOKS_OF_ALL)
         values = Values(graph.local_scope, graph.global_scope, graph.torch_function_mode_stack, state)
         seen = tuple(Seen.of(guard, values) for guard in sorted(graph.guards, key=Guard.sort_key))
         with _quietly():
@@ -187,6 +191,8 @@ class Guards:
         """The guards on the objects of this call, and what must live as long; `OtherCall` where one of these
         objects is not what it was.
         """
+        if _has_any_global_hook():  # Dynamo asks when it traces, and guards nothing
+            raise OtherCall(HOOKS_OF_ALL)
         modes = _get_current_function_mode_stack()
         try:
             values = Values(local_scope, global_scope, modes, self.state)
