@@ -16,7 +16,12 @@ from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
 from torchair.core.extensions import extend, has_user_kernel
-from torchair.core.torch_private.ops import OpOverload, auto_functionalized_v2, parse_schema
+from torchair.core.torch_private.ops import (
+    OpOverload,
+    arguments_of,
+    auto_functionalized_v2,
+    parse_schema,
+)
 from torchair.engine.registry import Kernel, describe, set_kernel
 from torchair.fxgraph.effects import written_in, written_names
 from torchair.ge.attr import Attr, Str
@@ -249,10 +254,14 @@ def _kind(argument: Any) -> str | None:
 
 
 def _attribute(argument: Any) -> AttrParam:
-    """None is left out. Types have other numbers in the IR, and are written wherever they are given."""
+    """None is left out, so what may be None has no default: its value is written wherever there is one. So
+    are types, which have other numbers in the IR.
+    """
     kind = _kind(argument)
     assert kind is not None, "an argument without a kind was refused"
-    default = argument.default_value if argument.has_default_value() and kind != "Type" else None
+    may_be_none = str(argument.real_type).startswith("Optional")
+    is_told = argument.has_default_value() and kind != "Type" and not may_be_none
+    default = argument.default_value if is_told else None
     return AttrParam(argument.name, kind, required=False, default=default)
 
 
@@ -263,8 +272,7 @@ def _converter(target: OpOverload, proto: Prototype) -> Fn:
     """The call of the operator as its IR op, which the operator itself runs."""
 
     def convert(*args: Any, meta_outputs: Any = None, **kwargs: Any) -> Any:
-        names = [arg.name for arg in target._schema.arguments if not arg.kwarg_only]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = arguments_of(target._schema, args, kwargs)
         inputs = {param.name: given.get(param.name) for param in proto.inputs}
         lists = {param.name for param in proto.inputs if param.kind == "dynamic"}
         inputs = {name: value for name, value in inputs.items() if value is not None or name not in lists}

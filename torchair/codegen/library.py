@@ -204,7 +204,9 @@ def graph_text(gm: fx.GraphModule, *, by_place: bool = False) -> Iterator[str]:
     for node in gm.graph.nodes:
         value = _value(node.meta.get("val"))
         target = "" if node.op == "placeholder" else _target(node)
-        given = fx.map_arg((node.args, node.kwargs), names.__getitem__) if by_place else (node.args, node.kwargs)
+        given = (
+            fx.map_arg((node.args, node.kwargs), names.__getitem__) if by_place else (node.args, node.kwargs)
+        )
         yield f"{node.op} {names[node]} {target} {given} {value}"
         if node.op != "get_attr":
             continue
