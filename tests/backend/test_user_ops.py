@@ -139,6 +139,18 @@ def by_name(x: Tensor, *, out: Tensor) -> None:
     out.copy_(x)
 
 
+def with_any_number(*xs: Tensor) -> Tensor:
+    return xs[0]
+
+
+def by_place(x: Tensor, /) -> Tensor:
+    return x + 1
+
+
+def with_texts(x: Tensor, names: list[str]) -> Tensor:
+    return x + 1
+
+
 class Callable:
     def __call__(self, x: Tensor) -> Tensor:
         return x + 1
@@ -150,6 +162,9 @@ REFUSED: dict[str, tuple[Any, str | None, dict[str, Any], type[Exception], str]]
     "taken": (add, None, {"ge_op": "Add"}, NotPossible, "choose another with ge_op"),
     "no name": (add, None, {"ge_op": "1 bad("}, NotPossible, "no name of an IR op"),
     "device": (with_a_device, None, {}, NotPossible, "where: Device"),
+    "varargs": (with_any_number, None, {}, BadConverter, r"no \*args"),
+    "by place": (by_place, None, {}, BadConverter, "no /"),
+    "texts": (with_texts, None, {}, BadConverter, r"names.*\n.*\n +next +take tensors"),
     "blank": (add, "no name", {}, BadConverter, "namespace::name"),
     "parts": (add, "a::b::c", {}, BadConverter, "namespace::name"),
     "object": (Callable(), "user_ops_test::refused", {}, BadConverter, "write one that calls it"),

@@ -37,6 +37,13 @@ _KINDS = {
     "List[str]": "ListString",
 }  # fmt: skip
 """The kind of attribute that an argument of a schema becomes, by its type."""
+_CURES = {
+    "can be mutated": "leave it out of mutates_args",
+    "varargs": "give each parameter a name of its own: no *args, no **kwargs, no /",
+    "unsupported type": "take tensors, numbers, lists of these, texts and dtypes; Optional of one",
+    "annotation": "annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor",
+}
+"""What to do about a signature, by words of what torch says about it."""
 
 
 @overload
@@ -104,12 +111,11 @@ def _schema(fn: Fn, title: str, mutates_args: Sequence[str] | str) -> Any:
     try:
         schema = parse_schema(f"{title}{torch.library.infer_schema(fn, mutates_args=mutates_args)}")
     except (ValueError, TypeError, RuntimeError) as error:
-        is_written = "can be mutated" in str(error)
-        annotate = "annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor"
+        known = (cure for words, cure in _CURES.items() if words in str(error))
         raise BadConverter(
             f"{title} cannot be an operator: {_short(error)}",
             at=_place(fn),
-            next="leave it out of mutates_args" if is_written else annotate,
+            next=next(known, "def f(x: torch.Tensor, k: float) -> torch.Tensor"),
         ) from error
     if by_name := [arg.name for arg in schema.arguments if arg.kwarg_only and is_tensor(arg)]:
         raise BadConverter(
