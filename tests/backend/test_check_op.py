@@ -66,6 +66,26 @@ library.impl("reads", lambda x: torch.empty_like(x), "Meta")
 library.define("fixed(Tensor x) -> Tensor")
 library.impl("fixed", lambda x: torch.histc(x, 16), "CPU")
 library.impl("fixed", lambda x: x.new_empty(16), "Meta")
+CALLS: list[int] = []
+
+
+def keeps(x: Tensor) -> Tensor:
+    CALLS.append(1)
+    return x * len(CALLS)
+
+
+library.define("keeps(Tensor x) -> Tensor")
+library.impl("keeps", keeps, "CPU")
+library.impl("keeps", lambda x: torch.empty_like(x), "Meta")
+library.define("nothing(Tensor x) -> Tensor")
+library.impl("nothing", lambda x: None, "CPU")
+library.impl("nothing", lambda x: torch.empty_like(x), "Meta")
+library.define("given(Tensor(a!) x) -> Tensor(a!)")
+library.impl("given", lambda x: x.add_(1), "CPU")
+library.impl("given", lambda x: x, "Meta")
+library.define("counts(Tensor x) -> int")
+library.impl("counts", lambda x: x.shape[0] + 1, "CPU")
+library.impl("counts", lambda x: x.shape[0], "Meta")
 library.define("no_fake(Tensor x) -> Tensor")
 library.impl("no_fake", lambda x: x * 2, "CPU")
 raw = torch.ops.check_op_test
@@ -81,6 +101,9 @@ WRONG: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "result is a view": (raw.shares, [("schema", "result 0 shares memory with the argument 'x'")]),
     "converter": (converted, [("graph mode", "result 0 differs from the eager one")]),
     "recording": (raw.reads, [("recorded", "cannot be recorded")]),
+    "state": (raw.keeps, [("eager", "result 0 differs from call to call")]),
+    "no result": (raw.nothing, [("schema", "result 0 is None, and the schema says Tensor")]),
+    "number": (raw.counts, [("fake", "value of result 0: 3, eagerly 4")]),
     "no fake": (raw.no_fake, [("fake", "has no fake function")]),
 }
 
@@ -113,6 +136,12 @@ def test_nothing_is_wrong(target: Any, args: tuple[Any, ...]) -> None:
     assert report.ok, report
     assert {"fake", "functionalised", "graph mode", "capture mode", "recorded"} <= set(report.passed)
     torch.testing.assert_close(list(args), kept)
+
+
+def test_an_operator_that_returns_its_argument() -> None:
+    differences = torchair.check_op(raw.given, torch.randn(3)).differences
+    assert "returns its argument" in differences[0].what
+    assert "nothing: -> ()" in differences[0].cure
 
 
 # It is the call that was given

@@ -12,7 +12,7 @@ import torchair
 from tests.backend.test_doors import config
 from torchair import ge
 from torchair.convert.registry import unregister
-from torchair.core.errors import AirError, BadPass, DegradedWarning
+from torchair.core.errors import AirError, BadConverter, BadPass, DegradedWarning
 from torchair.ge.graph import Graph
 
 aten = torch.ops.aten
@@ -73,6 +73,32 @@ def test_a_converter_with_the_wrong_number_of_outputs(sin: Any) -> None:
     text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
     assert "returned 2 values, the op returns 1" in text
     assert "test_garbage.py" in text, "the user's own line is named"
+
+
+@pytest.mark.parametrize("made", [None, 3, 1.5, "text"])
+def test_a_converter_without_a_tensor(made: Any, sin: Any) -> None:
+    torchair.register_fx_node_ge_converter(sin)(lambda x: made)
+    text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
+    assert "returned no tensor of the graph where the op returns one" in text
+    assert repr(made) in text
+    assert "test_garbage.py" in text
+
+
+def test_a_converter_leaves_out_what_nobody_reads() -> None:
+    sort = aten.sort.default
+    torchair.register_fx_node_ge_converter(sort)(lambda x: (x, None))
+    try:
+        x = torch.ones(3)
+        assert torch.equal(compiled(lambda x: torch.sort(x)[0])(x), x)
+        assert "returned no tensor" in failure(compiled(lambda x: torch.sort(x)[1]), x)
+    finally:
+        unregister(sort)
+
+
+@pytest.mark.parametrize("target", [3, "aten.sin.default"])
+def test_a_converter_of_what_is_no_op(target: Any) -> None:
+    with pytest.raises(BadConverter, match=r"torch\.ops\.mylib"):
+        torchair.register_fx_node_ge_converter(target)
 
 
 def test_a_converter_with_the_wrong_dtype(sin: Any) -> None:

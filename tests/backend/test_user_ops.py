@@ -12,7 +12,9 @@ from torch import Tensor
 
 import torchair
 from tests.slow import slow
+from torchair import ge
 from torchair.core.errors import BadConverter, NotPossible
+from torchair.engine.user_kernels import unregister_kernel
 from torchair.ge.face import CALL
 from torchair.ge.prototype import catalogue, prototype
 
@@ -137,6 +139,18 @@ def by_name(x: Tensor, *, out: Tensor) -> None:
     out.copy_(x)
 
 
+def with_any_number(*xs: Tensor) -> Tensor:
+    return xs[0]
+
+
+def by_place(x: Tensor, /) -> Tensor:
+    return x + 1
+
+
+def with_texts(x: Tensor, names: list[str]) -> Tensor:
+    return x + 1
+
+
 class Callable:
     def __call__(self, x: Tensor) -> Tensor:
         return x + 1
@@ -148,6 +162,9 @@ REFUSED: dict[str, tuple[Any, str | None, dict[str, Any], type[Exception], str]]
     "taken": (add, None, {"ge_op": "Add"}, NotPossible, "choose another with ge_op"),
     "no name": (add, None, {"ge_op": "1 bad("}, NotPossible, "no name of an IR op"),
     "device": (with_a_device, None, {}, NotPossible, "where: Device"),
+    "varargs": (with_any_number, None, {}, BadConverter, r"no \*args"),
+    "by place": (by_place, None, {}, BadConverter, "no /"),
+    "texts": (with_texts, None, {}, BadConverter, r"names.*\n.*\n +next +take tensors"),
     "blank": (add, "no name", {}, BadConverter, "namespace::name"),
     "parts": (add, "a::b::c", {}, BadConverter, "namespace::name"),
     "object": (Callable(), "user_ops_test::refused", {}, BadConverter, "write one that calls it"),
@@ -256,3 +273,27 @@ def test_a_default_with_marks_of_prototypes() -> None:
     made = torchair.op(user_ops_marks)
     x = torch.randn(4)
     torch.testing.assert_close(compiled(made)(x), x * 20)
+
+
+# Numbers that may be left out
+
+
+@torchair.op("user_ops_test::user_ops_maybe")
+def maybe(x: Tensor, k: Optional[float] = 1.5) -> Tensor:  # noqa: UP045
+    return x * (100.0 if k is None else k)
+
+
+def test_none_is_not_the_default(tmp_path: Path) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return maybe(x), maybe(x, None), maybe(x, k=2.0)
+
+    x = torch.randn(4)
+    torchair.dynamo_export(x, model=Net(), export_path=str(tmp_path))
+    ops = [op for op in torchair.load_air(tmp_path / "export.air").graph.ops if op.type == "UserOpsMaybe"]
+    assert [op.attrs["k"].value if "k" in op.attrs else None for op in ops] == [1.5, None, 2.0]
+    ge.register_kernel("UserOpsMaybe", lambda x, *, k: x * (100.0 if k is None else k))
+    try:
+        torch.testing.assert_close(compiled(Net())(x), Net()(x))
+    finally:
+        unregister_kernel("UserOpsMaybe")

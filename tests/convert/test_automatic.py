@@ -39,6 +39,24 @@ define(
     lambda x, k: ((x + k).sum(), x + k),
     lambda x, k: (x.new_empty(()), x + 0),
 )
+ge.register_prototype("AutoMaybe(x; k: Float = 1.0, n: Int = None, j: Int = 2) -> y")
+define(
+    "auto_maybe(Tensor x, float? k=2.0, int? n=None, int? j=3) -> Tensor",
+    lambda x, k=2.0, n=None, j=3: x * (100.0 if k is None else k),
+    lambda x, k=2.0, n=None, j=3: x + 0,
+)
+ge.register_prototype("AutoCast(x; dtype: Type, of: Type = None) -> y")
+define(
+    "auto_cast(Tensor x, ScalarType dtype=float, ScalarType? of=None) -> Tensor",
+    lambda x, dtype=torch.float32, of=None: x.to(dtype),
+    lambda x, dtype=torch.float32, of=None: x.to(dtype),
+)
+ge.register_prototype("AutoFill(x; dtype: Type) -> x")
+define(
+    "auto_fill(Tensor(a!) x, ScalarType dtype=float) -> ()",
+    lambda x, dtype=torch.float32: x.fill_(torch.finfo(dtype).max) and None,
+    lambda x, dtype=torch.float32: None,
+)
 # The IR has an Add, which means something else.
 define("add(Tensor x, Tensor y) -> Tensor", lambda x, y: x * y, lambda x, y: x + 0)
 BAD = {
@@ -101,6 +119,36 @@ def test_a_users_kernel_for_one_device() -> None:
         finally:
             unregister_kernel("AutoMul", on=device)
         torch.testing.assert_close(made, x * x * factor)
+
+
+def test_none_is_not_the_default_of_the_prototype() -> None:
+    ge.register_kernel("AutoMaybe", lambda x, *, k, n, j: x * (100.0 if k is None else k))
+    x = torch.randn(3)
+    try:
+        with pytest.warns(torchair.DegradedWarning, match=r"its argument 'k' is None, and left out .* 1\.0"):
+            got = compiled(lambda x: (ops.auto_maybe(x), ops.auto_maybe(x, None)), "max-autotune")(x)
+    finally:
+        unregister_kernel("AutoMaybe")
+    torch.testing.assert_close(got, (x * 2, x * 100))
+
+
+def test_data_types_of_schemas(tmp_path: Any) -> None:
+    """Schemas of torch have numbers for them, and so has the IR: others."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            ops.auto_fill(x)
+            return ops.auto_cast(x), ops.auto_cast(x, torch.float16), ops.auto_cast(x, of=torch.bool)
+
+    x = torch.randn(3, dtype=torch.float64)
+    torchair.dynamo_export(x, model=Net(), export_path=str(tmp_path))
+    found = [
+        op.attrs["dtype"].value
+        for op in torchair.load_air(tmp_path / "export.air").graph.ops
+        if "dtype" in op.attrs
+    ]
+    types = ge.DataType
+    assert found == [types.DT_FLOAT, types.DT_FLOAT, types.DT_FLOAT16, types.DT_FLOAT]
 
 
 @pytest.mark.parametrize("schema", BAD)

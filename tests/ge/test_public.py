@@ -11,6 +11,7 @@ import torch
 
 from torchair import ge
 from torchair.core import dtypes
+from torchair.core.errors import BadGraph
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
 from torchair.ge.graph import Graph, current_graph
 from torchair.ge.proto import schema
@@ -384,10 +385,24 @@ def test_an_unregistered_op_is_an_error_in_both_styles(x: Any) -> None:
         ge.custom_op("Acoshh", x)
 
 
-@pytest.mark.parametrize("text", ["SplitLike", "A(x) - y", "B(x; k) -> y"])
-def test_prototypes_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(RuntimeError):
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("SplitLike", "SplitLike"),
+        ("A(x) - y", "A(x) - y"),
+        ("B(x; k) -> y", "k"),
+        ("C(x??) -> y", "x?"),
+        ("D(x y) -> z", "x y"),
+        ("E(x; k: Flaot = 1.0) -> y", "Flaot"),
+        ("F(x; k: Type = DT_INT8) -> y", "DT_INT8"),
+        ("G(x; k: Float = 1.0.0) -> y", "1.0.0"),
+    ],
+)
+def test_prototypes_that_cannot_be_read(text: str, got: str) -> None:
+    with pytest.raises(BadGraph) as caught:
         register_prototype(text)
+    assert got in caught.value.details["got"]
+    assert caught.value.details["near"]
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,22 @@ def test_print_by_name(capsys: Any) -> None:
     ]
 
 
+def test_equal_calls_print_each_their_own(capsys: Any) -> None:
+    """The second is lowered as the first was, which has no value."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + 1
+            torch.ops.npu.print_npugraph_tensor(x)
+        return x
+
+    compiled(fn, "max-autotune")(torch.zeros(1))
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "tensor([1]",
+        "tensor([2]",
+    ]
+
+
 # Files
 
 

@@ -241,8 +241,10 @@ def test_events_by_name_are_edges_too() -> None:
         (lambda: scope.super_kernel("s", "debug-aic-num=0"), ValueError),
         (lambda: scope.super_kernel("s", "debug-aic-num=2:debug-aiv-num=3"), ValueError),
         (lambda: scope.super_kernel("s", "dcci-after-kernel-end=,"), ValueError),
+        (lambda: scope.super_kernel("s", "stream-fusion=1:stream-fusion=0"), ValueError),
         (lambda: torchair.npugraph_ex.scope.deterministic(4), ValueError),
         (lambda: torchair.npugraph_ex.scope.deterministic(True), ValueError),
+        (lambda: torchair.npugraph_ex.scope.deterministic(1.0), ValueError),
         (lambda: scope.npu_wait_tensor(X, Y), NotImplementedError),
     ],
 )

@@ -158,9 +158,13 @@ class _Check:
                 return False
             inner = _inner(error)
             what = f"it fails: {type(inner).__name__}: {first_line(inner)}"
+            cure = _cure(check) if check.startswith("fake") else ""
             if type(error).__name__ == "UnsupportedOperatorException":
                 what = f"{first_line(error)} has no fake function"
-            self._say(check, what, _cure(check) if check.startswith("fake") else "")
+            if "output has alias annotations" in what:
+                what = "it fails: torch functionalises no operator that returns its argument, or a view of it"
+                cure = "return a copy; of what it writes, nothing: -> ()"
+            self._say(check, what, cure)
         is_right = len(self._report.differences) == known
         if is_right:
             self._report.passed.append(check)
@@ -197,8 +201,20 @@ class _Check:
     def _eager(self) -> None:
         self._written = self._copies()
         self._expected = self._call(self._written)
+        again = self._call(self._copies())
+        self._count("eager", again)
+        for place, (got, want) in enumerate(zip(again, self._expected, strict=True)):
+            if isinstance(want, torch.Tensor) and not _is_close(got, want):
+                cure = "draw random numbers from torch's generators, and keep no state"
+                self._say("eager", f"result {place} differs from call to call", cure)
+                return
 
     def _schema(self) -> None:
+        for place, (result, made) in enumerate(
+            zip(self._target._schema.returns, self._expected, strict=False)
+        ):
+            if made is None and str(result.type) == "Tensor":
+                self._say("schema", f"result {place} is None, and the schema says Tensor", "return a tensor")
         declared = set(written_names(self._target))
         cure = "name it in mutates_args, or write Tensor(a!) in the schema"
         rows = list(zip(self._names, self._leaves, self._written, strict=True))
@@ -234,6 +250,8 @@ class _Check:
         self._count(check, made)
         for place, (got, want) in enumerate(zip(made, self._expected, strict=True)):
             if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
+                if want is not None:
+                    self._compare(check, place, "value", _number(got, want), want)
                 continue
             sizes = tuple(map(_number, got.shape, want.shape))
             steps = tuple(map(_number, got.stride(), want.stride()))
@@ -359,6 +377,8 @@ class _Check:
 
     def _compare_values(self, check: str, who: str, got: Any, want: Any) -> None:
         if not isinstance(want, torch.Tensor):
+            if want is not None and got != want:
+                self._say(check, f"{who} is {got!r}, eagerly {want!r}", _cure(check))
             return
         try:
             torch.testing.assert_close(got, want, equal_nan=True)
@@ -419,6 +439,14 @@ def _copy(value: torch.Tensor, memory: dict[Any, Any]) -> torch.Tensor:
     return made
 
 
+def _is_close(got: Any, want: torch.Tensor) -> bool:
+    try:
+        torch.testing.assert_close(got, want, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
 def _larger(value: torch.Tensor) -> torch.Tensor:
     """A tensor with one more of each size that may vary: its last entries, again."""
     for dim, size in enumerate(value.shape):
@@ -451,8 +479,8 @@ def _same(before: torch.Tensor, after: torch.Tensor) -> bool:
     return torch.equal(one, other) and before.shape == after.shape
 
 
-def _number(said: Any, real: int) -> int:
-    """A size that a fake tensor has; what only the data decides may be any."""
+def _number(said: Any, real: Any) -> Any:
+    """A size that a fake tensor has, or a number; what only the data decides may be any."""
     return real if is_unbacked(said) else hint(said) if is_symbol(said) else said
 
 

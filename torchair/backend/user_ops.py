@@ -16,7 +16,12 @@ from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
 from torchair.core.extensions import extend, has_user_kernel
-from torchair.core.torch_private.ops import OpOverload, auto_functionalized_v2, parse_schema
+from torchair.core.torch_private.ops import (
+    OpOverload,
+    arguments_of,
+    auto_functionalized_v2,
+    parse_schema,
+)
 from torchair.engine.registry import Kernel, describe, set_kernel
 from torchair.fxgraph.effects import written_in, written_names
 from torchair.ge.attr import Attr, Str
@@ -32,6 +37,13 @@ _KINDS = {
     "List[str]": "ListString",
 }  # fmt: skip
 """The kind of attribute that an argument of a schema becomes, by its type."""
+_CURES = {
+    "can be mutated": "leave it out of mutates_args",
+    "varargs": "give each parameter a name of its own: no *args, no **kwargs, no /",
+    "unsupported type": "take tensors, numbers, lists of these, texts and dtypes; Optional of one",
+    "annotation": "annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor",
+}
+"""What to do about a signature, by words of what torch says about it."""
 
 
 @overload
@@ -99,12 +111,11 @@ def _schema(fn: Fn, title: str, mutates_args: Sequence[str] | str) -> Any:
     try:
         schema = parse_schema(f"{title}{torch.library.infer_schema(fn, mutates_args=mutates_args)}")
     except (ValueError, TypeError, RuntimeError) as error:
-        is_written = "can be mutated" in str(error)
-        annotate = "annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor"
+        known = (cure for words, cure in _CURES.items() if words in str(error))
         raise BadConverter(
             f"{title} cannot be an operator: {_short(error)}",
             at=_place(fn),
-            next="leave it out of mutates_args" if is_written else annotate,
+            next=next(known, "def f(x: torch.Tensor, k: float) -> torch.Tensor"),
         ) from error
     if by_name := [arg.name for arg in schema.arguments if arg.kwarg_only and is_tensor(arg)]:
         raise BadConverter(
@@ -249,10 +260,14 @@ def _kind(argument: Any) -> str | None:
 
 
 def _attribute(argument: Any) -> AttrParam:
-    """None is left out. Types have other numbers in the IR, and are written wherever they are given."""
+    """None is left out, so what may be None has no default: its value is written wherever there is one. So
+    are types, which have other numbers in the IR.
+    """
     kind = _kind(argument)
     assert kind is not None, "an argument without a kind was refused"
-    default = argument.default_value if argument.has_default_value() and kind != "Type" else None
+    may_be_none = str(argument.real_type).startswith("Optional")
+    is_told = argument.has_default_value() and kind != "Type" and not may_be_none
+    default = argument.default_value if is_told else None
     return AttrParam(argument.name, kind, required=False, default=default)
 
 
@@ -263,8 +278,7 @@ def _converter(target: OpOverload, proto: Prototype) -> Fn:
     """The call of the operator as its IR op, which the operator itself runs."""
 
     def convert(*args: Any, meta_outputs: Any = None, **kwargs: Any) -> Any:
-        names = [arg.name for arg in target._schema.arguments if not arg.kwarg_only]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = arguments_of(target._schema, args, kwargs)
         inputs = {param.name: given.get(param.name) for param in proto.inputs}
         lists = {param.name for param in proto.inputs if param.kind == "dynamic"}
         inputs = {name: value for name, value in inputs.items() if value is not None or name not in lists}

@@ -8,7 +8,7 @@ make them one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from torchair.core.errors import UnsupportedOp
 from torchair.core.extensions import has_user_kernel
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.ops import OpOverload, arguments_of
 from torchair.fxgraph.effects import flat, written_names
 from torchair.ge.attr import BY_PROTOTYPE, Attr, Str
 from torchair.ge.build import Clone, add_op, make_attr
@@ -37,10 +37,10 @@ class Automatic:
     proto: Prototype
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = self._given(args, kwargs)
+        given = arguments_of(self.op._schema, args, kwargs)
         schema = self.op._schema.arguments
         tensors = [given[arg.name] for arg in schema if is_tensor(arg)]
-        numbers = [(arg.name, given[arg.name]) for arg in schema if not is_tensor(arg)]
+        numbers = [(arg, given[arg.name]) for arg in schema if not is_tensor(arg)]
         if not written_names(self.op):
             tensors = [
                 Clone(value) if param in written_inputs(self.proto) and value is not None else value
@@ -48,19 +48,18 @@ class Automatic:
             ]
         return self._add(tensors, self._attributes(numbers))
 
-    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = self.op._schema.arguments
-        defaults = {arg.name: arg.default_value if arg.has_default_value() else None for arg in arguments}
-        placed = zip([arg.name for arg in arguments if not arg.kwarg_only], args, strict=False)
-        return {**defaults, **dict(placed), **kwargs}
-
-    def _attributes(self, numbers: Sequence[tuple[str, Any]]) -> dict[str, Attr]:
+    def _attributes(self, numbers: Sequence[tuple[Any, Any]]) -> dict[str, Attr]:
         made: dict[str, Attr] = {}
-        for row, (name, value) in zip(self.proto.attrs, numbers, strict=False):
+        for row, (argument, value) in zip(self.proto.attrs, numbers, strict=False):
+            what = f"its argument {argument.name!r}"
             if isinstance(value, Tensor):
                 raise NotImplementedError(
-                    f"its argument {name!r} is a size that changes, and an attribute of {self.proto.name}"
+                    f"{what} is a size that changes, and an attribute of {self.proto.name}"
                 )
+            if value is None and row.required:
+                raise NotImplementedError(f"{what} is None, and {self.proto.name} must be given it")
+            if value is None and argument.default_value is not None and row.default is not None:
+                raise NotImplementedError(f"{what} is None, and left out it would be {row.default!r}")
             if value is not None:
                 made[row.name] = make_attr(self.proto.name, row, value)
         return made

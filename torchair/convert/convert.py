@@ -25,6 +25,7 @@ from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import in_form, pack
 from torchair.convert.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
 from torchair.convert.report import Reason, Report
+from torchair.convert.results import check_results, target_name, used
 from torchair.convert.walk import Walk
 from torchair.convert.without_kernel import run_by_torch, unvalued
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
@@ -33,7 +34,6 @@ from torchair.core.source import source_of
 from torchair.core.torch_private.fake import (
     disable_modes,
     faking,
-    is_unbacked,
     make_fx,
     tree_flatten,
     tree_unflatten,
@@ -44,9 +44,8 @@ from torchair.fxgraph.effects import flat, functional_twin, mutates
 from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, layouts_of
 from torchair.fxgraph.values import device_of, moves_between_devices, tensors_of
-from torchair.ge.attr import Bool, Str
+from torchair.ge.attr import Bool
 from torchair.ge.graph import (
-    INPUT_TYPES,
     AliasResult,
     ArgumentFeed,
     ConstantResult,
@@ -57,7 +56,6 @@ from torchair.ge.graph import (
     Result,
     Tensor,
     TensorResult,
-    describe,
 )
 from torchair.ge.host import Host, host_dtype, is_symbol
 from torchair.ge.torch_op import Symbol, torch_op
@@ -175,11 +173,11 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
         return number
     if node.target is operator.getitem:
         return _argument(walk, node.args[0], env, read_views=False)[node.args[1]]
-    walk.graph.origin = Origin(node.name, _target_name(node.target), source_of(node), node, walk.top)
+    walk.graph.origin = Origin(node.name, target_name(node.target), source_of(node), node, walk.top)
     if node.target in memory_numbers.TARGETS and is_symbol(meta):
         number = memory_numbers.from_sizes(meta, walk.placeholders, env)
         if number is not None:
-            walk.count(_target_name(node.target))
+            walk.count(target_name(node.target))
             return number
     if node.target in scopes.MARKS:
         return scopes.mark(walk.graph, walk.schedule, node, lambda x: _tensors(walk, x, env))
@@ -203,7 +201,7 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
 def _call(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Convert one call by the look-up order."""
     meta = node.meta.get("val")
-    name = _target_name(node.target)
+    name = target_name(node.target)
     if _is_empty(meta) and not name.startswith(_NEVER_EMPTY) and not mutates(node.target):
         return _empty(meta)
     reasons: list[str] = []
@@ -241,18 +239,18 @@ def _try(
         if why_not is None:
             extra: dict[str, Any] = {"meta_outputs": spec_of(meta)} if row.wants_meta else {}
             if row.wants_used:
-                extra["used"] = _used(node, meta)
+                extra["used"] = used(node, meta)
             if row.wants_convert:
                 extra["convert"] = functools.partial(_part, walk)
             result = row.fn(*plain, **named, **extra)
             unknown = unvalued(result, meta)
-            _check(node, result, meta)
+            check_results(node, result, meta)
             result = in_form(result, meta)
             run_by_torch(node, walk.graph.ops[mark.ops :], args, kwargs, unknown)
             attach_rules(node.target, args, kwargs, result, walk.graph.ops[mark.ops :])
             if logger.isEnabledFor(logging.DEBUG):
                 made = ", ".join(op.name for op in walk.graph.ops[mark.ops :]) or "no op"
-                logger.debug("%s = %s becomes %s%s", node.name, _target_name(node.target), made, _at(node))
+                logger.debug("%s = %s becomes %s%s", node.name, target_name(node.target), made, _at(node))
             return True, result
         reasons.append(f"{who} declined: {why_not}")
     except (UnknownOp, UnsupportedOp, NotImplementedError) as error:
@@ -273,62 +271,6 @@ def _try(
         logger.warning("converter of %s at %s: %r", node.target, source_of(node), error)
     walk.take_back(mark)
     return False, None
-
-
-def _used(node: fx.Node, meta: Any) -> list[bool]:
-    """Which of several results anybody reads; a converter may return None for the others."""
-    users = [user for user in node.users if user.users or user.target is not operator.getitem]
-    read = [user.args[1] if user.target is operator.getitem else None for user in users]
-    return [None in read or index in read for index in range(len(meta))]
-
-
-def _check(node: fx.Node, result: Any, meta: Any) -> None:
-    """The converter's results against FX: number, dtype, shape. Afterwards the IR tensors carry FX's own
-    values.
-    """
-    expected, made = list(flat(meta)), list(flat(result))
-    if len(expected) != len(made):
-        raise BadConverter(
-            f"the converter of {node.target} returned {len(made)} values, the op returns {len(expected)}",
-            at=source_of(node),
-            got=", ".join(_shown(value) for value in made),
-            near=", ".join(describe(value) for value in expected),
-        )
-    for number, (value, want) in enumerate(zip(made, expected, strict=True)):
-        if isinstance(value, Tensor) and isinstance(want, torch.Tensor):
-            _check_tensor(node, value, want)
-            # The name by which dumps of the FX graph and of the IR are matched.
-            name = f"{node.name}-{_target_name(node.target)}.OUTPUT.{number}"
-            value.desc.attrs.setdefault("_fx_tensor_name", Str(name))
-        elif isinstance(value, Tensor) and isinstance(value.meta, torch.Tensor) and is_symbol(want):
-            value.meta = Host(want, value.meta.dtype)
-
-
-def _check_tensor(node: fx.Node, value: Tensor, want: torch.Tensor) -> None:
-    if value.meta is None:
-        value.meta = want
-        return
-    same_shape = len(value.meta.shape) == want.ndim and all(map(_may_equal, value.meta.shape, want.shape))
-    if value.meta.dtype != want.dtype or not same_shape:
-        raise BadConverter(
-            f"the converter of {node.target} made {describe(value.meta)} where FX has {describe(want)}",
-            at=source_of(node),
-            got=f"IR op {value.op.name} ({value.op.type})",
-        )
-    # What is known of an input is how the caller's tensor lies, whoever looks at it.
-    if not isinstance(value.meta, Host) and value.op.type not in INPUT_TYPES:
-        value.meta = want
-
-
-def _may_equal(a: Any, b: Any) -> bool:
-    """Equal sizes; symbols that only the data decides are renamed by tracing, so they match anything."""
-    if is_unbacked(a) or is_unbacked(b):
-        return True
-    if is_symbol(a) and is_symbol(b) and a.node.expr == b.node.expr:
-        return True
-    a_hint = a.node.hint if is_symbol(a) else a
-    b_hint = b.node.hint if is_symbol(b) else b
-    return a_hint == b_hint
 
 
 def _decompose(
@@ -367,7 +309,7 @@ def _decompose(
             reasons.append(f"its decomposition ends in {ends[0]}")
             return None
         result = _inline(walk, gm, [values[i] for i in varying], node)
-        _check(node, result, node.meta.get("val"))
+        check_results(node, result, node.meta.get("val"))
         return (result,)
     except Exception as error:
         if is_of_user(error):
@@ -389,7 +331,7 @@ def _trace(walk: Walk, run: Callable[..., Any], inputs: Sequence[Any]) -> fx.Gra
 
 def _dead_end(inner: fx.Node, outer: fx.Node) -> str:
     """The name of a part that would lead nowhere: the op itself, a prim nobody converts, a write."""
-    name = _target_name(inner.target)
+    name = target_name(inner.target)
     unknown_prim = name.startswith("prims.") and not has_converter(inner.target)
     lost_write = _writes_inside(inner) and functional_twin(inner) is None
     itself = inner.target is outer.target and isinstance(inner.target, OpOverload)
@@ -432,7 +374,7 @@ def _inline(walk: Walk, gm: fx.GraphModule, inputs: Sequence[Any], outer: fx.Nod
 
 def _fall_back(walk: Walk, node: fx.Node, args: list[Any], kwargs: dict[str, Any], why: str) -> Any:
     """Carry the ATen call through the IR as it is, and say so."""
-    name = _target_name(node.target)
+    name = target_name(node.target)
     made = _carry(node, args, kwargs)
     walk.report.fallbacks.append(Reason(name, why, source_of(node)))
     logger.info("%s is carried through as it is: %s%s", name, why, _at(node))
@@ -445,7 +387,7 @@ def _carry(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     expected = list(flat(meta))
     target = structured(node.target, node.args, node.kwargs)
     count = sum(value is not None for value in expected)
-    results = iter(torch_op(target, args, kwargs, count, _target_name(node.target)))
+    results = iter(torch_op(target, args, kwargs, count, target_name(node.target)))
     filled = [None if value is None else next(results) for value in expected]
     for tensor, value in zip(filled, expected, strict=True):
         if tensor is not None and isinstance(value, torch.Tensor):
@@ -575,16 +517,6 @@ def _unflatten(like: Any, values: Any) -> Any:
     if isinstance(like, list | tuple):
         return [_unflatten(item, values) for item in like]
     return next(values)
-
-
-def _shown(value: Any) -> str:
-    return describe(value.meta) if isinstance(value, Tensor) else repr(value)
-
-
-def _target_name(target: Any) -> str:
-    if isinstance(target, OpOverload):
-        return str(target)
-    return getattr(target, "__name__", None) or str(target)
 
 
 def _at(node: fx.Node) -> str:

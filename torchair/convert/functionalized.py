@@ -18,7 +18,7 @@ from torchair.convert.automatic import why_not_automatic
 from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import pack
 from torchair.convert.registry import candidates, converter
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.ops import OpOverload, arguments_of
 from torchair.fxgraph.effects import written_names
 from torchair.ge.graph import Tensor, current_graph
 from torchair.ge.prototype import catalogue
@@ -135,8 +135,9 @@ def _on_copies(op: OpOverload, given: Mapping[str, Any], written: Written, specs
     if row is None:
         raise NotImplementedError(f"{op} has no converter; {why_not_automatic(op)}")
     schema = op._schema
-    args = [given.get(arg.name, arg.default_value) for arg in schema.arguments if not arg.kwarg_only]
-    kwargs = {arg.name: given[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}
+    values = arguments_of(schema, (), given)
+    args = [values[arg.name] for arg in schema.arguments if not arg.kwarg_only]
+    kwargs = {arg.name: values[arg.name] for arg in schema.arguments if arg.kwarg_only and arg.name in given}
     results = max(len(schema.returns), 1)
     kwargs_of_op = dict(kwargs)
     if row.wants_meta:

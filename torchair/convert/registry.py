@@ -153,7 +153,15 @@ def register_fx_node_ge_converter(aten_op: Any) -> Any:
     results as `meta_outputs` if it has such a parameter. It returns what the op returns. `None` in place of
     an op discards the function.
     """
-    return _Discard() if aten_op is None else Registration(aten_op)
+    if aten_op is None:
+        return _Discard()
+    if not callable(aten_op):
+        raise BadConverter(
+            "a converter is registered for an op or a function",
+            got=repr(aten_op),
+            near="torch.ops.mylib.op.default",
+        )
+    return Registration(aten_op)
 
 
 def unregister(aten_op: Any) -> None:

@@ -44,7 +44,7 @@ def take_over(node: fx.Node, made: fx.Node, mapped: Mapping[fx.Node, Any], mode:
     if any(memories(mapped[base]) != memories(base) for base in bases):
         made.meta["val"] = run_on_fakes(made, mode)
         return set()
-    made.meta["val"] = _taken_over(node.meta["val"])
+    made.meta["val"] = _taken_over(node.meta.get("val"))  # calls that return nothing have none
     return memories(node).difference(*(memories(base) for base in bases))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnknownOp
 from torchair.core.extensions import extend
+from torchair.ge.reg_op_words import EXPECTED
 
 TABLES = ("ge_ops.json", "own.json")
 
@@ -225,7 +226,9 @@ def _params(text: str) -> tuple[Param, ...]:
             got=text.strip(),
             next="a name for each input, and one for each output",
         )
-    pairs = zip(names, marked, strict=True)
+    pairs = list(zip(names, marked, strict=True))
+    if wrong := [each for name, each in pairs if not name.isidentifier() or each[len(name) :] not in _MARKS]:
+        raise BadGraph("this is no input or output of an op prototype", got=wrong[0], near="x, y?, z*")
     return tuple(Param(name, _MARKS[each.removeprefix(name)]) for name, each in pairs)
 
 
@@ -237,9 +240,15 @@ def _attributes(text: str) -> tuple[AttrParam, ...]:
         if parsed is None:
             raise BadGraph("this is no attribute of an op prototype", got=part, near="k: Int, f: Float = 1.0")
         name, kind, default = parsed.groups()
-        made.append(
-            AttrParam(name, kind, default is None, None if default is None else ast.literal_eval(default))
-        )
+        if kind not in EXPECTED:
+            near = ", ".join(difflib.get_close_matches(kind, EXPECTED) or EXPECTED)
+            raise BadGraph(f"{name}: this is no type of attributes", got=kind, near=near)
+        try:
+            value = None if default is None else ast.literal_eval(default)
+        except (ValueError, SyntaxError) as error:
+            near = "1, 1.0, True, 'text', [1, 2] or None"
+            raise BadGraph(f"the default of {name} is no value of Python", got=default, near=near) from error
+        made.append(AttrParam(name, kind, default is None, value))
     return tuple(made)
 
 

@@ -32,7 +32,7 @@ def deterministic(level: int) -> AbstractContextManager[Any]:
     """`with` this, ops are as deterministic as level 0 to 3 says: from 1 on no result depends on the order in
     which a device adds.
     """
-    if isinstance(level, bool) or level not in limits.LEVELS:
+    if type(level) is not int or level not in limits.LEVELS:
         raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
     if torch.compiler.is_compiling():
         attributes = {streams.DETERMINISTIC: str(int(level > 0)), streams.DETERMINISTIC_LEVEL: str(level)}

@@ -63,13 +63,16 @@ def wait(tensors: list[torch.Tensor]) -> None:
     """The current stream goes on when those that made these tensors, or tokens of `record`, have come so
     far.
     """
-    if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+    is_list = isinstance(tensors, list | tuple)
+    if not is_list or not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise ValueError(f"wait takes a list of tensors, at least one; it got {tensors!r}")
     torch.ops.air.wait(list(tensors))
 
 
 def npu_create_tagged_event(tag: str) -> streams.Event:
     """A new event of that name, to be made outside of compiled functions; a name is given once."""
+    if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
+        raise TypeError(f"the tag of an event is to be str, not {tag!r}")
     return streams.create_event(tag)
 
 

@@ -29,6 +29,8 @@ def options_of(text: str) -> dict[str, str]:
         key, value = key.strip(), value.strip()
         if not separator or key not in KEYS:
             raise ValueError(f"super kernel options: {part!r} is no key=value of {', '.join(KEYS)}")
+        if key in found:
+            raise ValueError(f"super kernel options: {key} is given twice, {found[key]!r} and {value!r}")
         _check_value(key, value)
         found[key] = value
     return found

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "arguments_of",
     "auto_functionalized",
     "auto_functionalized_dense",
     "auto_functionalized_v2",
@@ -122,6 +124,31 @@ def resolve_overload(packet: OpOverloadPacket, args: Sequence[Any], kwargs: dict
 def parse_schema(text: str) -> Any:
     """An operator's schema from its text: arguments with names, defaults and what they alias."""
     return torch._C.parse_schema(text)
+
+
+def arguments_of(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of each argument of a call by name, that of its schema where the call has none. Schemas, and
+    who copies values from them, have numbers for data types.
+    """
+    defaults = {arg.name: arg.default_value if arg.has_default_value() else None for arg in schema.arguments}
+    placed = zip([arg.name for arg in schema.arguments if not arg.kwarg_only], args, strict=False)
+    given = {**defaults, **dict(placed), **kwargs}
+    types = {arg.name for arg in schema.arguments if "ScalarType" in str(arg.real_type)}
+    return {
+        name: _data_types()[value] if name in types and isinstance(value, int) else value
+        for name, value in given.items()
+    }
+
+
+@functools.cache
+def _data_types() -> dict[int, torch.dtype]:
+    """The data types by the numbers that schemas have for them."""
+    found: dict[int, torch.dtype] = {}
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+        with contextlib.suppress(RuntimeError):  # some have no name in schemas
+            schema = parse_schema(f"data::type(ScalarType x={str(dtype).removeprefix('torch.')}) -> ()")
+            found[schema.arguments[0].default_value] = dtype
+    return found
 
 
 def unfunctionalized(twin: Callable[..., Any]) -> Callable[..., Any]:
