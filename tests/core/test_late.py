@@ -10,7 +10,7 @@ CAPTURED = """
 import sys, torch
 import torchair
 
-TABLES = ("torchair.convert.aten.", "torchair.engine.kernels.c", "torchair.ops.npu")
+TABLES = ("torchair.convert.aten.", "torchair.engine.kernels.c")
 
 def late():
     return [name for name in sys.modules if name.startswith(TABLES)]
@@ -27,6 +27,12 @@ assert len(late()) > 30, late()
 
 def test_capture_mode_loads_no_converters_and_no_kernels(tmp_path: Path) -> None:
     done = python(["-c", CAPTURED], tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_parts_of_a_package_are_found_without_its_library(tmp_path: Path) -> None:
+    code = "import sys; from torchair.ops import places; assert 'torchair.ops.npu' not in sys.modules"
+    done = python(["-c", code], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

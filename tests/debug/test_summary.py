@@ -19,6 +19,7 @@ from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
 from torchair.convert.registry import converter, unregister
 from torchair.core.errors import DegradedWarning
+from torchair.core.late import LateTable
 from torchair.debug import summary
 from torchair.debug.summary import kind_of, status_of
 
@@ -204,7 +205,7 @@ def test_statuses(users: Any, function: Any, status: str) -> None:
 
 
 def test_a_condition_beside_a_converter_makes_it_partial(monkeypatch: pytest.MonkeyPatch) -> None:
-    table: dict[Any, Any] = {}
+    table: LateTable[Any, Any] = LateTable("torchair.convert.every")
     monkeypatch.setattr("torchair.convert.registry._builtin", table)
     converter(aten.sin.default, only=lambda x: "never")(lambda x: x)
     assert status_of(aten.sin.default) == "部分支持"
