@@ -350,8 +350,16 @@ def split_block(options: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return fn
 
 
-def test_a_block_that_is_no_unit_is_told_or_refused() -> None:
-    options = {"engine_config.codegen": "inductor"}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine_config.codegen": "inductor"},
+        {"engine_config.codegen": "eager"},
+        {"engine_config.compile_budget_s": 0},
+    ],
+    ids=["compiled", "eager", "nothing is built"],
+)
+def test_a_block_that_is_no_unit_is_told_or_refused(options: dict[str, Any]) -> None:
     torch.compiler.reset()
     with pytest.warns(DegradedWarning, match=r"super_kernel\('block'\) is 3 units"):
         torch.testing.assert_close(compiled(split_block(""), options)(X), X.sin().cos().tan())

@@ -20,7 +20,7 @@ from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels, is_wanted, outputs_below
-from torchair.backend.streamed import has_scopes, streamed
+from torchair.backend.streamed import check_units, has_scopes, streamed
 from torchair.backend.tuning import can_be_tuned, tuned_program
 from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
@@ -525,8 +525,10 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
             options={} if way is None else way.options,
             kept_only=way is None and settings.codegen != kind,
         )
-        if kind in COMPILERS and has_scopes(graph):
-            return streamed(graph, stage.fake_mode, kind, how, stage.degradations)
+        if has_scopes(graph):
+            if kind in COMPILERS:
+                return streamed(graph, stage.fake_mode, kind, how, stage.degradations)
+            check_units(graph, stage.degradations)
         program = build(kind, graph, stage.inputs, how)
         custom = [node for node in graph.graph.nodes if is_custom(node.target)]
         if kind != "inductor" or not custom or any(map(written_by, graph.graph.nodes)):

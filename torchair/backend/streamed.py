@@ -129,7 +129,8 @@ def streamed(
 def cut_at_scopes(
     gm: fx.GraphModule, fake_mode: FakeTensorMode, static: Sequence[int], degradations: Degradations
 ) -> Cut:
-    """The function around the pieces. That a block of a super kernel is several of them is told."""
+    """The function around the pieces."""
+    check_units(gm, degradations)
     gm = copy_graph(gm)
     for node in [node for node in gm.graph.nodes if node.target in streams.KEEP]:
         gm.graph.erase_node(node)  # what several streams touch lives until they have met again
@@ -139,7 +140,6 @@ def cut_at_scopes(
     pieces = iter(cut(gm, [(False, item) for item in items if isinstance(item, list)]))
     outer, copies = fx.Graph(gm), dict[fx.Node, fx.Node]()
     opened: list[Mapping[str, str]] = []
-    units: list[tuple[str, str]] = []
     for item in items:
         if isinstance(item, fx.Node):
             _follow(item, opened)
@@ -148,9 +148,7 @@ def cut_at_scopes(
         piece = next(pieces)
         places = tuple(place for place, taken in enumerate(piece.takes) if taken in fixed)
         slot = Slot(piece, places, {key: value for scope in opened for key, value in scope.items()})
-        if _call(outer, copies, piece, slot):
-            units.append(_super_kernel(opened))
-    _check_units(units, degradations)
+        _call(outer, copies, piece, slot)
     returned: Any = gm.graph.output_node().args[0]
     outer.output(tuple(copies[item] if isinstance(item, fx.Node) else item for item in returned))
     return Cut(generate(fx.GraphModule(gm, outer)))
@@ -167,7 +165,7 @@ def _follow(node: fx.Node, opened: list[Mapping[str, str]]) -> None:
 def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
     """Inputs and what stays outside of pieces, and between them the calls of each piece."""
     group: list[fx.Node] = []
-    for node in graph.nodes:
+    for node in (node for node in graph.nodes if node.target not in streams.KEEP):
         is_border = node.op == "placeholder" or is_outside(node)
         if group and (is_border or node.op == "output"):
             yield group
@@ -190,8 +188,17 @@ def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
     return inner.get(keys[0], ""), inner.get(keys[1], "")
 
 
-def _check_units(units: Sequence[tuple[str, str]], degradations: Degradations) -> None:
-    """Pieces one after the other in blocks of one name are parts of a block."""
+def check_units(gm: fx.GraphModule, degradations: Degradations) -> None:
+    """A block of a super kernel that is several pieces is told, whoever runs it: pieces that follow each other
+    in blocks of one name are parts of a block.
+    """
+    opened: list[Mapping[str, str]] = []
+    units: list[tuple[str, str]] = []
+    for item in _items(gm.graph):
+        if isinstance(item, fx.Node):
+            _follow(item, opened)
+        else:
+            units.append(_super_kernel(opened))
     for (name, options), group in itertools.groupby(units):
         count = len(list(group))
         if not name or count < 2:
@@ -202,12 +209,11 @@ def _check_units(units: Sequence[tuple[str, str]], degradations: Degradations) -
         degradations.add(what, next="let streams switch outside of it")
 
 
-def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, slot: Slot) -> bool:
-    """One call in the function, and a node for each value it gives; whether there is anything to call."""
+def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, slot: Slot) -> None:
+    """One call in the function, if there is anything to call, and a node for each value it gives."""
     if not piece.gives and not any(map(has_effect, piece.gm.graph.nodes)):
-        return False
+        return
     call = outer.call_function(slot, tuple(copies[node] for node in piece.takes))
     for place, node in enumerate(piece.gives):
         copies[node] = outer.call_function(operator.getitem, (call, place))
         copies[node].meta = dict(node.meta)
-    return True
