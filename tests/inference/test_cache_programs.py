@@ -144,6 +144,12 @@ CLASSES = {
         "A = 'a'\n  B = 'b'",
         "B = 'a'\n  A = 'b'",
     ),
+    "registered as one of an abstract class": (
+        "class A(abc.ABC): pass\nclass B: pass\nA.register(B)",
+        "(2 if issubclass(B, A) else 3)",
+        "A.register(B)",
+        "B",
+    ),
 }
 """Of each: classes, an expression that reads them, and what changes."""
 
@@ -151,7 +157,7 @@ CLASSES = {
 def model_of(folder: Path, text: str, expression: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of a module with this text, as another process imports it."""
     folder.mkdir()
-    head = "import dataclasses\nimport enum\nimport torch\n"
+    head = "import abc\nimport dataclasses\nimport enum\nimport torch\n"
     model = f"class Model(torch.nn.Module):\n  def forward(self, x): return x * {expression}\n"
     (folder / "some_classes.py").write_text(f"{head}{text}\n{model}")
     monkeypatch.syspath_prepend(folder)

@@ -189,8 +189,8 @@ def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
 
 
 def check_units(gm: fx.GraphModule, degradations: Degradations) -> None:
-    """A block of a super kernel that is several pieces is told, whoever runs it: pieces that follow each other
-    in blocks of one name are parts of a block.
+    """A block of a super kernel that is several pieces is told, whoever runs it. Pieces that follow each
+    other in blocks of one name are parts of a block.
     """
     opened: list[Mapping[str, str]] = []
     units: list[tuple[str, str]] = []

@@ -8,6 +8,7 @@ class is its qualified name and the digest of all classes that it is made of.
 
 from __future__ import annotations
 
+import abc
 import collections
 import enum
 import functools
@@ -152,8 +153,8 @@ def _constant(value: Any) -> str:
 
 def class_digest(kind: type) -> str:
     """Of the classes that it is made of, in their order: what their functions do, with what these read from
-    around them. Attributes are looked at where they are read, but for members of an enum, and those of its
-    own class. Empty for torch's and Python's classes.
+    around them. Attributes are looked at where they are read, but for members of an enum, those of its own
+    class, and who is registered as one of it. Empty for torch's and Python's classes.
     """
     if _is_versioned(kind):
         return ""
@@ -162,6 +163,8 @@ def class_digest(kind: type) -> str:
         rows += _name(each) if _is_versioned(each) else (*_name(each), _functions_digest(each))
     for each in itertools.filterfalse(_is_versioned, type(kind).__mro__):
         rows += [f"{name} {value!r}" for name, value in vars(each).items() if isinstance(value, PLAIN)]
+    if isinstance(kind, abc.ABCMeta):
+        rows += sorted(" ".join(_name(found)) for each in abc._get_dump(kind)[0] if (found := each()))
     if issubclass(kind, enum.Enum):
         rows += [f"{name} {_told(member.value)}" for name, member in kind.__members__.items()]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
