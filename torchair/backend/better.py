@@ -121,8 +121,9 @@ class Source:
     def library(self) -> Built | None:
         """The program, if there is one on disk that is soon loaded."""
         made = self.kept.get() if self.kept is not None else None
-        is_quick = isinstance(made, Made) and made.code.kind == "native"
-        return Built(load(made.code), made) if is_quick else None
+        if not isinstance(made, Made) or made.code.kind != "native":
+            return None
+        return Built(load(made.code), made)
 
     def part(self) -> Part:
         """To have it built."""

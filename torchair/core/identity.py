@@ -13,6 +13,7 @@ import collections
 import enum
 import functools
 import hashlib
+import inspect
 import itertools
 import sys
 import types
@@ -159,12 +160,13 @@ def class_digest(kind: type) -> str:
     if _is_versioned(kind):
         return ""
     rows = [*_name(kind)]
-    for each in (*kind.__mro__, *type(kind).__mro__):
+    for each in (*inspect.getmro(kind), *inspect.getmro(type(kind))):
         rows += _name(each) if _is_versioned(each) else (*_name(each), _functions_digest(each))
-    for each in itertools.filterfalse(_is_versioned, type(kind).__mro__):
+    for each in itertools.filterfalse(_is_versioned, inspect.getmro(type(kind))):
         rows += [f"{name} {value!r}" for name, value in vars(each).items() if isinstance(value, PLAIN)]
     if isinstance(kind, abc.ABCMeta):
-        rows += sorted(" ".join(_name(found)) for each in abc._get_dump(kind)[0] if (found := each()))
+        registered = abc._get_dump(kind)[0]  # pyright: ignore[reportAttributeAccessIssue]
+        rows += sorted(" ".join(_name(found)) for each in registered if (found := each()))
     if issubclass(kind, enum.Enum):
         rows += [f"{name} {_told(member.value)}" for name, member in kind.__members__.items()]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()

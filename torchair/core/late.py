@@ -20,7 +20,8 @@ NAMESPACES = ("air", "npu", "npu_inference")
 """Of the operators in `torchair.ops`."""
 BACKENDS = ("npu", "npugraph_ex")
 """Names for `torch.compile(backend=...)`."""
-Key, Row = TypeVar("Key"), TypeVar("Row")
+Key = TypeVar("Key")
+Row = TypeVar("Row")
 
 
 class LateTable(UserDict[Key, Row]):

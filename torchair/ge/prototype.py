@@ -247,7 +247,8 @@ def _attributes(text: str) -> tuple[AttrParam, ...]:
             value = None if default is None else ast.literal_eval(default)
         except (ValueError, SyntaxError) as error:
             near = "1, 1.0, True, 'text', [1, 2] or None"
-            raise BadGraph(f"the default of {name} is no value of Python", got=default, near=near) from error
+            why = f"the default of {name} is no value of Python"
+            raise BadGraph(why, got=str(default), near=near) from error
         made.append(AttrParam(name, kind, default is None, value))
     return tuple(made)
 
