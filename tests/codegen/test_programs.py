@@ -16,7 +16,9 @@ from torchair.core.errors import BadOption
 from torchair.core.program import Program
 from torchair.core.torch_private.fake import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
+from torchair.ops import npu as library
 from torchair.passes import LOWERED_PASSES, PassContext, run
+from torchair.passes.fx.recover_view_inplace import recover_view_inplace
 
 aten = torch.ops.aten
 QUICK = ("eager", "inductor")
@@ -205,3 +207,24 @@ def test_constants_are_real_tensors(kind: str) -> None:
     index = torch.tensor([5, 0])
     torch.testing.assert_close(make(kind, traced, cached=False)([index])[0], table[index].sum(-1))
     assert not mode.allow_non_fake_inputs
+
+
+@pytest.mark.parametrize("kind", [*QUICK, slow("native")])
+def test_rows_of_a_cache_are_written_through_a_view(kind: str) -> None:
+    """By an operator that returns what it wrote into, which torch does not make functional."""
+
+    def fn(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> list[torch.Tensor]:
+        written = torch.ops.npu.npu_scatter_nd_update(cache.view(-1, 64), slots, rows)
+        cache.copy_(written.view(cache.shape))
+        return [rows * 2]
+
+    cache, slots, rows = torch.zeros(64, 16, 64), torch.tensor([[3], [700]]), torch.randn(2, 64)
+    traced = trace(fn, cache, slots, rows)
+    assert recover_view_inplace(traced.gm, PassContext()) == 1
+    assert any(node.target in library.DIRECT for node in traced.gm.graph.nodes)
+    program = make(kind, traced)
+    (twice,) = program([cache, slots, rows])
+    assert torch.equal(twice, rows * 2)
+    assert torch.equal(cache.view(-1, 64)[[3, 700]], rows)
+    assert cache.count_nonzero() == rows.count_nonzero()
+    assert allocated(lambda: program([cache, slots, rows])) < cache.nbytes // 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,34 @@ def test_the_environment_brings_the_device() -> None:
     done = run("import torchair", TORCHAIR_SIM_NPU="1", TORCHAIR_SIM_DEVICES="many")
     assert "TORCHAIR_SIM_DEVICES is not a number" in done.stderr
     assert "neither on nor off" in run("import torchair", TORCHAIR_SIM_NPU="perhaps").stderr
+
+
+def test_torch_brings_the_device_before_torchair_is_imported() -> None:
+    """Scripts begin with `import torch` and `import torch_npu`: what torch calls is what installs it."""
+    call = "from torchair_autoload import autoload; autoload(); import sys\n"
+    done = run(f"{call}import torch_npu; print(torch_npu.npu.device_count())", TORCHAIR_SIM_NPU="1")
+    assert done.stdout.split() == ["8"], done.stderr
+    done = run(f"{call}print('torchair' in sys.modules)", TORCHAIR_SIM_NPU="0")
+    assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.full
+def test_torch_finds_what_to_call(tmp_path: Path) -> None:
+    """Torch reads the entry points of what is installed: those of this project's pyproject.toml."""
+    declared = re.search(r'"torch.backends"\]\n(\w+ = )"(.+)"', (ROOT / "pyproject.toml").read_text())
+    assert declared is not None
+    facts = tmp_path / "torchair-0.1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchair\nVersion: 0.1.0\n")
+    (facts / "entry_points.txt").write_text("[torch.backends]\n" + "".join(declared.groups()))
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; import torch_npu; print(torch_npu.npu.device_count())"],
+        env={**os.environ, "TORCHAIR_SIM_NPU": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["8"], done.stderr
 
 
 @pytest.mark.full

@@ -22,6 +22,7 @@ from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.values import device_of, is_on_cpu, moves_between_devices, tensors_of
+from torchair.ops.npu.library import is_of_library
 
 Build = Callable[[fx.GraphModule, Sequence[Any]], Program]
 
@@ -56,8 +57,9 @@ def _check(node: fx.Node, home: torch.device) -> None:
     if node.op == "call_function" and moves_between_devices(node, home):
         raise NotPossible(f"{node.name} copies between devices")
     target = node.target
-    own = isinstance(target, OpOverload) and target.namespace != "aten" and has_kernel(target, "PrivateUse1")
-    if own:
+    if not isinstance(target, OpOverload) or target.namespace == "aten" or is_of_library(target):
+        return
+    if has_kernel(target, "PrivateUse1"):
         raise NotPossible(f"{target} has a kernel for tensors of {home.type}")
 
 

@@ -20,6 +20,7 @@ from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
+from torchair.ops.npu import DIRECT
 from torchair.ops.turns import take_turns
 
 aten = torch.ops.aten
@@ -303,8 +304,19 @@ def _numbers(source: fx.Node, op: Any) -> list[Any]:
     return found
 
 
+class _Traced(fx.Interpreter):
+    """Runs a graph so that it can be made functional: that takes no operators which return what they wrote
+    into, other than ATen's. Those of ours are run as the calls of ATen that they are.
+    """
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a node."""
+        direct = DIRECT.get(target)
+        return super().call_function(target, args, kwargs) if direct is None else direct(*args, **kwargs)
+
+
 def _retrace(gm: fx.GraphModule, inputs: Sequence[Any], table: Any, functional: bool) -> fx.GraphModule:
-    run = fx.Interpreter(gm).run
+    run = _Traced(gm).run
     traced = run if functional else torch.func.functionalize(run, remove="mutations")
     mode = fake_mode_of(gm, inputs)
     assert mode is not None, "codegen is given a graph with fake values"

@@ -110,7 +110,7 @@ VARIABLES = {
             "TORCHAIR_SIM_NPU",
             "0",
             "1: there is an `npu` device on any machine, simulated; `import torch_npu` works.",
-            f"{_IMPORT}; where `torch_npu_sim` is installed, when torch is imported",
+            f"{_IMPORT}; where torchair is installed, when torch is imported",
         ),
         Variable(
             "TORCHAIR_SIM_DEVICES",

@@ -50,6 +50,11 @@ def full_name(op: str) -> str:
     return f"{namespace or 'npu'}.{name}.{overload or 'default'}"
 
 
+def is_of_library(op: Any) -> bool:
+    """Is this operator of torch one of these? They have the same kernels for tensors of all devices."""
+    return str(op) in schemas()
+
+
 def overload(op: str) -> Any:
     """The operator of torch, whoever has defined it."""
     namespace, name, variant = full_name(op).split(".")
