@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice
-from tests.slow import leave_most_cases, leave_one_form
+from tests.slow import leave_most_cases, leave_one_form, put_longest_first
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.background import BACKGROUND
@@ -53,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     leave_one_form(items)
     leave_most_cases(items)
+    put_longest_first(items)
     named_by_address = [item.nodeid for item in items if re.search(r"0x[0-9a-f]{6,}", item.nodeid)]
     if named_by_address:
         raise pytest.UsageError(

@@ -1,5 +1,5 @@
 """Cases that only `make test-full` runs: those that say so, one of two forms of what comes in both, and of
-the tests with many cases most.
+the tests with many cases most. And which tests begin.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SHARES = {
     "tests/ops/": 8,
     "tests/passes/": 3,
     "tests/sim/inside/test_compiled.py": 2,
-    "tests/sim/inside/test_models.py": 3,
-    "tests/sim/inside/test_steps.py": 4,
+    "tests/sim/inside/test_models.py": 2,
+    "tests/sim/inside/test_steps.py": 10,
     "tests/sim/test_scripts.py": 6,
 }
 """Of the cases of one test in these folders, the quick run takes one in so many, and at least one."""
@@ -50,6 +50,18 @@ def leave_most_cases(items: Sequence[pytest.Item]) -> None:
         group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
         for item in group[-(-len(group) // share) :]:
             item.add_marker(pytest.mark.full)
+
+
+LONGEST = (
+    "tests/sim/test_inside.py::test_with_the_device",
+    "tests/structure/test_docs.py::test_python_examples_run",
+)
+"""These begin, so that at the end no process waits for another that is in the middle of one."""
+
+
+def put_longest_first(items: list[pytest.Item]) -> None:
+    """The others stay in their order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 def leave_most_methods(case: type, ends: tuple[str, ...], share: int) -> None:

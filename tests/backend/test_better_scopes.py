@@ -13,7 +13,6 @@ import torch
 import torchair
 import torchair.npugraph_ex
 from tests.backend.test_better import Quick, compiled, kinds_of, quick  # noqa: F401 - a fixture
-from tests.slow import slow
 from torchair.backend import compile, streamed
 from torchair.backend.background import Job
 from torchair.core.errors import DegradedWarning
@@ -216,7 +215,26 @@ def test_a_block_that_must_be_one_unit_is_refused_at_once() -> None:
         compiled(fn, "max-autotune")(X)
 
 
-@pytest.mark.parametrize("mode", ["max-autotune", slow("npugraph_ex")])
+@MODES
+def test_what_is_kept_is_not_built_again(
+    mode: str,
+    quick: Quick,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = kinds_of(monkeypatch)
+    for _ in range(2):
+        torch.compiler.reset()
+        run = compiled(limited, mode)
+        with torch.no_grad():
+            torch.testing.assert_close(run(X, W), limited(X, W))
+            assert torchair.wait_until_optimised(60)
+            torch.testing.assert_close(run(X, W), limited(X, W))
+    assert taken == ["eager", "eager"]
+    assert len(quick.orders) == 3, "each piece was built once"
+
+
+@pytest.mark.full
+@MODES
 def test_the_whole_way(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real compiler; another process begins with what it made."""
     taken: list[Any] = kinds_of(monkeypatch)

@@ -183,7 +183,7 @@ def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         kernels |= {"capture.disable_static_kernel_compile_cache": options.get("uncached", False)}
         calls = [(torch.randn(rows, 4), torch.randn(4, columns)) for rows, columns in ((3, 5), (6, 7))]
         recorded(torch.mm, calls, kernels, dynamic=True)
-        return [job.task.prepare().how.cached for job in given]
+        return [part.prepare().how.cached for job in given for part in job.task.parts]
 
     assert ordered() == [True, True]
     assert ordered(uncached=True) == [False, False]

@@ -27,11 +27,25 @@ BY_TORCH = {"TORCH_LOGS"}
 PREFIX = "import torchair, logging\n"
 
 
+def dotted(node: ast.AST) -> str:
+    """What is called or looked into, where it is a name with dots in it."""
+    match node:
+        case ast.Call():
+            return f"{dotted(node.func)}("
+        case ast.Subscript():
+            return f"{dotted(node.value)}["
+        case ast.Attribute():
+            return f"{dotted(node.value)}.{node.attr}"
+        case ast.Name():
+            return node.id
+    return ""
+
+
 def direct_reads() -> Iterator[str]:
     """Where a single variable is taken from the environment."""
     for name, path in modules().items():
         for node in ast.walk(parse(path)):
-            text = ast.unparse(node) if isinstance(node, ast.Call | ast.Subscript) else ""
+            text = dotted(node) if isinstance(node, ast.Call | ast.Subscript) else ""
             if text.startswith(("os.getenv(", "os.environ.get(", "os.environ[", "getenv(", "environ")):
                 yield name
 
@@ -49,7 +63,7 @@ def names_read() -> set[str]:
             if isinstance(target, ast.Name)
         }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in READERS and node.args:
+            if isinstance(node, ast.Call) and dotted(node.func) in READERS and node.args:
                 argument = node.args[0]
                 if isinstance(argument, ast.Constant):
                     found.add(argument.value)

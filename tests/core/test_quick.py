@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.process import python
 from torchair.core import quick
 from torchair.core.extension import Extension
 
@@ -96,7 +95,8 @@ def test_without_a_compiler_everything_works(tmp_path: Path) -> None:
         "CXX": str(tmp_path / "no-compiler"),
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
     }
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=Path(__file__).parents[2])
+    done = python(["-c", code], **environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_damaged_library_is_made_again(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process import python
 from torchair.core import store as stores
 from torchair.core.errors import BadEntry, Degraded, DegradedWarning, NotTrusted
 from torchair.core.store import MAGIC, Store
@@ -246,8 +247,8 @@ print("rounds:", number + 1)
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.full)])
 def test_processes_that_are_killed_leave_whole_entries(store: Store, rounds: int) -> None:
-    command = [sys.executable, "-W", "error", "-c", KILLED, str(store.root), str(rounds)]
-    assert subprocess.check_output(command, text=True, timeout=300) == f"rounds: {rounds}\n"
+    done = python(["-W", "error", "-c", KILLED, str(store.root), str(rounds)])
+    assert done.stdout == f"rounds: {rounds}\n", done.stderr
     store.put("A/f", FILES, FACTS)
     store.put("B/f", FILES, FACTS)
     assert sorted(path.name for path in store.root.rglob("*") if path.is_file()) == ["compiled_module"] * 2

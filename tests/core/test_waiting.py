@@ -55,19 +55,22 @@ def test_a_line_with_a_clock_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert b"graph_1 is being compiled (be quick)" in shown
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_compile_that_takes_long(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Also where nothing but errors is logged."""
-    build: Callable[..., Any] = compile.build
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are compiled so."""
+    made = compile.compile_stage
 
-    def slowly(*args: Any) -> Any:
+    def compile_stage(*args: Any) -> Any:
         time.sleep(0.3)
-        return build(*args)
+        return made(*args)
 
-    monkeypatch.setattr(compile, "build", slowly)
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "inductor"}))
+    monkeypatch.setattr(compile, "compile_stage", compile_stage)
+
+
+@pytest.mark.usefixtures("impatient", "slowly")
+def test_a_compile_that_takes_long(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where nothing but errors is logged."""
+    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "reference"}))
     run = torch.compile(lambda x: x.sin() + 1, backend=backend)
     run(torch.randn(3))
     said = capfd.readouterr().err
@@ -110,17 +113,8 @@ def test_where_nobody_can_be_told_the_work_is_done(
     assert not wrong
 
 
-@pytest.mark.usefixtures("impatient")
-def test_who_has_the_quickest_already_is_told_of_no_quicker(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    made = compile.compile_stage
-
-    def slowly(*args: Any) -> Any:
-        time.sleep(0.3)
-        return made(*args)
-
-    monkeypatch.setattr(compile, "compile_stage", slowly)
+@pytest.mark.usefixtures("impatient", "slowly")
+def test_who_has_the_quickest_already_is_told_of_no_quicker(capfd: pytest.CaptureFixture[str]) -> None:
     backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "eager"}))
     torch.compile(torch.sin, backend=backend)(torch.ones(2))
     said = capfd.readouterr().err

@@ -4,15 +4,13 @@ must be none.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from ast import literal_eval
 from pathlib import Path
 
 import pytest
 
+from tests.process import python
 from torchair.core.late import BACKENDS, NAMESPACES
 
 HERE = Path(__file__).parent
@@ -38,27 +36,12 @@ def test_with_a_gpu_behind_it(name: str) -> None:
 
 def run_inside(paths: list[Path], wanted: str, backing: str) -> None:
     """In each file some test must be found, and all must pass."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-v",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "-p",
-            "no:benchmark",
-            "-m",
-            wanted,
-            *map(str, paths),
-        ],
-        env=os.environ | {"TORCHAIR_SIM_INSIDE": "1", "TORCHAIR_SIM_BACKING": backing},
-        cwd=HERE.parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
+    without = [word for name in ("cacheprovider", "xdist", "benchmark") for word in ("-p", f"no:{name}")]
+    done = python(
+        ["-m", "pytest", "-v", *without, "-m", wanted, *map(str, paths)],
+        HERE.parents[1],
+        TORCHAIR_SIM_INSIDE="1",
+        TORCHAIR_SIM_BACKING=backing,
     )
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
@@ -84,7 +67,8 @@ print(sorted(line for line in changed if not line.startswith("module torch.")))
 
 def test_importing_torchair_brings_no_device() -> None:
     """What it changes is what the reference says."""
-    done = subprocess.run([sys.executable, "-c", CHANGED], capture_output=True, text=True, check=True)
+    done = python(["-c", CHANGED])
+    assert done.returncode == 0, done.stderr
     assert literal_eval(done.stdout) == sorted(f"ops {name}" for name in NAMESPACES)
     for name in (*NAMESPACES, *BACKENDS):
         assert f"`{name}`" in (HERE.parents[1] / "docs/reference/api.md").read_text()[:1000]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.process import python
+
 BEGIN = """
 import copy, io, warnings, torch, torchair, torchair.sim
 from torch import nn
@@ -117,12 +116,5 @@ def test_without_a_compiler(code: str, tmp_path: Path) -> None:
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
         "TORCHAIR_PROGRAMS": str(tmp_path / "programs"),
     }
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", BEGIN + code],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(["-c", BEGIN + code], **environment)
     assert done.returncode == 0, done.stderr[-3000:]

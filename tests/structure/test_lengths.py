@@ -8,6 +8,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.structure.tree import parse
+
 ROOT = Path(__file__).parents[2] / "torchair"
 LINES = 50
 ARGUMENTS = 4
@@ -20,7 +22,7 @@ WIDE = {
 def definitions(kind: type[ast.AST], root: Path = ROOT) -> Iterator[tuple[Path, ast.AST]]:
     for path in sorted(root.rglob("*.py")):
         if not path.name.endswith("_pb2.py"):
-            yield from ((path, n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, kind))
+            yield from ((path, n) for n in ast.walk(parse(path)) if isinstance(n, kind))
 
 
 def long_functions(root: Path = ROOT) -> list[str]:

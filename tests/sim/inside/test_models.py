@@ -10,7 +10,7 @@ from tests.models.zoo import ROWS, Row, leaves
 from tests.sim.inside.test_compiled import MODES, compiled
 from tests.slow import slow
 
-QUICK = ("llama", "resnet", "t5")
+QUICK = ("llama",)  # `test_sweep` has others
 
 
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")

@@ -16,7 +16,12 @@ from torchair.core.errors import DegradedWarning
 from torchair.ops import streams
 from torchair.sim import interleaved, races_checked
 
-CONFIGS = [(mode, codegen) for mode in ("npugraph_ex", "max-autotune") for codegen in ("eager", "inductor")]
+MODES = ("npugraph_ex", "max-autotune")
+CONFIGS = [
+    *((mode, "eager") for mode in MODES),
+    ("max-autotune", "inductor"),
+    slow("npugraph_ex", "inductor"),
+]
 S1, S2, EVENT = torch.npu.Stream(), torch.npu.Stream(), torch.npu.Event()
 
 
@@ -59,6 +64,14 @@ def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 PROGRAMS = [blocks, whole_streams, writes]
+COMPILED = [(blocks, "max-autotune"), (writes, "npugraph_ex")]
+"""By Inductor in the quick run, too."""
+CASES = [(program, mode) for program in PROGRAMS for mode in MODES]
+ORDERS = [
+    *((*case, "eager") for case in CASES),
+    *((*case, "inductor") for case in COMPILED),
+    *(slow(*case, "inductor") for case in CASES if case not in COMPILED),
+]
 
 
 @pytest.fixture
@@ -91,8 +104,7 @@ def eagerly(fn: Callable[..., Any], *args: torch.Tensor) -> Any:
     return made
 
 
-@pytest.mark.parametrize(("mode", "codegen"), CONFIGS)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize(("program", "mode", "codegen"), ORDERS)
 def test_any_order_gives_eagers_numbers(
     program: Callable[..., Any], mode: str, codegen: str, entered: set[int]
 ) -> None:
@@ -110,7 +122,7 @@ def test_any_order_gives_eagers_numbers(
     assert len(entered) == (2 if program is blocks else 1)
 
 
-@pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
+@pytest.mark.parametrize("mode", MODES)
 def test_gradients_of_programs_with_streams(mode: str) -> None:
     x, y = (torch.randn(4, 4).npu().requires_grad_() for _ in range(2))
     compiled(whole_streams, mode, "eager")(x, y).square().sum().backward()
@@ -240,7 +252,7 @@ def needs_the_host(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]
     return found + 1, made
 
 
-@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+@pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 def test_an_op_that_needs_the_host_beside_streams(codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []

@@ -22,7 +22,7 @@ from tests.sim.inside.op_pair import Pair, sampled
 
 SAMPLES = 4
 QUICK = ("_float32", "_int64")
-SHARE = 8
+SHARE = 12
 CASES = {(name_of(op), dtype) for op in op_db for dtype in op.supported_dtypes("npu")}
 
 

@@ -17,7 +17,7 @@ from tests.sim.inside.machinery import on_device
 from tests.sim.inside.misses import REFUSED, UNCAPTURED, UNDEFINED
 from tests.sim.inside.op_captured import Captured
 
-SHARE = 4
+SHARE = 8
 
 
 class TestCaptured(TestCase):

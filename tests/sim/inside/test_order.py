@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import torchair
+from tests.slow import slow
 from torchair.core.errors import BadOption
 from torchair.sim import interleaved, races_checked
-
-SEEDS = 1000
 
 
 def two_streams(waits: bool) -> list[float]:
@@ -56,8 +55,9 @@ RIGHT = [30.0] * 4
 
 
 @PROGRAMS
-def test_with_the_wait_all_orders_agree(program: Callable[[bool], list[float]]) -> None:
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("seeds", [200, slow(1000)])
+def test_with_the_wait_all_orders_agree(program: Callable[[bool], list[float]], seeds: int) -> None:
+    for seed in range(seeds):
         with interleaved(seed):
             assert program(True) == RIGHT, seed
 

@@ -26,6 +26,7 @@ from tests.sim.inside.programs import (
     unordered,
     without,
 )
+from tests.slow import slow
 from torchair.backend import background
 from torchair.core.degraded import Degradations
 from torchair.core.errors import DegradedWarning
@@ -78,14 +79,14 @@ def check(run: Any, program: Program, calls: int = 2) -> None:
 
 
 @MODES
-@examples(5)
+@examples(3)
 @given(program=programs())
 def test_every_order_gives_what_one_stream_gives(mode: str, program: Program) -> None:
     check(compiled(program, mode), program)
 
 
 @MODES
-@examples(5)
+@examples(3)
 @given(program=programs(), number=st.integers(0, 99))
 def test_a_missing_wait_is_named(mode: str, program: Program, number: int) -> None:
     _without_a_wait(mode, program, number)
@@ -110,7 +111,7 @@ def test_very_many_missing_waits(mode: str, program: Program, number: int) -> No
 @pytest.mark.usefixtures("builds")
 @IN_PIECES
 @MODES
-@examples(5)
+@examples(3)
 @given(program=programs())
 def test_better_programs(mode: str, program: Program) -> None:
     """Their pieces are built while the ops serve: here of the same ops, without a compiler."""
@@ -154,8 +155,15 @@ def _without_a_wait(mode: str, program: Program, number: int) -> None:
         assert not names, (names, source(less))
 
 
-@pytest.mark.parametrize("codegen", ["eager", "inductor"])
-@MODES
+@pytest.mark.parametrize(
+    ("mode", "codegen"),
+    [
+        ("npugraph_ex", "eager"),
+        slow("npugraph_ex", "inductor"),
+        ("max-autotune", "eager"),
+        ("max-autotune", "inductor"),
+    ],
+)
 def test_streams_of_a_program_are_used(mode: str, codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (Call("mm", 1, 0, 1), Call("mm", 2, 1, 2), Call("add", 0, 3, 4))
     entered: list[Any] = []
