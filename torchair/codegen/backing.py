@@ -22,7 +22,7 @@ from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.values import device_of, is_on_cpu, moves_between_devices, tensors_of
-from torchair.ops.npu.library import is_of_library
+from torchair.ops.direct import DIRECT
 
 Build = Callable[[fx.GraphModule, Sequence[Any]], Program]
 
@@ -57,7 +57,7 @@ def _check(node: fx.Node, home: torch.device) -> None:
     if node.op == "call_function" and moves_between_devices(node, home):
         raise NotPossible(f"{node.name} copies between devices")
     target = node.target
-    if not isinstance(target, OpOverload) or target.namespace == "aten" or is_of_library(target):
+    if not isinstance(target, OpOverload) or target.namespace == "aten" or target in DIRECT:
         return
     if has_kernel(target, "PrivateUse1"):
         raise NotPossible(f"{target} has a kernel for tensors of {home.type}")

@@ -20,7 +20,7 @@ from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
 from torchair.fxgraph.symbols import is_symbol
-from torchair.ops.npu import DIRECT
+from torchair.ops.direct import DIRECT
 from torchair.ops.turns import take_turns
 
 aten = torch.ops.aten

@@ -31,7 +31,6 @@ from torchair.ops.npu.library import (
     define_plain,
     define_rows,
     function,
-    overload,
     schemas,
 )
 from torchair.ops.npu.row import InPlace, Row
@@ -53,8 +52,6 @@ define_plain(PLAIN)
 define_composite(COMPOSITE)
 define_in_place(IN_PLACE)
 define_gradients(GRADIENTS)
-DIRECT = {overload(row.op): row.direct for row in IN_PLACE if row.direct is not None}
-"""What in-place ops do to tensors, as calls of ATen."""
 
 # Where `torchair.ops.<name>` looks; in the first the sequence lengths of attention are tensors.
 NAMESPACES = ("air", "npu", "npu_inference")
@@ -68,4 +65,4 @@ def find(name: str) -> Any:
     raise AttributeError(f"torchair.ops has no {name!r}, and there is no such op in the npu library")
 
 
-__all__ = ["DIRECT", "FAMILIES", "IN_PLACE", "PLAIN", "ROWS", "find", "function", "schemas"]
+__all__ = ["FAMILIES", "IN_PLACE", "PLAIN", "ROWS", "find", "function", "schemas"]

@@ -19,6 +19,7 @@ from torchair.core.plugin import real_plugin
 from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
 from torchair.core.torch_private.memory import storage_id
 from torchair.core.torch_private.ops import parse_schema
+from torchair.ops.direct import DIRECT
 from torchair.ops.npu.border import packed, read
 from torchair.ops.npu.gradients import Gradient
 from torchair.ops.npu.row import TYPES, InPlace, Row, bind, choose, defaults
@@ -48,11 +49,6 @@ def full_name(op: str) -> str:
     namespace, _, rest = op.rpartition("::")
     name, _, overload = rest.partition(".")
     return f"{namespace or 'npu'}.{name}.{overload or 'default'}"
-
-
-def is_of_library(op: Any) -> bool:
-    """Is this operator of torch one of these? They have the same kernels for tensors of all devices."""
-    return str(op) in schemas()
 
 
 def overload(op: str) -> Any:
@@ -121,6 +117,8 @@ def define_in_place(rows: Sequence[InPlace]) -> None:
             library.impl(_local(row.op), _composite(row), "CompositeImplicitAutograd")
             for device in DEVICES if row.direct is not None else ():
                 library.impl(_local(row.op), row.direct, device)
+        if row.direct is not None:
+            DIRECT[overload(row.op)] = row.direct
 
 
 def define(op: str, fn: Fn) -> None:
