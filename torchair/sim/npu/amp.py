@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch.amp.autocast_mode import autocast as _autocast
@@ -39,16 +40,8 @@ custom_bwd = functools.partial(torch.amp.custom_bwd, device_type="npu")
 class GradScaler(_GradScaler):
     """`torch.amp.GradScaler("npu", …)`; with `dynamic=False` the scale stays what it is."""
 
-    def __init__(
-        self,
-        init_scale: float = 2.0**16,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = 2000,
-        dynamic: bool = True,
-        enabled: bool = True,
-    ) -> None:
-        super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+    def __init__(self, *args: Any, dynamic: bool = True, **kwargs: Any) -> None:
+        super().__init__("npu", *args, **kwargs)
         self._dynamic = dynamic
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:

@@ -310,6 +310,9 @@ inline int64_t attention_choice(
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 
+// Given memory for their result, they make it large first, and small again, with a warning each time.
+inline const std::unordered_set<std::string> RESIZING{"aten::mse_loss", "aten::smooth_l1_loss"};
+
 // Where the backing device has a kernel of its own, it is taken; torch would put the op together from others.
 inline void prefer_kernels() {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -317,7 +320,7 @@ inline void prefer_kernels() {
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
     const bool is_composed = op &&
-        (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+        (RESIZING.count(name.name) || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
           op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)));
     if (is_composed && name.name.rfind("aten::", 0) == 0 && op->hasKernelForDispatchKey(backing_key()) &&
