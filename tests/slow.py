@@ -19,24 +19,36 @@ def slow(*values: Any) -> Any:
 STATIC_FIRST = pytest.mark.parametrize("dynamic", [False, slow(True)], ids=["static", "dynamic"])
 """With symbols, each of these cases is slow; others try symbols in the quick run."""
 SHARES = {
+    "tests/backend/test_artifacts.py": 4,
+    "tests/backend/test_engine_side.py": 4,
+    "tests/backend/test_faults.py": 4,
+    "tests/backend/test_pieces.py": 4,
+    "tests/backend/test_regions.py": 4,
+    "tests/backend/test_selftest.py": 4,
     "tests/backend/": 2,
     "tests/codegen/": 4,
     "tests/compare/": 3,
-    "tests/convert/": 8,
+    "tests/convert/": 12,
+    "tests/debug/test_graph_dump.py": 4,
     "tests/debug/": 2,
     "tests/export/": 3,
+    "tests/fxgraph/test_layout.py": 4,
     "tests/fxgraph/": 3,
     "tests/inference/": 2,
     "tests/models/": 3,
     "tests/names/test_typed.py": 3,
     "tests/ops/": 8,
     "tests/passes/": 3,
+    "tests/scope/test_scopes.py::test_both_modes": 4,
+    "tests/scope/test_scopes.py::test_pieces_do": 3,
     "tests/sim/inside/test_compiled.py": 2,
     "tests/sim/inside/test_models.py": 2,
     "tests/sim/inside/test_steps.py": 10,
     "tests/sim/test_scripts.py": 6,
 }
-"""Of the cases of one test in these folders, the quick run takes one in so many, and at least one."""
+"""Of the cases of one test whose name begins so, the quick run takes one in so many, and at least one; the first
+that fits counts.
+"""
 
 
 def leave_most_cases(items: Sequence[pytest.Item]) -> None:

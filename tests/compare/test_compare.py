@@ -97,7 +97,7 @@ def test_nothing_of_the_users_changes() -> None:
         counter.frame_count,
         copy.deepcopy(torch._dynamo.utils.counters),
     )
-    found = compare(model, x, cache)
+    found = compare(model, x, cache, config=config_of(codegen="eager"))
     assert found.ok, str(found)
     torch.testing.assert_close((model.state_dict(), x, cache), before, rtol=0, atol=0)
     assert [tensor._version for tensor in (x, cache, *model.state_dict().values())] == versions
@@ -164,7 +164,7 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_to_differentiate() -> None:
     with pytest.raises(NotPossible, match="nothing to differentiate"):
-        compare(torch.sin, torch.randn(3), backward=True)
+        compare(torch.sin, torch.randn(3), backward=True, config=config_of(codegen="eager"))
 
 
 @pytest.mark.full
@@ -227,7 +227,7 @@ def test_a_write_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         return len(found)
 
     faults.added_pass("FX_PASSES", lose_writes)(monkeypatch)
-    found = compare(model, torch.ones(2), torch.ones(2), config=config_of("npugraph_ex")).first
+    found = compare(model, torch.ones(2), torch.ones(2), config=config_of("npugraph_ex", "eager")).first
     assert found is not None
     assert (found.culprit.name, found.op) == ("lose_writes", "aten.copy_.default")
 
@@ -333,7 +333,7 @@ class TestRecordings:
         return [torch.randn(8), torch.rand(8)]
 
     def test_right(self, row: SimulatedDevice) -> None:
-        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex"))
+        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex", "eager"))
         assert found.ok, str(found)
         assert row.replays > row.records
 
@@ -348,7 +348,7 @@ class TestRecordings:
             replay(graph)
 
         monkeypatch.setattr(SimulatedGraph, "replay", lazy)
-        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex"))
+        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex", "eager"))
         assert found.first is not None, str(found)
         assert (found.first.kind, found.first.culprit.kind) == ("replayed", "recording")
         assert found.first.culprit.name == "input x"
@@ -359,7 +359,7 @@ class TestRecordings:
     ) -> None:
         """Nobody looks whether the caller still holds the outputs."""
         monkeypatch.setattr(Outputs, "held", lambda self: False)
-        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex"))
+        found = compare(self.model, *self.inputs(), config=config_of("npugraph_ex", "eager"))
         assert found.first is not None, str(found)
         assert found.first.culprit.kind == "recording"
         assert found.first.culprit.name == "output 0"
@@ -462,7 +462,7 @@ def test_attention_with_dropout_in_training() -> None:
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
 def test_all_generators_begin_anew(draw: Callable[[], float]) -> None:
-    assert compare(lambda x: x * float(draw()), torch.randn(4)).ok
+    assert compare(lambda x: x * float(draw()), torch.randn(4), config=config_of(codegen="eager")).ok
 
 
 @CARRIED
@@ -474,13 +474,15 @@ def test_what_is_never_the_same_is_refused() -> None:
         return x * count[0]
 
     with pytest.raises(NotPossible, match="other numbers in eager when it is called again"):
-        compare(counts, torch.ones(3))
+        compare(counts, torch.ones(3), config=config_of(codegen="eager"))
     with torch.library._scoped_library("airtest", "FRAGMENT") as library:
         library.define("counted(Tensor x) -> Tensor")
         library.impl("counted", counts, "CPU")
         library.impl("counted", torch.empty_like, "Meta")
         with pytest.raises(NotPossible, match=r"airtest\.counted\.default .* gives other numbers"):
-            compare(lambda x: torch.ops.airtest.counted(x) + 1, torch.ones(3))
+            compare(
+                lambda x: torch.ops.airtest.counted(x) + 1, torch.ones(3), config=config_of(codegen="eager")
+            )
 
 
 @CARRIED
@@ -501,7 +503,11 @@ def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
     hardswish = torch.ops.aten.hardswish.default
     torchair.register_fx_node_ge_converter(hardswish)(lambda self: ge.Identity(self))
     try:
-        found = compare(nn.Sequential(nn.Linear(4, 4), nn.Hardswish()), torch.randn(2, 4))
+        found = compare(
+            nn.Sequential(nn.Linear(4, 4), nn.Hardswish()),
+            torch.randn(2, 4),
+            config=config_of(codegen="eager"),
+        )
     finally:
         registry._user.pop(hardswish)
     assert found.first is not None

@@ -30,7 +30,7 @@ PAGES_THAT_RUN = [
     *sorted((ROOT / "docs/guide").glob("*.md")),
     *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem not in PAGES_WITHOUT_CODE),
 ]
-SLOW_PAGES = ("accuracy", "performance")  # they wait for compilers
+SLOW_PAGES = ("accuracy", "performance", "llama")  # they wait for compilers, or compile a whole model
 # The torch whose ops the ops page lists; others have a few more or fewer.
 REFERENCE_TORCH = "2.13"
 ALL_PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
