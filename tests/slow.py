@@ -46,8 +46,8 @@ SHARES = {
     "tests/sim/inside/test_steps.py": 10,
     "tests/sim/test_scripts.py": 6,
 }
-"""Of the cases of one test whose name begins so, the quick run takes one in so many, and at least one; the first
-that fits counts.
+"""Of the cases of one test whose name begins so, the quick run takes one in so many, and at least one. The
+first name that fits counts.
 """
 
 
