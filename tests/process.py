@@ -52,6 +52,15 @@ def python(
         return subprocess.CompletedProcess(list(arguments), code, out.read_text(), err.read_text())
 
 
+def fresh(
+    arguments: Sequence[str], folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The same in a process that has nothing loaded."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
 class _Server:
     """The process that forks."""
 

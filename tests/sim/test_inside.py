@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import python
+from tests.process import fresh, python
 from torchair.core.late import BACKENDS, NAMESPACES
 
 HERE = Path(__file__).parent
@@ -36,8 +36,10 @@ def test_with_a_gpu_behind_it(name: str) -> None:
 
 def run_inside(paths: list[Path], wanted: str, backing: str) -> None:
     """In each file some test must be found, and all must pass."""
+    # CUDA cannot be started in a process that was forked.
+    run = python if backing == "cpu" else fresh
     without = [word for name in ("cacheprovider", "xdist", "benchmark") for word in ("-p", f"no:{name}")]
-    done = python(
+    done = run(
         ["-m", "pytest", "-v", *without, "-m", wanted, *map(str, paths)],
         HERE.parents[1],
         TORCHAIR_SIM_INSIDE="1",

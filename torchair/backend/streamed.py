@@ -188,9 +188,9 @@ def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
     return inner.get(keys[0], ""), inner.get(keys[1], "")
 
 
-def check_units(gm: fx.GraphModule, degradations: Degradations) -> None:
-    """A block of a super kernel that is several pieces is told, whoever runs it. Pieces that follow each
-    other in blocks of one name are parts of a block.
+def check_units(gm: fx.GraphModule, degradations: Degradations | None) -> None:
+    """A block of a super kernel that is several pieces is told or, where that was asked for, refused. Pieces
+    that follow each other in blocks of one name are parts of a block. Without `degradations` nothing is told.
     """
     opened: list[Mapping[str, str]] = []
     units: list[tuple[str, str]] = []
@@ -206,7 +206,8 @@ def check_units(gm: fx.GraphModule, degradations: Degradations) -> None:
         what = f"the block of super_kernel({name!r}) is {count} units: streams or events lie in it"
         if options_of(options).get(STRICT) == "abort":
             raise BadPass(what, next="take them out, or strict-scope-check=bypass").of_user()
-        degradations.add(what, next="let streams switch outside of it")
+        if degradations is not None:
+            degradations.add(what, next="let streams switch outside of it")
 
 
 def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, slot: Slot) -> None:
