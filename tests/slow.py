@@ -37,7 +37,7 @@ SHARES = {
     "tests/inference/": 2,
     "tests/models/": 3,
     "tests/names/test_typed.py": 3,
-    "tests/ops/": 8,
+    "tests/ops/": 12,
     "tests/passes/": 3,
     "tests/scope/test_scopes.py::test_both_modes": 4,
     "tests/scope/test_scopes.py::test_pieces_do": 3,
@@ -46,8 +46,8 @@ SHARES = {
     "tests/sim/inside/test_steps.py": 10,
     "tests/sim/test_scripts.py": 6,
 }
-"""Of the cases of one test whose name begins so, the quick run takes one in so many, and at least one; the first
-that fits counts.
+"""Of the cases of one test whose name begins so, the quick run takes one in so many, and at least one. The
+first that fits counts.
 """
 
 
