@@ -37,7 +37,7 @@ SHARES = {
     "tests/inference/": 2,
     "tests/models/": 3,
     "tests/names/test_typed.py": 3,
-    "tests/ops/": 8,
+    "tests/ops/": 12,
     "tests/passes/": 3,
     "tests/scope/test_scopes.py::test_both_modes": 4,
     "tests/scope/test_scopes.py::test_pieces_do": 3,
@@ -89,7 +89,9 @@ def leave_most_methods(case: type, ends: tuple[str, ...], share: int) -> None:
 
 
 def leave_one_form(items: Sequence[pytest.Item]) -> None:
-    """Of a case with known sizes and with symbols (`dynamic`), the quick run takes one form, in turn."""
+    """Of a case with known sizes and with symbols (`dynamic`), the quick run takes one form: of three cases one
+    with symbols, which take much longer.
+    """
     forms: dict[tuple[str, tuple[Any, ...]], dict[bool, pytest.Item]] = {}
     for item in items:
         call = getattr(item, "callspec", None)
@@ -98,4 +100,4 @@ def leave_one_form(items: Sequence[pytest.Item]) -> None:
             others = tuple((name, id(value)) for name, value in call.params.items() if name != "dynamic")
             forms.setdefault((item.nodeid.partition("[")[0], others), {})[dynamic] = item
     for number, pair in enumerate(pair for pair in forms.values() if len(pair) == 2):
-        pair[number % 2 == 0].add_marker(pytest.mark.full)
+        pair[number % 3 > 0].add_marker(pytest.mark.full)

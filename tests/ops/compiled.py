@@ -18,6 +18,8 @@ from torchair.core.errors import AirError
 
 MODES = ("max-autotune", "npugraph_ex")
 HALVES = (torch.float16, torch.bfloat16)
+FORMS = [False, True]
+"""With known sizes, and with symbols."""
 NO_FLOAT = re.compile("takes no (FLOAT|FLOAT16|BF16) as ")
 
 
@@ -33,7 +35,7 @@ def agrees(
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
     args = taken(op, args)
-    for dynamic in (False, True):
+    for dynamic in FORMS:
         report = check(op, *args, dynamic=dynamic, **tolerance)
         assert not report.fallbacks
 
