@@ -89,8 +89,8 @@ def leave_most_methods(case: type, ends: tuple[str, ...], share: int) -> None:
 
 
 def leave_one_form(items: Sequence[pytest.Item]) -> None:
-    """Of a case with known sizes and with symbols (`dynamic`), the quick run takes one form: of three cases one
-    with symbols, which take much longer.
+    """Of a case with known sizes and with symbols (`dynamic`), the quick run takes one form: in one of three
+    cases symbols, which take much longer.
     """
     forms: dict[tuple[str, tuple[Any, ...]], dict[bool, pytest.Item]] = {}
     for item in items:
