@@ -26,6 +26,7 @@ from tests.inference.models import Net
 from tests.slow import slow
 from torchair.__main__ import main
 from torchair.backend import background, cache
+from torchair.backend.background import BACKGROUND, Job
 from torchair.backend.cache import Cached
 from torchair.backend.cache_key import Ranks, place_of
 from torchair.core import identity
@@ -666,7 +667,9 @@ def test_a_function_in_a_file_of_its_own(tmp_path: Path, processes: Processes) -
 def test_an_entry_has_the_better_program(
     fails: bool, mode: str, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With codegen `auto` an entry is written when the better program is there, or will never be."""
+    """With codegen `auto` an entry is written after the first call, and again when the better program is
+    there, or will never be.
+    """
     builds = Quick()
     monkeypatch.setattr(background, "compile_elsewhere", builds)
     builds.gate.clear()
@@ -677,10 +680,9 @@ def test_an_entry_has_the_better_program(
     for _ in range(2):
         torch.testing.assert_close(first(X), wanted(net.both, X))
     path = path_of(first)
-    assert not path.exists()
+    assert path.exists(), list(path.parents[2].rglob("*"))
     builds.gate.set()
     assert torchair.wait_until_optimised(60)
-    assert path.exists(), (path_of(first), list(path.parents[2].rglob("*")))
     second = processes.new(net.both, config=config)
     torch.testing.assert_close(second(X), wanted(net.both, X))
     assert processes.traces == 1
@@ -690,6 +692,46 @@ def test_an_entry_has_the_better_program(
     assert len(builds.orders) == 1
     texts = [made.code.source for made in builds.made]
     assert (variant.kept.runner.program.source in texts) is not fails
+
+
+@pytest.mark.usefixtures("builds")
+@MODES
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_process_that_ends_early_leaves_the_rest_to_the_next(
+    dynamic: bool, mode: str, processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has kept the eager program, and how the better one is ordered: nothing is traced again for it."""
+    taken = list[Job]()
+    with monkeypatch.context() as patch:
+        patch.setattr(BACKGROUND, "give", taken.append)
+        config = config_of(mode)
+        config.engine_config.codegen = "auto"
+        first = processes.new(net.both, config=config, dynamic=dynamic)
+        for _ in range(3):
+            torch.testing.assert_close(first(X), wanted(net.both, X))
+        assert taken
+        assert path_of(first).exists()
+        patch.setattr(first, "write", lambda: False)
+        for job in taken:
+            job.end("the process ended", is_wished=True)
+    builds = Quick()
+    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    second = processes.new(net.both, config=config, dynamic=dynamic)
+    for _ in range(3):
+        torch.testing.assert_close(second(X), wanted(net.both, X))
+    assert torchair.wait_until_optimised(60)
+    assert len(builds.orders) == 1
+    torch.testing.assert_close(second(X), wanted(net.both, X))
+    third = processes.new(net.both, config=config, dynamic=dynamic)
+    torch.testing.assert_close(third(X), wanted(net.both, X))
+    (variant,) = third.variants
+    assert variant.kept is not None
+    assert variant.awaited is None, "nothing more to build"
+    assert variant.kept.runner.program.source in [made.code.source for made in builds.made]
+    assert processes.traces == 1
+    if dynamic:
+        x = torch.randn(5, *X.shape[1:])
+        torch.testing.assert_close(third(x), wanted(net.both, x))
 
 
 def test_programs_for_single_sizes_are_not_lost_in_silence(processes: Processes, net: Net) -> None:

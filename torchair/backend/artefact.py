@@ -44,9 +44,11 @@ class Artefact:
     contract: Contract | None
     torch: str = str(torch.__version__)
     """Generated code is one version's."""
+    recipe: Any = None
+    """How a better program is ordered, where nobody had built it by then."""
 
     @staticmethod
-    def of(runner: Runner) -> Artefact:
+    def of(runner: Runner, recipe: Any = None) -> Artefact:
         """What a runner was made of; `NotPossible` says why that is no data."""
         compiled = runner.strategy.compiled
         if any(observer.takes_outputs for observer in compiled.observers):
@@ -66,6 +68,7 @@ class Artefact:
             compiled.name,
             compiled.degradations,
             contract,
+            recipe=recipe,
         )
 
     def runner(self, turns: Turns | None = None) -> Runner:
@@ -73,14 +76,16 @@ class Artefact:
         if self.torch != torch.__version__:
             what = f"{self.name} was compiled with torch {self.torch}, and this is {torch.__version__}"
             raise NotPossible(what, next="compile it again")
-        told = self.degradations
+        told, successor = self.degradations, None
         parts: tuple[Runner, ...] | None = None
         if isinstance(self.code, ChainCode):
             program, parts = self.code.chain(self.device, told)
         else:
             program = load(self.code)
+            if self.recipe is not None:
+                successor = self.recipe.job(self.name, self.code, (self.contract, self.inputs.key), told)
         compiled = Compiled(program, self.inputs, self.policy, self.device, self.name, told, self.contract)
-        return capture(compiled, Around(turns=turns, parts=parts))
+        return capture(compiled, Around(turns=turns, parts=parts, successor=successor))
 
     def pack(self) -> bytes:
         """For a file, or another process: behind the digest of the rest."""

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchair.backend.order import Made, Order, workplace
 from torchair.backend.workshop import compile_elsewhere
@@ -107,6 +107,8 @@ class Task:
     """Told where there will be no program, by who would take it."""
     limits: Limits = NO_LIMITS
     together: Together = field(default_factory=Together)
+    recipe: Callable[[], Any] = lambda: None
+    """The same as data, for a later process; None where it is none."""
 
 
 class _NotBuilt(Exception):
@@ -126,6 +128,10 @@ class Job(Pending):
         self._is_told = False
         task.together.add(self)
         BACKGROUND.expect(self)
+
+    def recipe(self) -> Any:
+        """See `Pending.recipe`."""
+        return self.task.recipe()
 
     def wanted(self) -> None:
         """The graph is called again and again: build it."""

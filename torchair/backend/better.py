@@ -4,6 +4,7 @@ one is built in the background.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from torch import fx
 from torchair.backend.background import Built, Job, Limits, Part, Task
 from torchair.backend.kept import Kept, Wanted
 from torchair.backend.order import Made, Order, likes_of, symbols_of
+from torchair.backend.recipe import BY_NAME, Recipe, part_of, tell
 from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels
 from torchair.backend.streamed import Slot, cut_at_scopes, has_scopes, is_outside
@@ -43,7 +45,6 @@ from torchair.fxgraph.symbols import Binding, unbacked_in
 
 SAME_NUMBERS = {"fallback_random": True}
 """With these options Inductor draws the random numbers that ops draw when they run one by one."""
-BY_NAME = "engine_config.codegen='inductor' builds it in the first call"
 
 
 def better_kinds(stage: Stage) -> tuple[str, ...]:
@@ -127,18 +128,13 @@ class Source:
 
     def part(self) -> Part:
         """To have it built."""
-        wanted, kept = self.wanted, self.kept
-        return Part(
-            lambda: Order(
-                dump_graph(wanted.gm),
-                wanted.likes,
-                wanted.how,
-                wanted.kinds,
-                wanted.symbols,
-                wanted.surroundings,
-            ),
-            find=lambda: None if kept is None else kept.get(),
-            keep=lambda made: None if kept is None else kept.put(made),
+        return part_of(self.order, self.kept)
+
+    def order(self) -> Order:
+        """What a compiler is given."""
+        wanted = self.wanted
+        return Order(
+            dump_graph(wanted.gm), wanted.likes, wanted.how, wanted.kinds, wanted.symbols, wanted.surroundings
         )
 
     def fitting(self, built: Built, eager: Callable[[], Program]) -> Program:
@@ -170,7 +166,7 @@ class Better:
                 better = Better(stage, limits, *_pieces(gm, stage))
             else:
                 source = Source.of(gm, stage.inputs, _how(gm, stage, stage.static), stage, None)
-                better = Better(stage, limits, [source], lambda programs: programs[0])
+                better = Better(stage, limits, [source], _alone)
             return better if better.sources else None
         except Exception as error:
             if is_of_user(error):
@@ -221,14 +217,27 @@ class Better:
                 stage.name,
                 [source.part() for source in self.sources],
                 finish,
-                lambda why: stage.degradations.add(f"a better program is not {why}", next=BY_NAME, here=True),
+                tell(stage.degradations),
                 self.limits,
                 stage.together,
+                functools.cache(self._recipe),
             )
         )
         if all(source.kept is not None and source.kept.is_there for source in self.sources):
             job.wanted()  # there is nothing to build
         return job
+
+    def _recipe(self) -> Recipe | None:
+        if self.join is not _alone or self.stage.is_anchored:
+            return None
+        (source,) = self.sources
+        wanted, most = source.wanted, source.most_bytes
+        return Recipe(source.order(), wanted.facts(), most, source.ground, source.binding, self.limits)
+
+
+def _alone(programs: Sequence[Program]) -> Program:
+    """Of one source."""
+    return programs[0]
 
 
 def _pieces(

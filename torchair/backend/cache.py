@@ -238,10 +238,9 @@ class Cached:
         Degradations().add(f"{self._function.__qualname__}: what was kept cannot be loaded: {why}")
 
     def write(self) -> bool:
-        """Keep the variants; once their better programs are there, if such are being built. Are they kept?"""
+        """Keep the variants, and again once their better programs are there. Are they kept?"""
         with self._lock:
-            awaited = [variant.awaited for variant in self.variants]
-            if any(pending is not None and not pending.is_done.is_set() for pending in awaited):
+            if not all(variant.can_be_kept for variant in self.variants):
                 return False
             try:
                 place = self.place()

@@ -57,6 +57,16 @@ class Variant:
         """A better program that is on its way."""
         return None if self.kept is None else self.kept.runner.awaited
 
+    @property
+    def can_be_kept(self) -> bool:
+        """Not before the better program is there, where another process could not order it."""
+        return self._under_way is None or self._under_way.recipe() is not None
+
+    @property
+    def _under_way(self) -> Pending | None:
+        pending = self.awaited
+        return None if pending is None or pending.is_done.is_set() else pending
+
     def files(self) -> dict[str, bytes]:
         """As data; `NotPossible` says what is none."""
         if self.kept is None:
@@ -64,7 +74,9 @@ class Variant:
         strategy = self.kept.runner.strategy
         if any(getattr(strategy, name, None) is not None for name in ("_specialist", "_programs")):
             raise NotPossible("it has programs for single sizes (gears, static kernels), which are not kept")
-        program = (Artefact.of(self.kept.runner), replace(self.kept, runner=None))  # type: ignore[arg-type]
+        pending = self._under_way
+        artefact = Artefact.of(self.kept.runner, None if pending is None else pending.recipe())
+        program = (artefact, replace(self.kept, runner=None))  # type: ignore[arg-type]
         texts = {TEXT: self.frame.text.encode(), WHY: self.why.encode()}
         return {FRAME: self.frame.pack(), PROGRAM: pack(program), **texts}
 

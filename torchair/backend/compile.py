@@ -149,6 +149,7 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     stage.show("given", gm)
     context = pass_context(stage)
     absolute = absolute_inputs(gm)
+    stage.is_anchored = bool(absolute)
     original = copy_graph(gm) if absolute else gm
     run(FX_PASSES, gm, context)
     if stage.settings.has_user_passes:

@@ -43,6 +43,7 @@ class Stage:
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
     detours: Detours = field(default_factory=Detours)
     is_raw: bool = False  # the graph looks at memory, not at tensors
+    is_anchored: bool = False  # it counts from where storages of inputs begin
     watch: Watch = field(default_factory=Watch)
     tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
     observe: Observer | None = None  # sees the graph after each pass and stage

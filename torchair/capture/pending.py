@@ -46,6 +46,10 @@ class Pending:
         """The graph is called once more: it is worth a better program."""
         self.is_asked = True
 
+    def recipe(self) -> Any:
+        """How it is made, as data with which another process can begin; None where that is no data."""
+        return None
+
     def peek(self) -> Program | None:
         """What `take` gives, for who will not run it: nobody is told where it could not be made."""
         return None
