@@ -15,7 +15,6 @@ class Model(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(4, 4)
         config = torchair.CompilerConfig()
-        config.engine_config.codegen = "eager"  # nothing better is built first
         self.step = torchair.inference.cache_compile(
             self.inner, config=config, dynamic=False, cache_dir=folder
         )
