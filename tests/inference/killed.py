@@ -29,6 +29,8 @@ from torchair.inference import cache_compile
 PROCESSES, SEED, LIMIT_S = 4, 5, 60.0
 GOOD, WRONG, FAILED = 0, 3, 4
 SIZES = (2, 3)
+LOADED = ("torch._dynamo", "torchair.backend.doors", "torchair.convert.every", "torchair.engine.every")
+"""Before the children are forked, so that they are soon where they write."""
 
 
 def call(folder: Path, rows: int) -> int:
@@ -77,7 +79,7 @@ def ended(children: list[int], kill_at: dict[int, float]) -> dict[int, int]:
 def main(rounds: int) -> None:
     """All rounds; what was wrong is printed."""
     torch.set_num_threads(1)
-    for module in ("torch._dynamo", "torchair.backend.doors"):
+    for module in LOADED:
         importlib.import_module(module)
     dice, faults = random.Random(SEED), list[str]()
     with tempfile.TemporaryDirectory() as name:
