@@ -121,6 +121,7 @@ def fill(folder: Path) -> None:
     leave(made, folder)
     if order.is_tuned():
         try_out(made.code, order)
+        leave(made, folder)  # with what that has found out
 
 
 def _end_with(server: int, folder: Path) -> None:
@@ -149,6 +150,7 @@ def try_out(code: Code, order: Order) -> None:
     signal.alarm(TRIAL_SECONDS)
     with contextlib.suppress(Exception), torch.no_grad():
         load(code)(order.stand_ins())
+    signal.alarm(0)
 
 
 if __name__ == "__main__":

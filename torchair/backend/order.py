@@ -19,6 +19,7 @@ import torch
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen import BUILDING, How, build, load
 from torchair.core.errors import NotPossible, first_line
+from torchair.core.files import whole_file
 from torchair.core.number import Number
 from torchair.core.pack import pack
 from torchair.core.program import Code, Program, code_of
@@ -187,4 +188,5 @@ def last_line(text: str) -> str:
 
 def leave(made: Made, folder: Path) -> None:
     """In the other process: hand it over."""
-    (folder / MADE).write_bytes(pack(made))
+    with whole_file(folder / MADE) as file:
+        file.write(pack(made))

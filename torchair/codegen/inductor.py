@@ -33,7 +33,9 @@ from torchair.fxgraph.ends import output, returned
 from torchair.fxgraph.held import has_held
 from torchair.fxgraph.values import device_of
 
-OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False}
+# Smaller blocks of reductions would be tried by each process that loads a kernel, and not only by the first
+# that runs it; on an H200 they gained nothing.
+OPTIONS = {"fx_graph_cache": True, "cpp_wrapper": False, "dynamic_scale_rblock": False}
 NO_CACHE = {"fx_graph_cache": False, "force_disable_caches": True}
 # Constants that others hold: small ones are not written into the code, and a cache would give copies of them.
 KEEP = {"always_keep_tensor_constants": True, **NO_CACHE}

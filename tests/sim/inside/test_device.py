@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 
 import pytest
 import torch
 from torch import nn
 
+import torchair
 from torchair.core.torch_private.fake import FakeTensorMode
 
 NPU = torch.device("npu:0")
@@ -270,6 +272,11 @@ def test_an_eager_op_is_cheap() -> None:
     assert y.data_ptr() == x.data_ptr()
 
 
+@pytest.mark.skipif(
+    os.environ.get("TORCHAIR_SIM_BACKING") == "cuda",
+    reason="cuDNN lays gradients out as it likes, and torch foretells its own devices alone; compiled "
+    "programs copy what lies otherwise",
+)
 def test_convolutions_lie_as_torch_foretells() -> None:
     """Compiled programs view their results."""
     x = torch.randn(2, 4, 5, 5, device="npu").to(memory_format=torch.channels_last).requires_grad_()
@@ -285,6 +292,23 @@ def test_convolutions_lie_as_torch_foretells() -> None:
     with FakeTensorMode() as mode:
         foretold = strides(mode.from_tensor(x), mode.from_tensor(weight))
     assert strides(x, weight) == foretold
+
+
+@pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
+def test_convolutions_that_lie_otherwise_are_right(mode: str) -> None:
+    config = torchair.CompilerConfig()
+    config.mode, config.engine_config.codegen = mode, "eager"
+    backend = torchair.get_npu_backend(compiler_config=config)
+    grads = list[list[torch.Tensor]]()
+    for is_compiled in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3)).npu()
+        net = net.to(memory_format=torch.channels_last)
+        x = torch.randn(2, 4, 9, 9).npu().to(memory_format=torch.channels_last).requires_grad_()
+        (torch.compile(net, backend=backend) if is_compiled else net)(x).square().mean().backward()
+        grads.append([x.grad, *(parameter.grad for parameter in net.parameters())])
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
 
 
 def test_whole_numbers_are_counted() -> None:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +23,8 @@ from torchair.core.torch_private.late_module import LateModule
 _codecache: Any = LateModule("torch._inductor.codecache")
 _output_code: Any = LateModule("torch._inductor.output_code")
 _triton: Any = LateModule("torch._inductor.triton_bundler")
+_folders: Any = LateModule("torch._inductor.runtime.cache_dir_utils")
+_TUNERS = "torch._inductor.runtime.triton_heuristics"
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -38,20 +41,21 @@ class CodeFile:
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "root": "", "content": self._read()}
 
-    def place(self) -> None:
-        """Put it where the code looks for it, unless it is there."""
+    def place(self, *, anew: bool = False) -> None:
+        """Put it where the code looks for it, unless it is there; or in place of what is there."""
         path = Path(cache_dir(), self.path)
-        if not path.exists() and (self.content is not None or Path(self.root, self.path).exists()):
+        if (anew or not path.exists()) and (self.content is not None or Path(self.root, self.path).exists()):
             _write(path, self._read())
 
     def _read(self) -> bytes:
         return Path(self.root, self.path).read_bytes() if self.content is None else self.content
 
 
-@dataclass(frozen=True)
+@dataclass
 class GeneratedModule:
     """All but the text: what the module is called, the tensors among its globals, the inputs that are copied
-    where they are not aligned, and the compiled kernels that it loads.
+    where they are not aligned, and what it loads. Packed, it has the kernels of Triton as they are then: once
+    they have run, the fastest of each alone, and which that is.
     """
 
     key: str
@@ -61,13 +65,22 @@ class GeneratedModule:
     written: tuple[int, ...]
     aligns_itself: bool
     files: tuple[CodeFile, ...]
-    kernels: tuple[Any, ...]
+    kernels: tuple[Any, ...] = ()
     """Of Triton: hash, device, and the names and contents of files."""
+    choices: tuple[CodeFile, ...] = ()
+    """Where Inductor writes which kernel was the fastest."""
+    scope: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+    """The globals of the module, where it is loaded in this process."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | _compiled_kernels(self.scope) | {"scope": {}}
 
     @staticmethod
     def of(compiled: Any) -> GeneratedModule:
         """Of what `compile_fx_inner` returned."""
-        bundle = getattr(compiled, "_triton_bundle", None)
+        path = _codecache.get_path(compiled.cache_key, "py")[2]
+        modules = reversed(_codecache.PyCodeCache.modules)
+        scope = next((vars(module) for module in modules if module.__file__ == path), {})
         return GeneratedModule(
             key=compiled.cache_key,
             lines=list(compiled.cache_linemap or ()),
@@ -75,14 +88,16 @@ class GeneratedModule:
             checked=tuple(compiled.inputs_to_check),
             written=tuple(compiled.mutated_input_idxs),
             aligns_itself=getattr(compiled, "_defers_input_alignment", False),
-            files=tuple(_libraries(compiled)),
-            kernels=tuple(map(_kernel, bundle.kernel_artifacts)) if bundle is not None else (),
+            files=tuple(_libraries(scope)),
+            scope=scope,
         )
 
     def load(self, source: str) -> Run:
         """The function in the module with this text."""
         for file in self.files:
             file.place()
+        for choice in self.choices:
+            choice.place(anew=True)
         if self.kernels:
             _triton.TritonBundler.read_and_emit(
                 _triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], [])
@@ -91,6 +106,7 @@ class GeneratedModule:
         if not path.exists():
             _write(path, source.encode())
         module = _codecache.PyCodeCache.load_by_key_path(self.key, str(path), self.lines, self.constants)
+        self.scope = vars(module)
         held = SimpleNamespace(current_callable=module.call, _defers_input_alignment=self.aligns_itself)
         _output_code.maybe_realign_inputs(
             BoxedBool(False), held, list(self.checked), OrderedSet(self.written)
@@ -110,21 +126,54 @@ def _globals_of(compiled: Any) -> dict[str, Any]:
     return {name: value for kind in kinds for name, value in (getattr(compiled, kind, None) or {}).items()}
 
 
-def _libraries(compiled: Any) -> Iterator[CodeFile]:
+def _libraries(scope: Mapping[str, Any]) -> Iterator[CodeFile]:
     """The shared libraries with kernels for the CPU."""
-    runner = compiled.compiled_fn_runner
-    function = compiled.current_callable if runner is None else type(runner).call
     root = os.path.realpath(cache_dir())
-    for value in getattr(function, "__globals__", {}).values():
+    for value in scope.values():
         owner = getattr(value, "__self__", None)
         path = os.path.realpath(getattr(owner, "__file__", None) or "")
         if isinstance(owner, ModuleType) and path.startswith(root + os.sep):
             yield CodeFile(os.path.relpath(path, root), root)
 
 
-def _kernel(artefacts: Any) -> tuple[Any, ...]:
-    files = tuple((file.filename, file.payload) for file in artefacts.artifacts)
-    return artefacts.kernel_hash, artefacts.device, files
+def _compiled_kernels(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The kernels of Triton in a module, and where it is written which were chosen; nothing where there are
+    none, or what was compiled is not kept any more.
+    """
+    if _TUNERS not in sys.modules:
+        return {}
+    kind: Any = sys.modules[_TUNERS].CachingAutotuner
+    tuners = [value for value in scope.values() if isinstance(value, kind)]
+    folders = {
+        launcher.cache_hash: (tuner.triton_meta.get("device", 0), launcher.cache_hash)
+        for tuner in tuners
+        for launcher in tuner.launchers
+    }
+    kernels = [_kernel(device, name) for device, name in folders.values()]
+    if not kernels or not all(kernels):
+        return {}
+    caches = [getattr(tuner.save_cache_hook, "__self__", None) for tuner in tuners]
+    paths = {Path(cache.local_cache[1]) for cache in caches if cache is not None and cache.local_cache}
+    choices = [
+        CodeFile(str(path.relative_to(path.parents[1])), str(path.parents[1]))
+        for path in sorted(paths)
+        if path.exists()
+    ]
+    return {"kernels": tuple(kernels), "choices": tuple(choices)}
+
+
+def _kernel(device: int, name: str) -> tuple[Any, ...] | None:
+    """What Triton keeps of it, without the place where that lies; None where it does not."""
+    folder = Path(_folders.triton_cache_dir(device), name)
+    if not folder.is_dir():
+        return None
+    here, anywhere = os.fsencode(folder), _triton.TritonBundler._REPLACE_BYTES
+    contents = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    files = [
+        (name, content.replace(here, anywhere) if name.endswith(".json") else content)
+        for name, content in contents.items()
+    ]
+    return name, device, tuple(files)
 
 
 def _artefacts(kernel_hash: str, device: int, files: Any) -> Any:

@@ -1,0 +1,117 @@
+"""Generated modules as data: what they load comes along, and lies where another process looks for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.codegen.tracing import trace
+from torchair.codegen import How, build
+from torchair.codegen.inductor import InductorCode
+from torchair.core.pack import pack, unpack
+from torchair.core.program import code_of
+from torchair.core.torch_private import generated
+
+HASH = "KERNEL"
+
+
+def program(x: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.tanh(x) * 1.25 + x.sum()]
+
+
+@pytest.fixture
+def code(inductor_dir: Path) -> InductorCode:
+    traced = trace(program, torch.randn(5, 7))
+    made = code_of(build("inductor", traced.gm, traced.inputs, How()))
+    assert isinstance(made, InductorCode)
+    return made
+
+
+@pytest.fixture
+def inductor_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return moved(tmp_path / "first", monkeypatch)
+
+
+def moved(place: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Another directory of Inductor's, as on another machine."""
+    patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place))
+    patch.setenv("TRITON_CACHE_DIR", str(place / "triton"))
+    return place
+
+
+def test_libraries_come_along(code: InductorCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert code.module.files
+    data = pack(code)
+    place = moved(tmp_path / "second", monkeypatch)
+    loaded = unpack(data)
+    x = torch.randn(5, 7)
+    torch.testing.assert_close(loaded.load()([x]), program(x))
+    assert all((place / file.path).is_file() for file in loaded.module.files)
+
+
+@pytest.mark.parametrize("built", ["in this process", "in another"])
+def test_kernels_come_along_as_they_are_chosen(
+    code: InductorCode, inductor_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: str
+) -> None:
+    """Which kernel was the fastest is known when they have run, and not when they were compiled."""
+    if built == "in another":
+        code = unpack(pack(code))
+        code.load()
+    tuner = with_tuner(code.module.scope, inductor_dir)
+    before = unpack(pack(code)).module
+    assert [name for name, *_ in before.kernels] == ["FIRST", HASH]
+    assert before.choices == ()
+    tuner.launchers = tuner.launchers[1:]
+    choice = inductor_dir / "ab" / "abc.best_config"
+    choice.parent.mkdir()
+    choice.write_text("the second")
+    data = pack(code)
+
+    place = moved(tmp_path / "second", monkeypatch)
+    (place / "ab").mkdir(parents=True)
+    (place / "ab" / "abc.best_config").write_text("another")
+    loaded = unpack(data)
+    loaded.load()
+    assert (place / "ab" / "abc.best_config").read_text() == "the second"
+    assert [path.name for path in (place / "triton").iterdir()] == [HASH]
+    assert (place / "triton" / HASH / "kernel.cubin").read_bytes() == b"code"
+    assert (place / "triton" / HASH / "kernel.json").read_text() == str(place / "triton" / HASH)
+    # Its kernels are still told, where nothing of Triton was loaded.
+    assert unpack(pack(loaded)).module.kernels == loaded.module.kernels
+
+
+def test_kernels_that_are_not_kept_any_more(code: InductorCode, inductor_dir: Path) -> None:
+    """What came with the code stays."""
+    code.module.kernels = (("OLD", 0, ()),)
+    tuner = with_tuner(code.module.scope, inductor_dir)
+    tuner.launchers.append(SimpleNamespace(cache_hash="GONE"))
+    assert [name for name, *_ in unpack(pack(code)).module.kernels] == ["OLD"]
+
+
+def with_tuner(scope: Any, place: Path) -> Any:
+    """A kernel of Triton with two forms in a module's globals, as there are where a GPU is."""
+    __import__(generated._TUNERS)
+    kind: Any = sys.modules[generated._TUNERS].CachingAutotuner
+    tuner = object.__new__(kind)
+    for name in ("FIRST", HASH):
+        folder = place / "triton" / name
+        folder.mkdir(parents=True)
+        (folder / "kernel.cubin").write_bytes(b"code")
+        (folder / "kernel.json").write_text(str(folder))
+    cache = SimpleNamespace(local_cache=(None, str(place / "ab" / "abc.best_config")))
+    tuner.launchers = [SimpleNamespace(cache_hash=name) for name in ("FIRST", HASH)]
+    tuner.triton_meta, tuner.save_cache_hook = {"device": 0}, Saves(cache).save
+    scope["kernel_0"] = tuner
+    return tuner
+
+
+class Saves:
+    def __init__(self, cache: Any) -> None:
+        self.local_cache = cache.local_cache
+
+    def save(self) -> None: ...
