@@ -29,6 +29,10 @@ from torchair.core.log import logger
 from torchair.core.torch_private.aot import backend_names, register_backend
 from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
+from torchair.ops.distributed import trace_collectives
+
+# Dynamo meets them before it calls a backend.
+trace_collectives()
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Door = TypeVar("Door", bound=Callable[..., Any])
@@ -63,6 +67,7 @@ def get_npu_backend(
     `custom_decompositions` maps ops to functions that take them apart before conversion.
     """
     break_graphs()
+    trace_collectives()
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     _warn(config)
     decompositions = _by_overload({} if custom_decompositions is None else custom_decompositions)

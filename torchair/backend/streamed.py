@@ -35,6 +35,7 @@ from torchair.fxgraph.partition import Partition, cut
 from torchair.fxgraph.symbols import Binding
 from torchair.fxgraph.values import device_of
 from torchair.ops import limits, streams
+from torchair.ops.collectives import POINT_TO_POINT
 from torchair.scope.super_kernel_options import STRICT, options_of
 
 OUTSIDE = (streams.entry_stream, streams.stream_field)
@@ -177,8 +178,8 @@ def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
 
 
 def is_outside(node: fx.Node) -> bool:
-    """Does it stay between the pieces: the border of a scope, an event?"""
-    return node.target in streams.ALL or node.target in OUTSIDE
+    """Does it stay between the pieces: the border of a scope, an event, a message to or from one process?"""
+    return node.target in streams.ALL or node.target in OUTSIDE or node.target in POINT_TO_POINT
 
 
 def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:

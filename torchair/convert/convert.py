@@ -64,7 +64,7 @@ from torchair.ge.types import spec_of
 aten = torch.ops.aten
 
 # These run on every rank or have an effect beyond their result: never replaced by an empty constant.
-_NEVER_EMPTY = ("npu_define",)
+_NEVER_EMPTY = ("npu_define", "_c10d_functional")
 
 
 def convert(

@@ -5,13 +5,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Store, Work
+from torch.distributed import _functional_collectives as functional
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
-__all__ = ["ProcessGroup", "ProcessGroupGloo", "Store", "Work", "done", "serve"]
+from torchair.core.errors import NotPossible
+
+__all__ = [
+    "ProcessGroup", "ProcessGroupGloo", "Store", "Work", "done", "group_of", "group_tag", "make_traceable", "name_of",
+    "ranks_of", "serve", "size_of",
+]  # fmt: skip
+GroupName = Any
+group_tag = distributed_c10d._get_group_tag
+"""The tag of a group. Dynamo knows this function, so it stands here as it is."""
 
 
 def serve(group: ProcessGroup, backend: Any, devices: tuple[str, ...]) -> None:
@@ -26,3 +37,40 @@ def done(results: Any) -> Work:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(results)
     return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+def name_of(tag: str, ranks: Sequence[int]) -> GroupName:
+    """What functional collectives call the group of these ranks."""
+    return group_of(tag, ranks).group_name
+
+
+def group_of(tag: str, ranks: Sequence[int]) -> ProcessGroup:
+    """The group that was made with this tag, if any was given, of these ranks."""
+    found = distributed_c10d._find_pg_by_ranks_and_tag(tag, list(ranks))
+    if found is None:
+        raise NotPossible(
+            f"there is no process group of the ranks {list(ranks)}",
+            got=f"tag {tag!r}",
+            next="make it with torch.distributed.new_group before the call",
+        )
+    return found
+
+
+def size_of(name: GroupName) -> int:
+    """How many ranks a group has."""
+    return distributed_c10d._resolve_process_group(name).size()
+
+
+def ranks_of(name: GroupName) -> tuple[str, list[int]]:
+    """Tag and ranks of a group, by which `group_of` finds it."""
+    group = distributed_c10d._resolve_process_group(name)
+    return group_tag(group), distributed_c10d.get_process_group_ranks(group)
+
+
+def make_traceable(rows: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+    """Dynamo puts a call of the second in place of one of the first, which takes the same arguments. It looks
+    for it by its name in torch's module of functional collectives.
+    """
+    for function, replacement in rows.items():
+        setattr(functional, replacement.__name__, replacement)
+        functional.traceable_collective_remaps[function] = replacement

@@ -5,12 +5,13 @@ densely.
 from __future__ import annotations
 
 from torchair.ge.attr import Int
+from torchair.ge.communication import TALKING
 from torchair.ge.face import runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.passes.run import PassContext
 
 # Ops that act beyond their results.
-EFFECTS = frozenset({"Assert", "Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE})
+EFFECTS = frozenset({"Assert", "Assign", "PrintV2", "Cmo", "TorchOp", OUTPUT_TYPE}) | TALKING
 
 
 def acts(op: Op) -> bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from torchair.ge.communication import TALKING
 from torchair.ge.graph import Graph, Op
 from torchair.passes.run import PassContext
 
-TALKING = ("PrintV2", "AttentionToFFN", "FFNToAttention")
+PRINT = "PrintV2"
 PREFETCH = "Cmo"
 
 
@@ -18,7 +19,7 @@ def explicit_order_for_side_effect_nodes(graph: Graph, ctx: PassContext) -> int:
     """How many edges were added. The last is tied to the output; who reads an input that is written, reads it
     before or after that, as the program does.
     """
-    chain = [op for op in graph.ops if op.type in TALKING]
+    chain = [op for op in graph.ops if op.type == PRINT or op.type in TALKING]
     added = _chain(graph, chain)
     writers = [op for op in graph.ops if op.type == "Assign"]
     place = {op: number for number, op in enumerate(graph.ops)}

@@ -1,0 +1,212 @@
+"""Collectives: of torch, which name a group, and of `npu_define`, which name its ranks. In the IR all name it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchair import ge
+from torchair.convert.operands import cast, pack, shape_of, size_of, sizes
+from torchair.convert.registry import converter
+from torchair.core import dtypes
+from torchair.core.torch_private.groups import name_of
+from torchair.ge.face import runs_torch
+from torchair.ops.collectives import root_of, starts
+
+REDUCTIONS = {"sum": "sum", "min": "min", "max": "max", "product": "prod", "prod": "prod"}
+"""The IR's word for torch's."""
+_C10D, _INT64 = "_c10d_functional", dtypes.BY_NAME["INT64"].runtime
+define = torch.ops.npu_define
+
+
+def _reduction(op: str) -> str:
+    if op not in REDUCTIONS:
+        raise NotImplementedError(f"the IR reduces by {', '.join(REDUCTIONS)}, not by {op}")
+    return REDUCTIONS[op]
+
+
+def _elements(x: Any, rows: Sequence[Any]) -> list[Any]:
+    """How many elements so many rows have."""
+    row = [size_of(x, dim) for dim in range(1, x.rank)]
+    return [functools.reduce(_times, row, count) for count in rows]
+
+
+def _times(a: Any, b: Any) -> Any:
+    return a * b if isinstance(a, int) and isinstance(b, int) else ge.Mul(cast(a, _INT64), cast(b, _INT64))
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return a + b if isinstance(a, int) and isinstance(b, int) else ge.Add(cast(a, _INT64), cast(b, _INT64))
+
+
+def _are_dense(counts: Sequence[Any], places: Sequence[Any]) -> bool:
+    """Do parts of so many elements lie one behind the other? Of symbols nobody knows."""
+    return all(isinstance(number, int) for number in (*counts, *places)) and list(places) == starts(counts)
+
+
+def _exchange(x: Any, sent: Sequence[Any], received: Sequence[Any], group: str) -> Any:
+    """So many elements to and from each rank; `HcomAllToAll` where all parts are alike."""
+    counts = [*sent, *received]
+    if all(isinstance(count, int) and count == counts[0] for count in counts):
+        return ge.HcomAllToAll(x, group=group)
+    places = [[0, *itertools.accumulate(numbers, _plus)][:-1] for numbers in (sent, received)]
+    return _exchange_from(x, sent, received, places, group)
+
+
+def _exchange_from(
+    x: Any, sent: Sequence[Any], received: Sequence[Any], places: Sequence[Sequence[Any]], group: str
+) -> Any:
+    return ge.HcomAllToAllV(
+        x, pack(sent), pack(places[0]), pack(received), pack(places[1]), group=group
+    )
+
+
+def _named(group: Any) -> str:
+    if not isinstance(group, str):
+        raise NotImplementedError("the group has no name yet")
+    return group
+
+
+@converter(f"{_C10D}.all_reduce.default")
+def all_reduce(input, reduce_op, group_name):
+    """The reduction over all ranks."""
+    return ge.HcomAllReduce(input, reduction=_reduction(reduce_op), group=_named(group_name), fusion=0)
+
+
+@converter(f"{_C10D}.all_reduce_coalesced.default")
+def all_reduce_coalesced(inputs, reduce_op, group_name):
+    """The same of several tensors."""
+    return [all_reduce(x, reduce_op, group_name) for x in inputs]
+
+
+@converter(f"{_C10D}.all_gather_into_tensor.default")
+def all_gather_into_tensor(input, group_size, group_name):
+    """What all ranks have, one behind the other."""
+    return ge.HcomAllGather(input, rank_size=group_size, group=_named(group_name))
+
+
+@converter(f"{_C10D}.all_gather_into_tensor_coalesced.default")
+def all_gather_into_tensor_coalesced(inputs, group_size, group_name):
+    """The same of several tensors."""
+    return [all_gather_into_tensor(x, group_size, group_name) for x in inputs]
+
+
+@converter(f"{_C10D}.reduce_scatter_tensor.default")
+def reduce_scatter_tensor(input, reduce_op, group_size, group_name):
+    """This rank's part of the reduction."""
+    return ge.HcomReduceScatter(
+        input, reduction=_reduction(reduce_op), group=_named(group_name), rank_size=group_size
+    )
+
+
+@converter(f"{_C10D}.reduce_scatter_tensor_coalesced.default")
+def reduce_scatter_tensor_coalesced(inputs, reduce_op, group_size, group_name):
+    """The same of several tensors."""
+    return [reduce_scatter_tensor(x, reduce_op, group_size, group_name) for x in inputs]
+
+
+@converter(f"{_C10D}.broadcast.default")
+def broadcast(input, src, group_name):
+    """What one rank has; `src` counts inside the group."""
+    (made,) = ge.HcomBroadcast([input], root_rank=src, group=_named(group_name), outputs=1)
+    return made
+
+
+@converter(f"{_C10D}.all_to_all_single.default")
+def all_to_all_single(input, output_split_sizes, input_split_sizes, group_name):
+    """Rows to all ranks, and from them."""
+    sent, received = (_elements(input, rows) for rows in (input_split_sizes, output_split_sizes))
+    return _exchange(input, sent, received, _named(group_name))
+
+
+@converter(f"{_C10D}.wait_tensor.default")
+def wait_tensor(tensor):
+    """Whoever reads it waits. What torch's own op has started, torch's own wait ends."""
+    if runs_torch(tensor.op):
+        raise NotImplementedError("the collective is carried through")
+    return ge.Identity(tensor)
+
+
+@converter(define.allgather_in_tensor.default)
+def allgather_in_tensor(out, input, tag, ranks, group_size):
+    """What all ranks have, in the shape of `out`."""
+    return ge.Reshape(all_gather_into_tensor(input, group_size, name_of(tag, ranks)), shape_of(out))
+
+
+@converter(define._allgather_in_tensor_shape.default)
+def allgather_in_tensor_shape(input, output_shape, tag, ranks, group_size):
+    """The same in a given shape."""
+    return ge.Reshape(all_gather_into_tensor(input, group_size, name_of(tag, ranks)), pack(output_shape))
+
+
+@converter(define.allgather_in_tensor_uneven.default)
+def allgather_in_tensor_uneven(
+    input_tensor, send_count, recv_counts, tag, rank_list, group_size, recv_displacements
+):
+    """What all ranks have, in numbers of elements."""
+    return ge.HcomAllGatherV(
+        input_tensor,
+        pack([send_count]),
+        pack(recv_counts),
+        pack(recv_displacements),
+        group=name_of(tag, rank_list),
+    )
+
+
+@converter(define.reduce_scatter_tensor_uneven.default)
+def reduce_scatter_tensor_uneven(
+    input_tensor, send_counts, recv_count, reduce_type, tag, rank_list, group_size, send_displacements
+):
+    """This rank's part of the reduction, in numbers of elements."""
+    return ge.HcomReduceScatterV(
+        input_tensor,
+        pack([recv_count]),
+        pack(send_counts),
+        pack(send_displacements),
+        reduction=_reduction(reduce_type),
+        group=name_of(tag, rank_list),
+    )
+
+
+@converter(define.all_to_all_single_npu.default)
+def all_to_all_single_npu(
+    input, send_counts, send_displacements, recv_counts, recv_displacements, tag, ranks, group_size
+):
+    """Elements to all ranks, and from them."""
+    group = name_of(tag, ranks)
+    places = send_displacements, recv_displacements
+    if all(map(_are_dense, (send_counts, recv_counts), places)):
+        return _exchange(input, send_counts, recv_counts, group)
+    return _exchange_from(input, send_counts, recv_counts, places, group)
+
+
+@converter(define.broadcast.default)
+def broadcast_from(self, src, tag, ranks, group_size, group_src=None):
+    """What one rank has."""
+    return broadcast(self, root_of(src, ranks, group_src), name_of(tag, ranks))
+
+
+@converter(define._send.default)
+def send(input_tensor, dst, ranks, pg_tag, tag, group_dst=None, shape=None):
+    """To one rank."""
+    ge.HcomSend(
+        input_tensor, group=name_of(pg_tag, ranks), sr_tag=tag, dest_rank=root_of(dst, ranks, group_dst)
+    )
+
+
+@converter(define._recv.default)
+def recv(out_tensor, src, ranks, pg_tag, tag, group_src=None, shape=None):
+    """From one rank."""
+    known = list(sizes(out_tensor)) if shape is None else shape
+    if src is None and group_src is None:
+        raise NotImplementedError("the IR receives from a rank that it names")
+    if not all(isinstance(size, int) for size in known):
+        raise NotImplementedError("the IR receives known sizes only")
+    return ge.HcomReceive(
+        group=name_of(pg_tag, ranks), sr_tag=tag, src_rank=root_of(src, ranks, group_src), shape=known,
+        dtype=out_tensor.dtype,
+    )  # fmt: skip
