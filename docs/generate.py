@@ -214,6 +214,7 @@ def api_page() -> str:
         "",
         "In torch, `import torchair` changes nothing but this: `torch.compile` knows the backends",
         f"{_listed(BACKENDS)}, and `torch.ops` has the namespaces {_listed(NAMESPACES)}.",
+        "With the first backend that is made, graphs have the collectives of `torch.distributed`, too.",
         "An `npu` device, `torch.npu` and `import torch_npu` are there once `torchair.sim.install()` was",
         "called.",
     ]

@@ -104,7 +104,7 @@ def _compare(name: str) -> Any:
 
 
 setattr(debug, "__getattr__", _compare)  # noqa: B010 - no module of that package knows the name
-declare_operators("torchair.ops.npu")
+declare_operators()
 if text_of("BREAK_GRAPH_OP_LIST"):
     from torchair.backend.graph_breaks import break_graphs
 

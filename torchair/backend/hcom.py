@@ -9,10 +9,10 @@ from torchair.ops.distributed import trace_collectives
 
 
 def patch_for_hcom() -> None:
-    """Make the collectives of `torch.distributed` traceable. That is done whenever a backend of ours is made,
+    """Make the collectives of `torch.distributed` traceable. Whoever makes a backend of ours does that,
     so nothing is left to do here; the log says so.
     """
     trace_collectives()
     logger.warning_once(
-        "patch_for_hcom: torch %s traces collectives by itself, nothing is patched", torch.__version__
+        "patch_for_hcom: graphs have the collectives of torch %s without it", torch.__version__
     )

@@ -72,7 +72,7 @@ class Slot(Piece):
     @property
     def is_empty(self) -> bool:
         """Is there nothing to compile? Then its ops run."""
-        return not any(node.op == "call_function" for node in self.gm.graph.nodes)
+        return not any(node.op == "call_function" and not is_message(node) for node in self.gm.graph.nodes)
 
     @contextmanager
     def limited(self) -> Iterator[None]:
@@ -110,7 +110,7 @@ class Cut:
 
 def has_scopes(gm: fx.GraphModule) -> bool:
     """Is there anything in the graph that a compiler would drop?"""
-    return any(map(is_outside, gm.graph.nodes))
+    return any(is_outside(node) or is_message(node) for node in gm.graph.nodes)
 
 
 def streamed(
@@ -168,18 +168,27 @@ def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
     group: list[fx.Node] = []
     for node in (node for node in graph.nodes if node.target not in streams.KEEP):
         is_border = node.op == "placeholder" or is_outside(node)
-        if group and (is_border or node.op == "output"):
+        if group and (is_border or is_message(node) or node.op == "output"):
             yield group
             group = []
         if is_border:
             yield node
+        elif is_message(node):
+            yield [node]
         elif node.op == "call_function":
             group.append(node)
 
 
 def is_outside(node: fx.Node) -> bool:
-    """Does it stay between the pieces: the border of a scope, an event, a message to or from one process?"""
-    return node.target in streams.ALL or node.target in OUTSIDE or node.target in POINT_TO_POINT
+    """Does it stay between the pieces: the border of a scope, an event?"""
+    return node.target in streams.ALL or node.target in OUTSIDE
+
+
+def is_message(node: fx.Node) -> bool:
+    """Does it wait for another process? It is a piece of its own: a compiler would move it past another, for
+    which that process waits.
+    """
+    return node.target in POINT_TO_POINT
 
 
 def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:

@@ -29,10 +29,22 @@ def _reduction(op: str) -> str:
     return REDUCTIONS[op]
 
 
-def _elements(x: Any, rows: Sequence[Any]) -> list[Any]:
+def _listed(numbers: Any) -> list[Any]:
+    """One by one. Where one of them is a symbol, they come as a vector."""
+    if not isinstance(numbers, ge.Tensor):
+        return list(numbers)
+    (count,) = sizes(numbers)
+    return list(ge.Unpack(numbers, num=count, axis=0, outputs=count))
+
+
+def _vector(numbers: Any) -> Any:
+    return pack(_listed(numbers))
+
+
+def _elements(x: Any, rows: Any) -> list[Any]:
     """How many elements so many rows have."""
     row = [size_of(x, dim) for dim in range(1, x.rank)]
-    return [functools.reduce(_times, row, count) for count in rows]
+    return [functools.reduce(_times, row, count) for count in _listed(rows)]
 
 
 def _times(a: Any, b: Any) -> Any:
@@ -140,7 +152,7 @@ def allgather_in_tensor(out, input, tag, ranks, group_size):
 @converter(define._allgather_in_tensor_shape.default)
 def allgather_in_tensor_shape(input, output_shape, tag, ranks, group_size):
     """The same in a given shape."""
-    return ge.Reshape(all_gather_into_tensor(input, group_size, name_of(tag, ranks)), pack(output_shape))
+    return ge.Reshape(all_gather_into_tensor(input, group_size, name_of(tag, ranks)), _vector(output_shape))
 
 
 @converter(define.allgather_in_tensor_uneven.default)
@@ -151,8 +163,8 @@ def allgather_in_tensor_uneven(
     return ge.HcomAllGatherV(
         input_tensor,
         pack([send_count]),
-        pack(recv_counts),
-        pack(recv_displacements),
+        _vector(recv_counts),
+        _vector(recv_displacements),
         group=name_of(tag, rank_list),
     )
 
@@ -165,8 +177,8 @@ def reduce_scatter_tensor_uneven(
     return ge.HcomReduceScatterV(
         input_tensor,
         pack([recv_count]),
-        pack(send_counts),
-        pack(send_displacements),
+        _vector(send_counts),
+        _vector(send_displacements),
         reduction=_reduction(reduce_type),
         group=name_of(tag, rank_list),
     )
@@ -178,10 +190,11 @@ def all_to_all_single_npu(
 ):
     """Elements to all ranks, and from them."""
     group = name_of(tag, ranks)
-    places = send_displacements, recv_displacements
-    if all(map(_are_dense, (send_counts, recv_counts), places)):
-        return _exchange(input, send_counts, recv_counts, group)
-    return _exchange_from(input, send_counts, recv_counts, places, group)
+    sent, received = _listed(send_counts), _listed(recv_counts)
+    places = _listed(send_displacements), _listed(recv_displacements)
+    if all(map(_are_dense, (sent, received), places)):
+        return _exchange(input, sent, received, group)
+    return _exchange_from(input, sent, received, places, group)
 
 
 @converter(define.broadcast.default)

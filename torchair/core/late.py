@@ -16,8 +16,13 @@ import torch
 
 from torchair.core.torch_private.namespace import LateNamespace
 
-NAMESPACES = ("air", "npu", "npu_inference")
-"""Of the operators in `torchair.ops`."""
+NAMESPACES = {
+    "air": "torchair.ops.npu",
+    "npu": "torchair.ops.npu",
+    "npu_define": "torchair.ops.collectives",
+    "npu_inference": "torchair.ops.npu",
+}
+"""Of operators, with the modules that define them."""
 BACKENDS = ("npu", "npugraph_ex")
 """Names for `torch.compile(backend=...)`."""
 Key = TypeVar("Key")
@@ -47,11 +52,11 @@ class LateTable(UserDict[Key, Row]):
         return self._rows
 
 
-def declare_operators(module: str) -> None:
-    """`torch.ops` finds the operators of this module, though it is not imported yet, beside those that others
-    have defined in the same namespaces.
+def declare_operators() -> None:
+    """`torch.ops` finds the operators of these namespaces, though their modules are not imported yet, beside
+    those that others have defined in the same.
     """
-    for name in NAMESPACES:
+    for name, module in NAMESPACES.items():
         known = vars(torch.ops).get(name)
         if module not in sys.modules and not isinstance(known, LateNamespace):
             made = LateNamespace(name, module)

@@ -141,9 +141,16 @@ PLUGIN: Mapping[str, Callable[..., Any]] = {
 
 def trace_collectives() -> None:
     """Graphs have these calls from now on, in the whole process."""
-    if not distributed.is_available():
-        return
-    plugin = sys.modules.get("torch_npu.distributed")
-    for module, table in ((distributed.distributed_c10d, TRACED), (plugin, PLUGIN)):
-        rows = {getattr(module, name): fn for name, fn in table.items() if hasattr(module, name)}
-        make_traceable(rows)
+    if distributed.is_available():
+        _trace(vars(distributed.distributed_c10d), TRACED)
+        if (plugin := sys.modules.get("torch_npu.distributed")) is not None:
+            trace_plugin(vars(plugin))
+
+
+def trace_plugin(module: Mapping[str, Any]) -> None:
+    """The same for those of a module like `torch_npu.distributed`."""
+    _trace(module, PLUGIN)
+
+
+def _trace(module: Mapping[str, Any], table: Mapping[str, Callable[..., Any]]) -> None:
+    make_traceable({module[name]: function for name, function in table.items() if name in module})

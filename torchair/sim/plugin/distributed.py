@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 from torch.distributed import ReduceOp
 
+from torchair.ops.distributed import trace_plugin
 from torchair.sim.plugin.hccl import ProcessGroupHCCL, register
 
 __all__ = [
@@ -84,3 +85,6 @@ def _awaited(works: Sequence[Any], async_op: bool) -> Any:
     for work in works:
         work.wait()
     return works[-1] if async_op else None
+
+
+trace_plugin(globals())
