@@ -12,19 +12,21 @@ import torch
 from torch import distributed as dist
 
 from tests.process import ROOT
+from tests.slow import slow
 from torchair.core.errors import AirError
 from torchair.ops import collectives, distributed
 
 RANKS = 3
 
 
-def test_programs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ways", [1, slow(4)])
+def test_programs(tmp_path: Path, ways: int) -> None:
     """Equal to eager, without graph breaks and without a word of warning; `collective_programs` has them."""
     store = str(tmp_path / "store")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.convert.collective_programs", store, str(rank)],
+            [sys.executable, "-m", "tests.convert.collective_programs", store, str(rank), str(ways)],
             cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(RANKS)
@@ -49,7 +51,9 @@ def test_operators_run_eagerly(alone) -> None:
     assert torch.equal(define.allgather_in_tensor_uneven(x, 6, [6], *alone, [0]), x)
     assert torch.equal(define.all_to_all_single_npu(x, [6], [0], [6], [0], *alone), x)
     assert torch.equal(define.all_to_all_single_npu(x, [3], [3], [3], [0], *alone), x[1:])
-    assert torch.equal(define.all_to_all_single_npu(x, [3], [0], [3], [3], *alone), torch.stack([x[0] * 0, x[0]]))
+    assert torch.equal(
+        define.all_to_all_single_npu(x, [3], [0], [3], [3], *alone), torch.stack([x[0] * 0, x[0]])
+    )
     assert torch.equal(define.broadcast(x.t(), 0, *alone), x.t())
     assert torch.equal(define.broadcast(x, None, *alone, 0), x)
     assert torch.equal(define.reduce_scatter_tensor_uneven(x, [6], 6, "max", *alone, [0]), x)

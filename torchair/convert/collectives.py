@@ -72,9 +72,7 @@ def _exchange(x: Any, sent: Sequence[Any], received: Sequence[Any], group: str) 
 def _exchange_from(
     x: Any, sent: Sequence[Any], received: Sequence[Any], places: Sequence[Sequence[Any]], group: str
 ) -> Any:
-    return ge.HcomAllToAllV(
-        x, pack(sent), pack(places[0]), pack(received), pack(places[1]), group=group
-    )
+    return ge.HcomAllToAllV(x, pack(sent), pack(places[0]), pack(received), pack(places[1]), group=group)
 
 
 def _named(group: Any) -> str:

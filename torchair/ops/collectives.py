@@ -162,9 +162,7 @@ def _allgather_in_tensor_shape(input, output_shape, tag, ranks, group_size):
 def _allgather_in_tensor_uneven(
     input_tensor, send_count, recv_counts, tag, rank_list, group_size, recv_displacements
 ):
-    assert send_count == input_tensor.numel(), (
-        f"send_count {send_count} for {input_tensor.numel()} elements"
-    )
+    assert send_count == input_tensor.numel(), f"send_count {send_count} for {input_tensor.numel()} elements"
     return gathered_uneven(input_tensor, recv_counts, name_of(tag, rank_list))
 
 

@@ -46,7 +46,13 @@ def all_to_all(x, *, group):
 
 @kernel("HcomAllToAllV")
 def all_to_all_v(
-    send_data, send_counts: Ints, send_displacements: Ints, recv_counts: Ints, recv_displacements: Ints, *, group
+    send_data,
+    send_counts: Ints,
+    send_displacements: Ints,
+    recv_counts: Ints,
+    recv_displacements: Ints,
+    *,
+    group,
 ):
     """So many elements from these places to each rank; in rows like those that are sent."""
     return collectives.exchanged_elements(
