@@ -1,4 +1,6 @@
-"""Collectives: of torch, which name a group, and of `npu_define`, which name its ranks. In the IR all name it."""
+"""Collectives: of torch, which name a group, and of `npu_define`, which name its ranks. In the IR all name
+it.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ FUSED = frozenset({
     "AllGatherMatmul", "AllGatherMatmulV2", "AlltoAllMatmul", "AlltoAllvGroupedMatMul",
     "AlltoAllvQuantGroupedMatMul", "AttentionToFFN", "DistributeBarrier", "FFNToAttention",
     "GroupedMatMulAlltoAllv", "MatmulAllReduce", "MatmulAlltoAll", "MatmulReduceScatter",
-    "MatmulReduceScatterV2", "MoeDistributeCombine", "MoeDistributeCombineAddRmsNorm", "MoeDistributeCombineV2",
+    "MatmulReduceScatterV2", "MoeDistributeCombine", "MoeDistributeCombineAddRmsNorm",
+    "MoeDistributeCombineV2",
     "MoeDistributeDispatch", "MoeDistributeDispatchV2", "QuantAllReduce", "QuantGroupedMatMulAlltoAllv",
     "QuantReduceScatter",
 })  # fmt: skip

@@ -1,5 +1,5 @@
-"""Collectives of `torch.distributed` as operators of a graph: `torch.ops.npu_define.*`, which name a group by tag
-and ranks, and below them the same by the name of the group, as functions that torch can trace.
+"""Collectives as operators of a graph: `torch.ops.npu_define.*`, which name a group by its tag and ranks, and
+below them the same by the name of the group, as functions that torch can trace.
 
 Which call of `torch.distributed` becomes which of them is in `distributed.py`.
 """
@@ -44,7 +44,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "min": lambda parts: parts.amin(0),
     "max": lambda parts: parts.amax(0),
 }
-"""Of the parts that the ranks have, one behind the other. `product` is torch's word, `prod` that of the IR."""
+"""Of what the ranks have, one behind the other. `product` is torch's word, `prod` that of the IR."""
 
 
 # By the name of the group

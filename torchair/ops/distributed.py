@@ -1,5 +1,6 @@
 """Calls of `torch.distributed` as graphs have them: each is a function that takes the same arguments, returns
-what it returns and is traced in its place. torch knows some; these are the others, and those it knows in part.
+what it returns and is traced in its place. torch knows some; these are the others, and those it knows in
+part.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from torch.distributed.distributed_c10d import ProcessGroupGloo
 from torchair.core.errors import NotPossible
 
 __all__ = [
-    "ProcessGroup", "ProcessGroupGloo", "Store", "Work", "done", "group_of", "group_tag", "make_traceable", "name_of",
-    "ranks_of", "serve", "size_of",
+    "ProcessGroup", "ProcessGroupGloo", "Store", "Work", "done", "group_of", "group_tag", "make_traceable",
+    "name_of", "ranks_of", "serve", "size_of",
 ]  # fmt: skip
 GroupName = Any
 group_tag = distributed_c10d._get_group_tag
