@@ -200,7 +200,7 @@ def root_of(src: int | None, ranks: Sequence[int], group_src: int | None) -> int
     """The rank inside the group of one that is named by its rank in the world, or inside the group."""
     if group_src is not None:
         return group_src
-    if src not in ranks:
+    if src is None or src not in ranks:
         raise NotPossible(f"rank {src} is not in the group", got=f"ranks {list(ranks)}")
     return list(ranks).index(src)
 

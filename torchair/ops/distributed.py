@@ -45,7 +45,8 @@ def _traced_all_gather(tensor_list, tensor, group=None, async_op=False):
 def _traced_all_gather_into_tensor(output_tensor, input_tensor, group=None, async_op=False):
     if async_op:
         raise ValueError("all_gather_into_tensor with async_op=True is not traced")
-    group = group or distributed.group.WORLD
+    world: Any = distributed.group.WORLD
+    group = group or world
     size = group.size()
     rows, *rest = input_tensor.shape if input_tensor.ndim else (1,)
     joined, stacked = (size * rows, *rest), (size, *input_tensor.shape)
