@@ -209,7 +209,8 @@ def main(store: str, rank: int, count: int, names: list[str]) -> None:
     for number, (name, (fn, given, ops)) in enumerate(programs(rank, some).items()):
         if names and name not in names:
             continue
-        want = REFUSED[name]([argument(other) for other in range(RANKS)], rank) if name in REFUSED else fn(given)
+        everyone = [argument(other) for other in range(RANKS)]
+        want = REFUSED[name](everyone, rank) if name in REFUSED else fn(given)
         # Where one process fails the others may wait for it for ever: all are ended then.
         with dying(name):
             # torch notes on results which of their sizes are symbols, and a program may return its argument.
