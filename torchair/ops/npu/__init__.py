@@ -10,7 +10,9 @@ from torchair.ops.npu import (
     activation,
     attention,
     cache,
+    communication,
     dispatch,
+    exchange,
     flash,
     grouped,
     matmul,
@@ -39,7 +41,7 @@ from torchair.ops.npu.row import InPlace, Row
 # torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments.
 FAMILIES = (
     norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, attention, flash, sparse,
-    mla, moe, dispatch,
+    mla, moe, dispatch, communication, exchange,
 )  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
