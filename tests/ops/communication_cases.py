@@ -14,6 +14,7 @@ npu = torch.ops.npu
 HALF, FP8 = torch.float16, torch.float8_e4m3fn
 # torch's own numbers of types.
 BFLOAT16_CODE, FLOAT_CODE, FP8_CODE = 15, 6, 24
+PER_TENSOR = {"gmm_x_quant_mode": 1, "gmm_weight_quant_mode": 1}
 K, EXPERTS = 6, 2
 
 Call = tuple[Callable[..., Any], list[torch.Tensor]]
@@ -89,7 +90,8 @@ def gathered_right(ranks):
 
 def quantised_of(rank, ranks):
     return [
-        small(rank, "x", 2 * ranks, K), small(rank, "w", K, 2 * ranks), data(rank, "b", 2 * ranks, dtype=torch.float32),
+        small(rank, "x", 2 * ranks, K), small(rank, "w", K, 2 * ranks),
+        data(rank, "b", 2 * ranks, dtype=torch.float32),
         scale(rank, "xs", 2 * ranks), scale(rank, "ws", 2 * ranks),
     ]  # fmt: skip
 
@@ -145,7 +147,10 @@ def weights_only(ranks):
 def travelled_as_bytes(ranks):
     first, second = scale(0, "c1", 4) / 10, scale(0, "c2", 4) / 5
     total = sum(
-        each(ranks, lambda r: (mm(data(r, "x", 3, K), data(r, "w", K, 4)) / first).round().clamp(-128, 127) * first)
+        each(
+            ranks,
+            lambda r: (mm(data(r, "x", 3, K), data(r, "w", K, 4)) / first).round().clamp(-128, 127) * first,
+        )
     )
     return [[(total / second).round().clamp(-128, 127) * second]] * ranks
 
@@ -254,9 +259,7 @@ def expert_rows(ranks, of, rank, expert):
 def at_experts(ranks):
     def of(rank):
         _, w, mm_x, mm_w = to_experts(rank, ranks)
-        rows = [
-            expert_rows(ranks, lambda r: to_experts(r, ranks)[0], rank, e) for e in range(EXPERTS)
-        ]
+        rows = [expert_rows(ranks, lambda r: to_experts(r, ranks)[0], rank, e) for e in range(EXPERTS)]
         return [torch.cat([mm(x, w[e]) for e, x in enumerate(rows)]), mm(mm_x, mm_w), torch.cat(rows)]
 
     return each(ranks, of)
@@ -275,9 +278,7 @@ def quantised_at_experts(ranks):
 
     def of(rank):
         _, w, _, w_scale = quantised_to_experts(rank, ranks)
-        made = [
-            mm(expert_rows(ranks, rows_of, rank, e), w[e].double() * w_scale) for e in range(EXPERTS)
-        ]
+        made = [mm(expert_rows(ranks, rows_of, rank, e), w[e].double() * w_scale) for e in range(EXPERTS)]
         return [torch.cat(made)]
 
     return each(ranks, of)
@@ -299,9 +300,7 @@ def back(ranks, product):
         for place, piece in enumerate(x.split(sizes)):
             expert, source = divmod(place, ranks)
             found[source, rank, expert] = mm(piece, w[expert])
-    return each(
-        ranks, lambda r: torch.cat([found[r, d, e] for d in range(ranks) for e in range(EXPERTS)])
-    )
+    return each(ranks, lambda r: torch.cat([found[r, d, e] for d in range(ranks) for e in range(EXPERTS)]))
 
 
 def quantised_back(ranks):
@@ -312,12 +311,53 @@ def quantised_back(ranks):
     return [[y] for y in back(ranks, product)]
 
 
+def alltoallv_gmm(rank, ranks, group):
+    counts = routes(rank, ranks)
+    how = {"permute_out_flag": True}
+    return (
+        lambda x, w, y, v: npu.npu_alltoallv_gmm(x, w, group, ranks, *counts, mm_x=y, mm_weight=v, **how),
+        to_experts(rank, ranks),
+    )
+
+
+def alltoallv_quant_gmm(rank, ranks, group):
+    given = group, ranks, *routes(rank, ranks), BFLOAT16_CODE
+    return (
+        lambda x, w, s, t: npu.npu_alltoallv_quant_gmm(x, w, s, t, *given, **PER_TENSOR)[0],
+        quantised_to_experts(rank, ranks),
+    )
+
+
+def gmm_alltoallv(rank, ranks, group):
+    sent, received = routes(rank, ranks)
+    return (
+        lambda x, w: npu.npu_gmm_alltoallv(
+            x, w.mT.contiguous(), group, ranks, received, sent, trans_gmm_weight=True
+        )[0],
+        from_experts(rank, ranks),
+    )
+
+
+def quant_gmm_alltoallv(rank, ranks, group):
+    sent, received = routes(rank, ranks)
+    given = group, ranks, received, sent, BFLOAT16_CODE
+    return (
+        lambda x, w, s, t: npu.npu_quant_gmm_alltoallv(x, w, s, t, *given, **PER_TENSOR)[0],
+        [*from_experts(rank, ranks, small), scale(rank, "xs", 1), scale(rank, "ws", 1)],
+    )
+
+
 # Quantised sums
 
 
 def byte_sum(ranks):
     return sum(
-        each(ranks, lambda r: whole(r, "x", 2 * ranks, 8).double() * scale(r, "s", 2 * ranks, 2).repeat_interleave(4, 1))
+        each(
+            ranks,
+            lambda r: (
+                whole(r, "x", 2 * ranks, 8).double() * scale(r, "s", 2 * ranks, 2).repeat_interleave(4, 1)
+            ),
+        )
     )
 
 
@@ -329,7 +369,121 @@ def block_sum(ranks):
     return sum(each(ranks, of))
 
 
-CASES: dict[str, Case] = {
+# Tokens to the experts of all ranks, and back
+
+WIDTH, SLOTS, ALL_EXPERTS, MOST = 8, 2, 12, 5
+
+
+def tokens(rank):
+    """x, the experts of each token, their weights; and which tokens there are. Ranks have unlike many."""
+    count = MOST - rank % 2
+    ids = scale(rank, "ids", count, ALL_EXPERTS).topk(SLOTS).indices.to(torch.int32)
+    active = torch.arange(count) != rank
+    return data(rank, "x", count, WIDTH), ids, scale(rank, "weights", count, SLOTS), active
+
+
+def routed(rank, ranks, shared):
+    """(expert here, source, token, slot) of the rows that come to a rank, in order."""
+    if rank < shared:
+        pairs = [
+            (source, token)
+            for source in range(ranks)
+            for token, there in enumerate(tokens(source)[3])
+            if there
+        ]
+        return [(0, *pair, SLOTS) for pair in pairs if pair[0] % shared == rank % shared]
+    here = ALL_EXPERTS // (ranks - shared)
+    found = []
+    for source in range(ranks):
+        _, ids, _, active = tokens(source)
+        for token, row in enumerate(ids.tolist()):
+            found += [
+                (e // here, e % here, source, token, slot) for slot, e in enumerate(row) if active[token]
+            ]
+    return sorted(entry[1:] for entry in found if entry[0] == rank - shared)
+
+
+def sent_to_experts(ranks, shared, noted):
+    """(rows, places or notes, rows per expert, ends, weights); places count a rank's rows for one expert."""
+
+    def of(rank):
+        entries = routed(rank, ranks, shared)
+        here = 1 if rank < shared else ALL_EXPERTS // (ranks - shared)
+        size = ranks * MOST // shared if rank < shared else ranks * MOST * min(here, SLOTS)
+        rows, weights, notes = torch.zeros(size, WIDTH), torch.zeros(size), torch.zeros(size, 3)
+        for place, (_, source, token, slot) in enumerate(entries):
+            x, _, weight, _ = tokens(source)
+            rows[place] = x[token]
+            weights[place] = weight[token, slot] if slot < SLOTS else 1
+            notes[place] = torch.tensor([source, token, slot])
+        counts = torch.tensor([sum(entry[0] == e for entry in entries) for e in range(here)])
+        pairs = [(e, source) for e in range(here) for source in range(ranks)]
+        ends = torch.tensor([sum(entry[:2] <= pair for entry in entries) for pair in pairs])
+        return [rows, notes if noted else places(rank), counts, ends, weights]
+
+    return each(ranks, of)
+
+
+def places(rank):
+    _, ids, _, active = tokens(rank)
+    ids = torch.where(active.unsqueeze(1), ids, -1).flatten().tolist()
+    return torch.tensor([ids[:at].count(e) if e >= 0 else 0 for at, e in enumerate(ids)])
+
+
+def there_and_back(ranks, shared):
+    """Each expert multiplies by its number plus 1, a shared one by 10."""
+
+    def of(rank):
+        x, ids, weights, active = tokens(rank)
+        factor = (weights * (ids + 1)).sum(1) + (10 if shared else 0)
+        return [x.double() * torch.where(active, factor, 0.0).unsqueeze(1)]
+
+    return each(ranks, of)
+
+
+def dispatch_case(version, shared, returns):
+    """Rows to experts, and back if `returns`."""
+    send = (npu.npu_moe_distribute_dispatch, npu.npu_moe_distribute_dispatch_v2)[version]
+    collect = (npu.npu_moe_distribute_combine, npu.npu_moe_distribute_combine_v2)[version]
+
+    def call(rank, ranks, group):
+        given = group, ranks, rank, ALL_EXPERTS
+        how = {"global_bs": MOST * ranks, "shared_expert_rank_num": shared}
+        first = ALL_EXPERTS // (ranks - shared) * (rank - shared) + 1 if rank >= shared else 10
+
+        def run(x, ids, weights, active):
+            rows, _, where, counts, ends, _, of_rows = send(
+                x, ids, *given, expert_scales=weights, x_active_mask=active, **how
+            )
+            numbers = torch.arange(rows.shape[0])
+            if not returns:
+                used = (numbers < ends[-1]).unsqueeze(1)
+                return rows, where.reshape(-1, 128)[:, :3] * used if version else where, counts, ends, of_rows
+            factor = torch.bucketize(numbers, counts.cumsum(0), right=True) + first
+            made = rows * factor.unsqueeze(1).to(rows.dtype)
+            return collect(made, ids, where, ends, weights, *given, x_active_mask=active, **how)
+
+        return run, list(tokens(rank))
+
+    names = "MoeDistributeCombine" if returns else "MoeDistributeDispatch"
+    expected = (
+        (lambda ranks: there_and_back(ranks, shared))
+        if returns
+        else (lambda ranks: sent_to_experts(ranks, shared, version == 1))
+    )
+    return Case(names + ("", "V2")[version], call, expected)
+
+
+DISPATCHES = {
+    f"moe {'combine' if returns else 'dispatch'} {version + 1} with {shared} shared": dispatch_case(
+        version, shared, returns
+    )
+    for returns in (False, True)
+    for version in (0, 1)
+    for shared in (0, 1)
+}
+
+CASES: dict[str, Case] = DISPATCHES | {
     "all_gather_base_mm": Case(
         "AllGatherMatmul",
         lambda r, n, g: (lambda x, w, b: npu.npu_all_gather_base_mm(x, w, g, n, bias=b), plain_of(r, n)),
@@ -445,47 +599,14 @@ CASES: dict[str, Case] = {
         ),
         lambda n: columns_for_rows(n, lambda r: numbers(r, n)),
     ),
-    "alltoallv_gmm": Case(
-        "AlltoAllvGroupedMatMul",
-        lambda r, n, g: (
-            lambda x, w, y, v, c=routes(r, n): npu.npu_alltoallv_gmm(
-                x, w, g, n, *c, mm_x=y, mm_weight=v, permute_out_flag=True
-            ),
-            to_experts(r, n),
-        ),
-        at_experts,
-    ),
-    "alltoallv_quant_gmm": Case(
-        "AlltoAllvQuantGroupedMatMul",
-        lambda r, n, g: (
-            lambda x, w, s, t, c=routes(r, n): npu.npu_alltoallv_quant_gmm(
-                x, w, s, t, g, n, *c, BFLOAT16_CODE, gmm_x_quant_mode=1, gmm_weight_quant_mode=1
-            )[0],
-            quantised_to_experts(r, n),
-        ),
-        quantised_at_experts,
-    ),
+    "alltoallv_gmm": Case("AlltoAllvGroupedMatMul", alltoallv_gmm, at_experts),
+    "alltoallv_quant_gmm": Case("AlltoAllvQuantGroupedMatMul", alltoallv_quant_gmm, quantised_at_experts),
     "gmm_alltoallv": Case(
         "GroupedMatMulAlltoAllv",
-        lambda r, n, g: (
-            lambda x, w, c=routes(r, n)[::-1]: npu.npu_gmm_alltoallv(
-                x, w.mT.contiguous(), g, n, *c, trans_gmm_weight=True
-            )[0],
-            from_experts(r, n),
-        ),
+        gmm_alltoallv,
         lambda n: [[y] for y in back(n, lambda r: from_experts(r, n))],
     ),
-    "quant_gmm_alltoallv": Case(
-        "QuantGroupedMatMulAlltoAllv",
-        lambda r, n, g: (
-            lambda x, w, s, t, c=routes(r, n)[::-1]: npu.npu_quant_gmm_alltoallv(
-                x, w, s, t, g, n, *c, BFLOAT16_CODE, gmm_x_quant_mode=1,
-                gmm_weight_quant_mode=1,
-            )[0],
-            [*from_experts(r, n, small), scale(r, "xs", 1), scale(r, "ws", 1)],
-        ),
-        quantised_back,
-    ),
+    "quant_gmm_alltoallv": Case("QuantGroupedMatMulAlltoAllv", quant_gmm_alltoallv, quantised_back),
     "quant_all_reduce": Case(
         "QuantAllReduce",
         lambda r, n, g: (

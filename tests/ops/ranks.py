@@ -1,5 +1,6 @@
-"""`python tests/ops/ranks.py FOLDER RANKS FORM...`: one process per rank runs the cases of
-`communication_cases.py` and writes what it got. Forms are `eager` and `converted`, then modes.
+"""`python tests/ops/ranks.py FOLDER RANKS EVERY FORM...`: one process per rank runs the cases of
+`communication_cases.py` eagerly, one of EVERY in other forms, too (`converted`, or a mode), and writes what
+it got.
 """
 
 from __future__ import annotations
@@ -22,14 +23,21 @@ from tests.ops.compiled import compiles, listed
 from torchair.core.errors import DegradedWarning
 
 
-def run(rank: int, ranks: int, folder: Path, forms: Sequence[str]) -> None:
+def run(rank: int, ranks: int, folder: Path, every: int, forms: Sequence[str]) -> None:
     """All cases, on one rank."""
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=timedelta(seconds=90)
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=90),
     )
     group = dist.group.WORLD.group_name
-    got = {name: case(name, rank, ranks, group, forms) for name in CASES}
-    got["errors"] = errors(group, ranks)
+    got: dict[str, Any] = {
+        name: case(name, rank, ranks, group, () if number % every else forms)
+        for number, name in enumerate(CASES)
+    }
+    got["errors"] = errors(group, ranks, rank)
     torch.save(got, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -41,7 +49,9 @@ def case(name: str, rank: int, ranks: int, group: str, forms: Sequence[str]) -> 
     got = listed(fn(*args))
     with torch._subclasses.FakeTensorMode() as mode:
         told = listed(fn(*map(mode.from_tensor, args)))
-    assert [(x.shape, x.dtype, x.stride()) for x in told] == [(x.shape, x.dtype, x.stride()) for x in got], name
+    assert [(x.shape, x.dtype, x.stride()) for x in told] == [(x.shape, x.dtype, x.stride()) for x in got], (
+        name
+    )
     tolerance = {"rtol": 1e-2, "atol": 1e-2}
     for form in forms:
         if form == "converted":
@@ -54,7 +64,7 @@ def case(name: str, rank: int, ranks: int, group: str, forms: Sequence[str]) -> 
     return got
 
 
-def errors(group: str, ranks: int) -> list[str]:
+def errors(group: str, ranks: int, rank: int) -> list[str]:
     """What wrong groups and sizes are told."""
     x, w = torch.ones(2, 2), torch.ones(2, 2)
     npu = torch.ops.npu
@@ -62,6 +72,7 @@ def errors(group: str, ranks: int) -> list[str]:
         lambda: npu.npu_all_gather_base_mm(x, w, "nobody", ranks),
         lambda: npu.npu_mm_all_reduce_base(x, w, "nobody"),
         lambda: npu.npu_all_gather_base_mm(x, w, group, ranks + 1),
+        lambda: npu.npu_moe_distribute_dispatch(x, x.int(), group, ranks, (rank + 1) % ranks, 6),
         lambda: npu.npu_mm_reduce_scatter_base(torch.ones(2 * ranks + 1, 2), w, group, ranks),
         lambda: npu.npu_mm_all_reduce_base(x, w, group, reduce_op="max"),
     ]
@@ -74,7 +85,7 @@ def errors(group: str, ranks: int) -> list[str]:
     return told
 
 
-def main(folder: Path, ranks: int, forms: Sequence[str]) -> int:
+def main(folder: Path, ranks: int, every: int, forms: Sequence[str]) -> int:
     """Fork a process per rank; the first that fails says why."""
     warnings.simplefilter("error", DegradedWarning)
     torch.set_num_threads(1)
@@ -83,7 +94,7 @@ def main(folder: Path, ranks: int, forms: Sequence[str]) -> int:
         child = os.fork()
         if child == 0:
             try:
-                run(rank, ranks, folder, forms)
+                run(rank, ranks, folder, every, forms)
             except BaseException:
                 traceback.print_exc()
                 sys.stderr.flush()
@@ -94,4 +105,4 @@ def main(folder: Path, ranks: int, forms: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    raise SystemExit(main(Path(sys.argv[1]), *map(int, sys.argv[2:4]), sys.argv[4:]))

@@ -130,9 +130,7 @@ def matmul_all_reduce(
     ranks = size_of(group)
     if comm_quant_scale_1 is None or comm_quant_scale_2 is None:
         return stored_as(all_reduce(y, group, ranks), y_dtype, x1)
-    return stored_as(
-        sum_of_bytes(y, comm_quant_scale_1, comm_quant_scale_2, group, ranks), y_dtype, x1
-    )
+    return stored_as(sum_of_bytes(y, comm_quant_scale_1, comm_quant_scale_2, group, ranks), y_dtype, x1)
 
 
 def matmul_reduce_scatter(

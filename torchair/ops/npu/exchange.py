@@ -205,10 +205,7 @@ _HELD = {
     "mm_weight": weight(
         "mm_weight", "mm_x", ("mm_weight_dtype", "mm_x_dtype"), of_bytes=E2M1, flag="trans_mm_weight"
     ),
-    **{
-        name: scale_of(name)
-        for name in ("gmm_x_scale", "gmm_weight_scale", "mm_x_scale", "mm_weight_scale")
-    },
+    **{name: scale_of(name) for name in ("gmm_x_scale", "gmm_weight_scale", "mm_x_scale", "mm_weight_scale")},
 }
 _SCALE_CODES = (
     "gmm_x_scale_dtype", "gmm_weight_scale_dtype", "mm_x_scale_dtype", "mm_weight_scale_dtype",

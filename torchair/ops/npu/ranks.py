@@ -14,7 +14,9 @@ import torch
 from torchair.core.errors import BadGroup, UnsupportedOp
 from torchair.core.torch_private.ops import process_group
 
-_START = "torch.distributed.init_process_group, in every process; the name is that of the group: group.group_name"
+_START = (
+    "torch.distributed.init_process_group, in every process; the name is that of the group: group.group_name"
+)
 
 
 def has_groups() -> bool:
@@ -115,7 +117,9 @@ def all_to_all(
 def _moved(x: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Values of one byte travel as bytes: not every carrier knows their types."""
     data = x.contiguous()
-    return _waited(move(data.view(torch.uint8))).view(x.dtype) if x.dtype.itemsize == 1 else _waited(move(data))
+    return (
+        _waited(move(data.view(torch.uint8))).view(x.dtype) if x.dtype.itemsize == 1 else _waited(move(data))
+    )
 
 
 def _waited(x: torch.Tensor) -> torch.Tensor:
