@@ -412,3 +412,4 @@ ROWS = (
     ),
     Row("_npu_distribute_barrier", "DistributeBarrier", distribute_barrier, copies=("x_ref",)),
 )  # fmt: skip
+ACTING = ("_npu_distribute_barrier",)

@@ -10,7 +10,12 @@ from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.passes.run import PassContext
 
 # Ops that act beyond their results.
-EFFECTS = frozenset({"Assert", "Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE})
+EFFECTS = frozenset(
+    {
+        *("Assert", "Assign", "PrintV2", "HcomSend", "Cmo", "TorchOp", OUTPUT_TYPE),
+        *("AttentionToFFN", "FFNToAttention", "DistributeBarrier"),
+    }
+)
 
 
 def acts(op: Op) -> bool:
