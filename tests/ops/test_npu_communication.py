@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.convert.harness import converted
 from tests.ops.communication_cases import CASES, DISPATCHES
 from tests.ops.compiled import MODES, listed
 from tests.ops.ranks import case
@@ -17,6 +18,7 @@ from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.core.errors import BadGroup, UnsupportedOp
+from torchair.passes.ge.prune import remove_dead_ops
 
 npu = torch.ops.npu
 SOME = 6
@@ -105,8 +107,18 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments(name):
     error, call = WRONG[name]
-    with pytest.raises(error, match=r"\n  (got|next)"):
+    with pytest.raises(error, match=r"\n  (got|near|next) "):
         call()
+
+
+def test_a_barrier_stays_though_nobody_reads_its_result():
+    def wait(x):
+        npu._npu_distribute_barrier(x, "0", 1)
+        return x + 1
+
+    graph, _, _, _ = converted(wait, [X])
+    remove_dead_ops(graph, None)
+    assert "DistributeBarrier" in [op.type for op in graph.ops]
 
 
 def test_nothing_is_returned_for_what_is_not_wanted():
