@@ -1,6 +1,6 @@
 """`python tests/ops/ranks.py FOLDER RANKS EVERY FORM...`: one process per rank runs the cases of
-`communication_cases.py` eagerly, one of EVERY in other forms, too (`converted`, or a mode), and writes what
-it got.
+`communication_cases.py` eagerly, one of EVERY in other forms, too (`converted`, the same with `symbols`, or a
+mode), and writes what it got.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def case(name: str, rank: int, ranks: int, group: str, forms: Sequence[str]) -> 
             assert CASES[name].ir in [op.type for op in graph.ops], name
             assert not report.fallbacks, name
             check(fn, *args, **tolerance)
+        elif form == "symbols":
+            check(fn, *args, dynamic=True, **tolerance)
         else:
             compiles(fn, args, form, False, **tolerance)
     return got

@@ -21,8 +21,9 @@ from torchair.core.errors import BadGroup, UnsupportedOp
 from torchair.passes.ge.prune import remove_dead_ops
 
 npu = torch.ops.npu
-SOME = 6
+SOME = 8
 """In the quick run one case of so many is compiled."""
+FORMS = ("converted", *MODES)
 
 
 def agree(got: Any, expected: Any) -> None:
@@ -39,10 +40,12 @@ def processes(folder: Path, ranks: int, every: int, *forms: str) -> list[dict[st
     return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(2, SOME), slow(2, 1), slow(3, SOME)])
-def test_several_processes(tmp_path, ranks, every):
+@pytest.mark.parametrize(
+    ("ranks", "every", "forms"), [(2, SOME, FORMS), slow(2, 1, ("symbols", *FORMS)), slow(3, SOME, FORMS)]
+)
+def test_several_processes(tmp_path, ranks, every, forms):
     """Fake tensors agree, ops are converted, and both modes give what eager gives, without a warning."""
-    got = processes(tmp_path, ranks, every, "converted", *MODES)
+    got = processes(tmp_path, ranks, every, *forms)
     for name, each in CASES.items():
         for rank, expected in enumerate(each.expected(ranks)):
             agree(got[rank][name], expected)

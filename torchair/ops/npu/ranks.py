@@ -6,13 +6,13 @@ local part, and no process group is asked for. On fake tensors and in traces the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchair.core.errors import BadGroup, UnsupportedOp
-from torchair.core.torch_private.ops import process_group
+from torchair.core.torch_private.ops import collective, process_group
 
 _START = (
     "torch.distributed.init_process_group, in every process; the name is that of the group: group.group_name"
@@ -74,7 +74,7 @@ def all_gather(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
     if ranks == 1:
         return x
     check_group(group, ranks)
-    return _moved(x, lambda data: torch.ops._c10d_functional.all_gather_into_tensor(data, ranks, group))
+    return _moved("all_gather_into_tensor", x, ranks, group)
 
 
 def all_reduce(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
@@ -82,7 +82,7 @@ def all_reduce(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
     if ranks == 1:
         return x
     check_group(group, ranks)
-    return _waited(torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", group))
+    return collective("all_reduce", x.contiguous(), "sum", group)
 
 
 def reduce_scatter(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
@@ -91,7 +91,7 @@ def reduce_scatter(x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
         return x
     check_group(group, ranks)
     check_parts(x, 0, ranks)
-    return _waited(torch.ops._c10d_functional.reduce_scatter_tensor(x.contiguous(), "sum", ranks, group))
+    return collective("reduce_scatter_tensor", x.contiguous(), "sum", ranks, group)
 
 
 def all_to_all(
@@ -110,17 +110,12 @@ def all_to_all(
     if received is None or sent is None:
         check_parts(x, 0, ranks)
         received = sent = [x.shape[0] // ranks] * ranks
-    parts = list(received), list(sent)
-    return _moved(x, lambda data: torch.ops._c10d_functional.all_to_all_single(data, *parts, group))
+    return _moved("all_to_all_single", x, list(received), list(sent), group)
 
 
-def _moved(x: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _moved(name: str, x: torch.Tensor, *how: Any) -> torch.Tensor:
     """Values of one byte travel as bytes: not every carrier knows their types."""
     data = x.contiguous()
-    return (
-        _waited(move(data.view(torch.uint8))).view(x.dtype) if x.dtype.itemsize == 1 else _waited(move(data))
-    )
-
-
-def _waited(x: torch.Tensor) -> torch.Tensor:
-    return torch.ops._c10d_functional.wait_tensor(x)
+    if x.dtype.itemsize > 1:
+        return collective(name, data, *how)
+    return collective(name, data.view(torch.uint8), *how).view(x.dtype)
