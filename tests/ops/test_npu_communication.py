@@ -21,7 +21,7 @@ from torchair.core.errors import BadGroup, UnsupportedOp
 from torchair.passes.ge.prune import remove_dead_ops
 
 npu = torch.ops.npu
-SOME = 8
+SOME = 10
 """In the quick run one case of so many is compiled."""
 FORMS = ("converted", *MODES)
 
