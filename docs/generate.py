@@ -74,6 +74,12 @@ CURES = {
         "The first line has the compiler's own words. Install g++ or clang++ (the environment variable CXX "
         "names another one), and see that the cache directory can be written."
     ),
+    "BadGroup": (
+        "Ops that compute and communicate know a group by the name that torch's functional collectives know "
+        "it by: start every process with `torch.distributed.init_process_group`, and give "
+        "`group.group_name`, the size of the group and this process's rank. To trace or export in one "
+        'process, make a group with torch\'s "fake" backend.'
+    ),
     "DeviceTaken": (
         "A process has one `npu` device. Install the simulated one before anything else brings a device, "
         "once, and not beside the vendor's `torch_npu`."

@@ -192,6 +192,23 @@ def test_pages_in_pieces(name):
     )
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_pages_in_place(mode):
+    """The caches themselves are written, and nothing is returned."""
+    key, value, slots = rand(5, 2, 8), rand(5, 2, 16), torch.tensor([0, 5, -1, 11, 2])
+    caches = rand(3, 2, 4, 8), rand(3, 4, 4, 8)
+    want = npu.npu_scatter_pa_kv_cache_functional(key, value, *caches, slots)
+
+    def write(k, v, kc, vc, slots):
+        npu.npu_scatter_pa_kv_cache(k, v, kc, vc, slots)
+        return kc + 1
+
+    got = [cache.clone() for cache in caches]
+    assert npu.npu_scatter_pa_kv_cache(key, value, *got, slots) is None
+    torch.testing.assert_close(tuple(got), want)
+    compiles(write, (key, value, *caches, slots), mode, False)
+
+
 def test_compressed_spans():
     key, value, cache = rand(2, 6, 2, 4), rand(2, 6, 2, 4, seed=1), torch.zeros(8, 4, 1, 4)
     slots = torch.tensor([[0, 8], [16, 24]])

@@ -150,3 +150,7 @@ class DeviceTaken(AirError, RuntimeError):
 
 class PluginTaken(DeviceTaken, ImportError):
     """The vendor's `torch_npu` is installed where the simulated one was to be."""
+
+
+class BadGroup(AirError, ValueError):
+    """An op that communicates names a group that does not exist, or ranks that it does not have."""

@@ -16,7 +16,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
 from torchair.core.torch_private.groups import group_of, name_of
-from torchair.core.torch_private.ops import has_operator
+from torchair.core.torch_private.ops import collective, has_operator
 
 SEND, RECEIVE = "_send", "_recv"
 _GROUP = "str tag, int[] ranks, int group_size"
@@ -52,30 +52,27 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def all_reduced(x: torch.Tensor, reduction: str, group: str) -> torch.Tensor:
     """The reduction over all ranks."""
-    return _awaited(torch.ops._c10d_functional.all_reduce(x.contiguous(), reduction, group))
+    return collective("all_reduce", x.contiguous(), reduction, group)
 
 
 def gathered(x: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
     """What all ranks have, one behind the other along the first dim."""
-    x = x.reshape(1) if x.ndim == 0 else x.contiguous()
-    return _awaited(torch.ops._c10d_functional.all_gather_into_tensor(x, ranks, group))
+    return _moved("all_gather_into_tensor", x.reshape(1) if x.ndim == 0 else x, ranks, group)
 
 
 def scattered(x: torch.Tensor, reduction: str, ranks: int, group: str) -> torch.Tensor:
     """This rank's part, along the first dim, of the reduction over all ranks."""
-    made = torch.ops._c10d_functional.reduce_scatter_tensor(x.contiguous(), reduction, ranks, group)
-    return _awaited(made)
+    return collective("reduce_scatter_tensor", x.contiguous(), reduction, ranks, group)
 
 
 def sent_from(x: torch.Tensor, root: int, group: str) -> torch.Tensor:
     """What the rank `root` of the group has."""
-    return _awaited(torch.ops._c10d_functional.broadcast(x.contiguous(), root, group))
+    return _moved("broadcast", x, root, group)
 
 
 def exchanged(x: torch.Tensor, received: Sequence[int], sent: Sequence[int], group: str) -> torch.Tensor:
     """Rows from all ranks, one rank's behind the other's: so many of each, for so many sent to each."""
-    made = torch.ops._c10d_functional.all_to_all_single(x.contiguous(), list(received), list(sent), group)
-    return _awaited(made)
+    return _moved("all_to_all_single", x, list(received), list(sent), group)
 
 
 def gathered_uneven(x: torch.Tensor, counts: Sequence[int], group: str) -> torch.Tensor:
@@ -117,8 +114,11 @@ def exchanged_elements(
     return made.reshape(-1, *x.shape[1:])
 
 
-def _awaited(x: torch.Tensor) -> torch.Tensor:
-    return torch.ops._c10d_functional.wait_tensor(x)
+def _moved(name: str, x: torch.Tensor, *how: Any) -> torch.Tensor:
+    """Values of one byte travel as bytes: not every carrier knows their types."""
+    if x.dtype.itemsize > 1:
+        return collective(name, x.contiguous(), *how)
+    return collective(name, x.contiguous().view(torch.uint8), *how).view(x.dtype)
 
 
 def starts(counts: Sequence[int]) -> list[int]:

@@ -31,6 +31,7 @@ __all__ = [
     "auto_functionalized_dense",
     "auto_functionalized_v2",
     "auto_functionalized_v2_dense",
+    "collective",
     "decomposition_of",
     "decomposition_table",
     "find_overload",
@@ -57,6 +58,12 @@ def has_kernel(op: OpOverload, key: str) -> bool:
 def process_group(name: str) -> Any:
     """The group that ops of collectives name so."""
     return torch.distributed.distributed_c10d._resolve_process_group(name)
+
+
+def collective(name: str, *args: Any) -> Any:
+    """The result of one of torch's functional collectives, once it is there."""
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensor(getattr(ops, name)(*args))
 
 
 def decomposition_of(op: Any) -> Callable[..., Any] | None:

@@ -10,7 +10,9 @@ from torchair.ops.npu import (
     activation,
     attention,
     cache,
+    communication,
     dispatch,
+    exchange,
     flash,
     grouped,
     matmul,
@@ -22,6 +24,7 @@ from torchair.ops.npu import (
     rotary,
     sampling,
     sparse,
+    workers,
 )
 from torchair.ops.npu.gradients import GRADIENTS
 from torchair.ops.npu.library import (
@@ -31,15 +34,17 @@ from torchair.ops.npu.library import (
     define_plain,
     define_rows,
     function,
+    keep_calls,
     schemas,
 )
 from torchair.ops.npu.row import InPlace, Row
 
 # Every family has ROWS: calls of one IR op. Some have PLAIN: ops that are several IR ops, by functions of
-# torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments.
+# torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments;
+# ACTING: ops that act beyond their results.
 FAMILIES = (
     norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, attention, flash, sparse,
-    mla, moe, dispatch,
+    mla, moe, dispatch, communication, exchange, workers,
 )  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
@@ -52,6 +57,7 @@ define_plain(PLAIN)
 define_composite(COMPOSITE)
 define_in_place(IN_PLACE)
 define_gradients(GRADIENTS)
+keep_calls([op for family in FAMILIES for op in getattr(family, "ACTING", ())])
 
 # Where `torchair.ops.<name>` looks; in the first the sequence lengths of attention are tensors.
 NAMESPACES = ("air", "npu", "npu_inference")

@@ -364,6 +364,11 @@ def _rope_rows(op, **kind):
 
 _CACHES = ("k_cache", "v_cache")
 _ROPE_WRITES = {"k_cache": 3, "v_cache": 4}
+_PAGES = {
+    "compress_seq_offset": "compress_seq_offsets",
+    "cache_mode": made(lambda mode: mode or "PA_NZ", "cache_mode"),
+}
+_PAGE_WRITES = {"key_cache": 0, "value_cache": 1}
 _QKV_COPIES = ("q_out", "k_cache", "v_cache")
 ROWS = (
     Row("scatter_update", "Scatter", scatter, _UPDATE, copies=("self",)),
@@ -398,11 +403,16 @@ ROWS = (
         "npu_scatter_pa_kv_cache_functional",
         "ScatterPaKvCache",
         scatter_pa_kv_cache,
-        {
-            "compress_seq_offset": "compress_seq_offsets",
-            "cache_mode": made(lambda mode: mode or "PA_NZ", "cache_mode"),
-        },
+        _PAGES,
         copies=("key_cache", "value_cache"),
+    ),
+    Row(
+        "npu_scatter_pa_kv_cache",
+        "ScatterPaKvCache",
+        scatter_pa_kv_cache,
+        _PAGES,
+        outputs=(),
+        writes=_PAGE_WRITES,
     ),
     Row(
         "npu_kv_rmsnorm_rope_cache_v2_functional",
@@ -444,6 +454,7 @@ IN_PLACE = (
     InPlace(
         "npu_scatter_nd_update_", "npu_scatter_nd_update", {"self": 0}, ("self",), scatter_nd_update_here
     ),
+    InPlace("npu_scatter_pa_kv_cache", "npu_scatter_pa_kv_cache_functional", _PAGE_WRITES, ()),
     InPlace("npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE),
     InPlace(
         "npu_inference::npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.fx.node import has_side_effect
 
 from torchair.core.plugin import real_plugin
 from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
@@ -137,6 +138,15 @@ def define_gradients(gradients: Mapping[str, Gradient]) -> None:
         library = _libraries.get(full_name(op).split(".")[0])
         if library is not None:
             _differentiate(op, gradient, library)
+
+
+def keep_calls(ops: Sequence[str]) -> None:
+    """Ops that act stay in graphs though nobody reads a result, whoever has defined them."""
+    for op in ops:
+        namespace, name, variant = full_name(op).split(".")
+        found = getattr(getattr(getattr(torch.ops, namespace), name, None), variant, None)
+        if found is not None:
+            has_side_effect(found)
 
 
 def _differentiate(op: str, gradient: Gradient, library: torch.library.Library) -> None:
