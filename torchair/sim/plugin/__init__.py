@@ -14,7 +14,7 @@ from torchair.ops import npu as library
 from torchair.ops.printing import print_tensor as print_npugraph_tensor
 from torchair.ops.saving import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.plugin import contrib, distributed, dynamo, profiler
+from torchair.sim.plugin import attention, contrib, distributed, dynamo, profiler
 from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
 
 __all__ = [
@@ -46,6 +46,8 @@ float4_e1m2fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E1M2"].runtime
 
 def __getattr__(name: str) -> Any:
     """`torch_npu.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`."""
+    if name in attention.NAMES:
+        return getattr(getattr(torch.ops, attention.NAMES[name]), name)
     if not name.startswith("_"):
         for namespace in ("npu", "npu_inference"):
             if f"{namespace}.{name}.default" in library.schemas():
@@ -55,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     names = {full.split(".")[1] for full in library.schemas() if full.startswith("npu")}
-    return sorted({*globals(), *names})
+    return sorted({*globals(), *names, *attention.NAMES})
