@@ -14,6 +14,7 @@ from torchair.core.torch_private.backends import backend_name, register_interfac
 from torchair.sim import npu
 from torchair.sim.load import shim
 from torchair.sim.names import give_names
+from torchair.sim.npu.batch_norm import define_batch_norm
 from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
 from torchair.sim.plain import COMPILER, Plain
@@ -67,6 +68,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     sys.modules["torch.npu"] = npu
     give_names()
     define_scopes()
+    define_batch_norm()
     devices_known.install(SimulatedNpu(backing))
 
 

@@ -40,7 +40,7 @@ causal = torch.full((16, 16), float("-inf")).triu(1).half().npu()
 for mask in (causal, torch.ones(4, 4).triu(1).bfloat16().npu()):  # the second one is only the pattern
     out = torch.empty(9, HEADS, WIDTH, dtype=torch.half, device="npu")
     torch_npu._npu_flash_attention(
-        query=queries.npu(), key=key.npu(), value=value.npu(), mask=mask, seq_len=int32(6, 3), out=out, **heads
+        queries.npu(), key.npu(), value.npu(), mask=mask, seq_len=int32(6, 3), out=out, **heads
     )
     close(out, whole)
 

@@ -22,8 +22,9 @@ FIXED = {
 
 def attend(query, batch, lengths, scratch, out):
     torch_npu.npu_fused_infer_attention_score.out(
-        query, keys[:batch], values[:batch], actual_seq_lengths_kv=lengths, workspace=scratch, out=out, **FIXED
-    )
+        query, keys[:batch], values[:batch], actual_seq_lengths_kv=lengths,
+        workspace=scratch, out=out, **FIXED,
+    )  # fmt: skip
 
 
 def captured(batch, pool):

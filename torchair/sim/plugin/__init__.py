@@ -14,10 +14,11 @@ from torchair.ops import npu as library
 from torchair.ops.printing import print_tensor as print_npugraph_tensor
 from torchair.ops.saving import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.plugin import attention, contrib, distributed, dynamo, profiler
+from torchair.sim.plugin import _C, attention, contrib, distributed, dynamo, profiler
 from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
 
 __all__ = [
+    "_C",
     "Format",
     "contrib",
     "distributed",

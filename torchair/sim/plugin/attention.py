@@ -1,5 +1,5 @@
-"""Attention of inference as serving frameworks call it: into memory and with scratch memory that they give, and
-the older operators of the `atb` library for caches in pages.
+"""Attention of inference as serving frameworks call it: into memory and with scratch memory that they give,
+and the older operators of the `atb` library for caches in pages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def _into(name: str) -> Callable[..., None]:
-    def call(*args: Any, out: list[torch.Tensor], workspace: torch.Tensor | None = None, **kwargs: Any) -> None:
+    def call(*args: Any, out: list[torch.Tensor], workspace: Any = None, **kwargs: Any) -> None:
         with_lse = kwargs.get("softmax_lse_flag") or kwargs.get("return_softmax_lse")
         made = getattr(torch.ops.npu, name)(*args, **kwargs)
         for into, part in zip(out, made[: 2 if with_lse else 1], strict=False):
@@ -76,9 +76,9 @@ def reshape_and_cache_siso(key: Any, key_cache: Any, slot_indices: Any) -> None:
 
 
 def paged_attention(
-    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, num_kv_heads: int, num_heads: int,
-    scale_value: float, block_table: torch.Tensor, context_lens: torch.Tensor, out: torch.Tensor,
-    workspace: torch.Tensor | None = None,
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, num_kv_heads: int,
+    num_heads: int, scale_value: float, block_table: torch.Tensor, context_lens: torch.Tensor,
+    out: torch.Tensor, workspace: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     """One token of each sequence."""
     made = torch.ops.npu.npu_fused_infer_attention_score(
@@ -110,8 +110,8 @@ def _attend(
 
 
 def flash_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, seq_len: torch.Tensor,
-    scale_value: float, num_heads: int, num_kv_heads: int, out: torch.Tensor,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+    seq_len: torch.Tensor, scale_value: float, num_heads: int, num_kv_heads: int, out: torch.Tensor,
 ) -> None:  # fmt: skip
     """Sequences one behind the other, each attending to itself."""
     heads = [
@@ -183,20 +183,22 @@ def rotary_embedding(
 
 _CACHE = "Tensor query, Tensor key_cache, Tensor value_cache"
 _HEADS = "int num_kv_heads, int num_heads, float scale_value"
+_LENGTHS = "Tensor context_lens, Tensor mask, Tensor seq_len"
 _PAGED = f"{_CACHE}, {_HEADS}, Tensor block_table, Tensor context_lens, Tensor(a!) out"
 _UNPAD = "Tensor seq_len, float scale_value, int num_heads, int num_kv_heads, Tensor(a!) out"
 ATB: dict[Callable[..., Any], str] = {
-    reshape_and_cache: "Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_indices",
+    reshape_and_cache: (
+        "Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, Tensor slot_indices"
+    ),
     reshape_and_cache_siso: "Tensor key, Tensor(a!) key_cache, Tensor slot_indices",
     paged_attention: f"{_PAGED}, Tensor? workspace=None",
     flash_attention: f"Tensor query, Tensor key, Tensor value, Tensor? mask, {_UNPAD}",
     flash_attention_unpad: f"Tensor query, Tensor key, Tensor value, {_UNPAD}",
     flash_attention_qlens: (
-        f"{_CACHE}, Tensor block_table, Tensor mask, Tensor seq_len, Tensor context_lens, {_HEADS}, Tensor(a!) out"
+        f"{_CACHE}, Tensor block_table, Tensor mask, Tensor seq_len, Tensor context_lens, {_HEADS}, "
+        "Tensor(a!) out"
     ),
-    paged_attention_splitfuse: (
-        f"{_CACHE}, Tensor block_table, Tensor context_lens, Tensor mask, Tensor seq_len, {_HEADS}, Tensor(a!) out"
-    ),
+    paged_attention_splitfuse: f"{_CACHE}, Tensor block_table, {_LENGTHS}, {_HEADS}, Tensor(a!) out",
     rotary_embedding: (
         "Tensor positions, Tensor(a!) query, Tensor(b!) key, int head_size, Tensor cos_sin_cache, "
         "bool is_neox_style"
