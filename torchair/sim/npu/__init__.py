@@ -56,6 +56,7 @@ from torchair.sim.npu.limits import (
     set_stream_limit,
 )
 from torchair.sim.npu.memory import (
+    MemPool,
     caching_allocator_alloc,
     caching_allocator_delete,
     device_memory_used,
@@ -70,6 +71,7 @@ from torchair.sim.npu.memory import (
     memory_allocated,
     memory_cached,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
     memory_stats_as_nested_dict,
     memory_summary,
@@ -79,6 +81,7 @@ from torchair.sim.npu.memory import (
     reset_max_memory_cached,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
+    use_mem_pool,
 )
 from torchair.sim.npu.random import (
     default_generators,
@@ -130,6 +133,7 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "MemPool",
     "NPUGraph",
     "NpuGraphOpHandler",
     "OutOfMemoryError",
@@ -192,6 +196,7 @@ __all__ = [
     "memory_allocated",
     "memory_cached",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
@@ -222,6 +227,7 @@ __all__ = [
     "super_kernel_scope_begin",
     "super_kernel_scope_end",
     "synchronize",
+    "use_mem_pool",
     "utilization",
 ]
 

@@ -225,13 +225,15 @@ inline c10::DeviceIndex device_at(const char* address) {
   return address < after->first + after->second->bytes ? after->second->device : c10::DeviceIndex(-1);
 }
 
-// What lies on a device: addresses, bytes, bytes that were asked for, streams.
-inline std::vector<std::tuple<uintptr_t, size_t, size_t, c10::StreamId>> blocks_of(c10::DeviceIndex device) {
-  std::vector<std::tuple<uintptr_t, size_t, size_t, c10::StreamId>> found;
+// What lies on a device: addresses, bytes, bytes that were asked for, streams, pools.
+using Place = std::tuple<uintptr_t, size_t, size_t, c10::StreamId, PoolId>;
+
+inline std::vector<Place> blocks_of(c10::DeviceIndex device) {
+  std::vector<Place> found;
   std::lock_guard<std::mutex> guard(places_mutex);
   for (const auto& [address, block] : places) {
     if (block->device == device) {
-      found.emplace_back(reinterpret_cast<uintptr_t>(address), block->bytes, block->requested, block->stream);
+      found.emplace_back(reinterpret_cast<uintptr_t>(address), block->bytes, block->requested, block->stream, block->pool);
     }
   }
   return found;
