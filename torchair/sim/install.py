@@ -10,7 +10,12 @@ from torchair import devices as devices_known
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, PluginTaken
 from torchair.core.plugin import PLUGIN, real_plugin
-from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
+from torchair.core.torch_private.backends import (
+    backend_name,
+    exchange_by_dlpack,
+    register_interface,
+    rename_backend,
+)
 from torchair.sim import npu
 from torchair.sim.load import shim
 from torchair.sim.names import give_names
@@ -64,6 +69,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
         torch.cuda.init()  # its allocator is asked without torch's own ways, which would see to that
     shim().install(devices, backing, memory)
     rename_backend("npu", npu)
+    exchange_by_dlpack("npu")
     register_interface("npu", npu, Stream, Event)
     sys.modules["torch.npu"] = npu
     give_names()

@@ -57,6 +57,14 @@ def test_torch_profiles_the_device() -> None:
     assert 0 < row.device_time_total < 1e6
 
 
+def test_memory_is_exchanged() -> None:
+    x = torch.arange(3.0, device="npu:1")
+    y = torch.from_dlpack(x)
+    assert y.device == x.device
+    assert y.data_ptr() == x.data_ptr()
+    assert x.cpu().__dlpack_device__()[0] == torch.utils.dlpack.DLDeviceType.kDLCPU
+
+
 def test_views_share_memory() -> None:
     x = torch.zeros(4, 6, device="npu")
     x.t()[2].fill_(5)

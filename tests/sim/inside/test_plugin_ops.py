@@ -145,6 +145,28 @@ def test_batches_are_there_before_they_are_asked_for() -> None:
     assert seen == [(0, 0), (1, 1), (2, 2)]
 
 
+def test_tensors_in_one() -> None:
+    tensors = [torch.full((2, 2), 1.0).npu(), torch.full((3,), 2.0).npu()]
+    whole = torch_npu.utils.npu_combine_tensors(tensors)
+    assert whole.tolist() == [1.0] * 4 + [2.0] * 3
+    whole.mul_(2)
+    assert tensors[1].tolist() == [4.0] * 3
+    assert torch_npu.utils.is_combined_tensor_valid(whole, tensors)
+    assert not torch_npu.utils.is_combined_tensor_valid(whole, tensors[::-1])
+    assert torch_npu.utils.get_part_combined_tensor(whole, 4, 2).tolist() == [4.0] * 2
+    with pytest.raises(RuntimeError, match="7 numbers"):
+        torch_npu.utils.get_part_combined_tensor(whole, 4, 4)
+
+
+def test_what_overflows() -> None:
+    grad = torch.ones(2, device="npu")
+    assert not torch_npu.npu.utils.npu_check_overflow(grad)
+    assert torch_npu.npu.utils.npu_check_overflow(grad / 0)
+    assert torch_npu.npu.utils.npu_check_overflow(float("nan"))
+    assert not torch.npu.get_npu_overflow_flag()
+    assert torch.distributed.is_hccl_available()
+
+
 def test_quantised_layers() -> None:
     weight, x = torch.randint(-5, 5, (4, 8), dtype=torch.int8), torch.randint(-5, 5, (3, 8), dtype=torch.int8)
     layer = module.LinearA8W8Quant(8, 4, bias=False, output_dtype=torch.float16).npu()

@@ -14,7 +14,7 @@ from torchair.ops import npu as library
 from torchair.ops.printing import print_tensor as print_npugraph_tensor
 from torchair.ops.saving import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.plugin import _C, attention, contrib, distributed, dynamo, eager, optim, profiler
+from torchair.sim.plugin import _C, attention, contrib, distributed, dynamo, eager, optim, profiler, utils
 from torchair.sim.plugin.eager import empty_with_format
 from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
 
@@ -34,6 +34,7 @@ __all__ = [
     "print_npugraph_tensor",
     "profiler",
     "save_npugraph_tensor",
+    "utils",
 ]
 
 __version__ = f"{torch.__version__.partition('+')[0]}.post0+sim"

@@ -192,3 +192,4 @@ def register() -> None:
     """`init_process_group("hccl")` works from now on."""
     if distributed.is_available() and not hasattr(distributed.Backend, NAME.upper()):
         distributed.Backend.register_backend(NAME, ProcessGroupHCCL, devices=["npu"])
+        distributed.is_hccl_available = distributed.is_available  # type: ignore[attr-defined]
