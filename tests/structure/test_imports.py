@@ -44,7 +44,12 @@ LEVEL = {part: number for number, level in enumerate(LEVELS) for part in level}
 PRIVATE_TORCH = "torchair.core.torch_private"
 VAGUE_NAMES = {"utils", "helpers", "common", "misc"}
 # Documented to users as import paths, so they stay.
-VAGUE_BUT_PUBLIC = {"torchair/core/utils.py", "torchair/_ge_concrete_graph/utils.py"}
+VAGUE_BUT_PUBLIC = {
+    "torchair/core/utils.py",
+    "torchair/_ge_concrete_graph/utils.py",
+    "torchair/sim/npu/utils.py",
+    "torchair/sim/plugin/utils.py",
+}
 
 
 def part_of(module: str) -> str:

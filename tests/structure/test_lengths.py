@@ -16,6 +16,8 @@ ARGUMENTS = 4
 WIDE = {
     "AirError",  # what, where, got, near, next: section by section, by name
     "graph",  # torch.npu's own signature
+    "LinearA8W8Quant",  # torch_npu's own signature
+    "LinearWeightQuant",  # torch_npu's own signature
 }
 
 

@@ -10,10 +10,16 @@ from torchair import devices as devices_known
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, PluginTaken
 from torchair.core.plugin import PLUGIN, real_plugin
-from torchair.core.torch_private.backends import backend_name, register_interface, rename_backend
+from torchair.core.torch_private.backends import (
+    backend_name,
+    exchange_by_dlpack,
+    register_interface,
+    rename_backend,
+)
 from torchair.sim import npu
 from torchair.sim.load import shim
 from torchair.sim.names import give_names
+from torchair.sim.npu.batch_norm import define_batch_norm
 from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
 from torchair.sim.plain import COMPILER, Plain
@@ -63,10 +69,12 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
         torch.cuda.init()  # its allocator is asked without torch's own ways, which would see to that
     shim().install(devices, backing, memory)
     rename_backend("npu", npu)
+    exchange_by_dlpack("npu")
     register_interface("npu", npu, Stream, Event)
     sys.modules["torch.npu"] = npu
     give_names()
     define_scopes()
+    define_batch_norm()
     devices_known.install(SimulatedNpu(backing))
 
 

@@ -28,6 +28,43 @@ def test_tensors_and_modules_go_there_and_back() -> None:
     assert x.npu().data_ptr() != x.data_ptr()
 
 
+def test_parameters_move_by_their_data() -> None:
+    """They stay what they are, for an optimiser that knows them already."""
+    layer = nn.Linear(2, 3)
+    weight, optimizer = layer.weight, torch.optim.SGD(layer.parameters(), lr=1.0)
+    weight.data = weight.data.npu()
+    assert weight.device == NPU
+    layer.npu()
+    assert layer.weight is weight
+    layer(torch.ones(1, 2, device="npu")).sum().backward()
+    want = layer.bias.detach().cpu() - 1
+    optimizer.step()
+    assert torch.equal(layer.bias.cpu(), want)
+    layer.zero_grad()
+    layer.cpu()
+    assert layer.weight is weight
+    assert weight.device.type == "cpu"
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        weight.data = torch.ones(2, 3).to_sparse()
+
+
+def test_torch_profiles_the_device() -> None:
+    x = torch.ones(4, device="npu")
+    with torch.autograd.profiler.profile(use_device="npu") as profile:
+        _ = x + 1
+    row = next(row for row in profile.key_averages() if row.key == "aten::add")
+    assert row.count >= 1
+    assert 0 < row.device_time_total < 1e6
+
+
+def test_memory_is_exchanged() -> None:
+    x = torch.arange(3.0, device="npu:1")
+    y = torch.from_dlpack(x)
+    assert y.device == x.device
+    assert y.data_ptr() == x.data_ptr()
+    assert x.cpu().__dlpack_device__()[0] == torch.utils.dlpack.DLDeviceType.kDLCPU
+
+
 def test_views_share_memory() -> None:
     x = torch.zeros(4, 6, device="npu")
     x.t()[2].fill_(5)

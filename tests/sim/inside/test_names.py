@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,9 +39,6 @@ OF_CUDA = {
     "is_tf32_supported": "matmul.allow_hf32",
     "jiterator": "of the compiler",
     "list_gpu_processes": "of the hardware",
-    "memory_snapshot": "blocks are not listed",
-    "MemPool": "pools are those of graphs",
-    "use_mem_pool": "pools are those of graphs",
     "temperature": "of the hardware",
     "power_draw": "of the hardware",
     "nccl": "hccl",
@@ -143,7 +142,43 @@ def test_memory_for_others() -> None:
     assert npu.device_memory_used() == npu.memory_reserved()
 
 
+def test_pools_of_memory() -> None:
+    pool = npu.MemPool()
+    with npu.use_mem_pool(pool):
+        x = torch.ones(100_000, device="npu")
+    address, _other = x.data_ptr(), torch.ones(100_000, device="npu")
+    assert [block["total_size"] for block in pool.snapshot()] == [400_384]
+    del x
+    assert pool.snapshot() == []
+    with npu.use_mem_pool(pool):
+        again = torch.ones(100_000, device="npu")
+    assert again.data_ptr() == address
+    graph = npu.NPUGraph()
+    with npu.graph(graph, pool=pool.id):
+        doubled = again * 2
+    assert pool.use_count() == 2
+    graph.replay()
+    assert doubled[0].item() == 2
+    graph.reset()
+    assert pool.use_count() == 1
+    with pytest.raises(NotImplementedError, match="the host's"):
+        npu.MemPool(allocator=object())
+
+
+def test_blocks_are_listed(tmp_path: Path) -> None:
+    _x = torch.ones(1000, device="npu:1")
+    for device in (0, 1):
+        segments = [each for each in npu.memory_snapshot() if each["device"] == device]
+        assert sum(each["total_size"] for each in segments) == npu.memory_reserved(device)
+        assert sum(each["allocated_size"] for each in segments) == npu.memory_allocated(device)
+    npu.memory._record_memory_history()
+    npu.memory._dump_snapshot(str(tmp_path / "memory.pickle"))
+    assert pickle.loads((tmp_path / "memory.pickle").read_bytes())["segments"]
+
+
 def test_old_types() -> None:
+    half = torch.ones(2).type(npu.HalfTensor)
+    assert half.type() == "torch.npu.HalfTensor"
     x = npu.FloatTensor([1.0, 2.0])
     assert x.tolist() == [1.0, 2.0]
     assert isinstance(x, npu.FloatTensor)

@@ -48,3 +48,10 @@ assert torch.equal(z, x * 2)
 opt = torch.compile(lambda x: torch.ones(3, device="cuda") + x.cuda(), backend="npugraph_ex")
 assert opt(torch.zeros(3, device="cuda")).tolist() == [1.0] * 3
 assert torch.cuda.memory_allocated() > 0
+assert x.cpu().cuda("cuda:1").device == torch.device("npu:1")
+assert torch.nn.Linear(1, 1).cuda(torch.device("cuda", 1)).weight.device.index == 1
+assert x.type("torch.cuda.HalfTensor").type() == "torch.npu.HalfTensor"
+watched = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+with torch.profiler.profile(activities=watched) as profile:
+    y = x + 1
+assert any(row.key == "aten::add" for row in profile.key_averages())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +17,16 @@ from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
     rename_privateuse1_backend,
 )
+from torch.utils.dlpack import DLDeviceType
 
-__all__ = ["DeviceContext", "backend_name", "keep_constructors", "register_interface", "rename_backend"]
+__all__ = [
+    "DeviceContext",
+    "backend_name",
+    "exchange_by_dlpack",
+    "keep_constructors",
+    "register_interface",
+    "rename_backend",
+]
 
 FIXED = ("current_device", "device_count", "is_available", "get_device_properties")
 """What a device answers while a program is traced holds for its calls."""
@@ -33,6 +42,19 @@ def rename_backend(name: str, module: ModuleType) -> None:
     rename_privateuse1_backend(name)
     torch._register_device_module(name, module)
     generate_methods_for_privateuse1_backend(for_storage=True)
+
+
+def exchange_by_dlpack(name: str) -> None:
+    """`torch.from_dlpack` takes tensors of the device: torch looks for a name that none has."""
+    plain = torch.Tensor.__dlpack_device__
+
+    @functools.wraps(plain)
+    def device_of(self: torch.Tensor) -> tuple[Any, int]:
+        if self.device.type != name:
+            return plain(self)
+        return DLDeviceType.kDLExtDev, self.device.index
+
+    torch.Tensor.__dlpack_device__ = device_of
 
 
 def keep_constructors() -> None:

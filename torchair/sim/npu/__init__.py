@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import OutOfMemoryError
 
 from torchair.core.late import attribute
-from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams
+from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
 from torchair.sim.npu.amp import get_amp_supported_dtype, is_bf16_supported
 from torchair.sim.npu.config import is_jit_compile_false, set_compile_mode, set_option
 from torchair.sim.npu.device import (
@@ -56,6 +57,7 @@ from torchair.sim.npu.limits import (
     set_stream_limit,
 )
 from torchair.sim.npu.memory import (
+    MemPool,
     caching_allocator_alloc,
     caching_allocator_delete,
     device_memory_used,
@@ -70,6 +72,7 @@ from torchair.sim.npu.memory import (
     memory_allocated,
     memory_cached,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
     memory_stats_as_nested_dict,
     memory_summary,
@@ -79,6 +82,7 @@ from torchair.sim.npu.memory import (
     reset_max_memory_cached,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
+    use_mem_pool,
 )
 from torchair.sim.npu.random import (
     default_generators,
@@ -116,6 +120,17 @@ from torchair.sim.npu.tensors import (
     LongTensor,
     ShortTensor,
 )
+from torchair.sim.npu.utils import (
+    check_uce_in_memory,
+    clear_npu_overflow_flag,
+    finalize_dump,
+    get_npu_overflow_flag,
+    init_dump,
+    restart_device,
+    set_dump,
+    stop_device,
+    stress_detect,
+)
 
 __all__ = [
     "BFloat16Tensor",
@@ -130,6 +145,7 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "MemPool",
     "NPUGraph",
     "NpuGraphOpHandler",
     "OutOfMemoryError",
@@ -140,6 +156,8 @@ __all__ = [
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
+    "check_uce_in_memory",
+    "clear_npu_overflow_flag",
     "config",
     "conv",
     "current_device",
@@ -151,6 +169,7 @@ __all__ = [
     "device_memory_used",
     "device_of",
     "empty_cache",
+    "finalize_dump",
     "get_allocator_backend",
     "get_amp_supported_dtype",
     "get_deterministic_level",
@@ -158,6 +177,7 @@ __all__ = [
     "get_device_limit",
     "get_device_name",
     "get_device_properties",
+    "get_npu_overflow_flag",
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
@@ -172,6 +192,7 @@ __all__ = [
     "graph_task_update_end",
     "graphs",
     "init",
+    "init_dump",
     "initial_seed",
     "ipc_collect",
     "is_available",
@@ -192,6 +213,7 @@ __all__ = [
     "memory_allocated",
     "memory_cached",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
@@ -204,12 +226,14 @@ __all__ = [
     "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "reset_stream_limit",
+    "restart_device",
     "seed",
     "seed_all",
     "set_compile_mode",
     "set_deterministic_level",
     "set_device",
     "set_device_limit",
+    "set_dump",
     "set_option",
     "set_per_process_memory_fraction",
     "set_rng_state",
@@ -217,12 +241,16 @@ __all__ = [
     "set_stream",
     "set_stream_limit",
     "set_sync_debug_mode",
+    "stop_device",
     "stream",
     "streams",
+    "stress_detect",
     "super_kernel_scope_begin",
     "super_kernel_scope_end",
     "synchronize",
+    "use_mem_pool",
     "utilization",
+    "utils",
 ]
 
 
@@ -237,6 +265,11 @@ def _is_in_bad_fork() -> bool:
 
 def _lazy_init() -> None:
     """There is nothing to start."""
+
+
+def _lazy_call(call: Callable[[], Any], **options: Any) -> None:
+    """Nothing waits for a start."""
+    call()
 
 
 def __getattr__(name: str) -> Any:

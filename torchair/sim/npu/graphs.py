@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +16,15 @@ from torchair.core.torch_private.trees import flatten, leaves, unflatten
 from torchair.sim.load import shim
 from torchair.sim.npu.device import current_device, synchronize
 from torchair.sim.npu.handlers import Dispatch, give_again
-from torchair.sim.npu.memory import empty_cache
+from torchair.sim.npu.memory import empty_cache, new_pool
 from torchair.sim.npu.streams import Stream, current_stream, stream
 
 MODES = ("global", "thread_local", "relaxed")
-_pools = itertools.count(1)
 
 
 def graph_pool_handle() -> tuple[int, int]:
     """A pool of memory that graphs can share."""
-    return 0, next(_pools)
+    return new_pool()
 
 
 def is_current_stream_capturing() -> bool:

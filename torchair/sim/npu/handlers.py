@@ -129,12 +129,14 @@ ATTENTION = {
 }
 
 
-@register_npu_graph_handler(list(ATTENTION))
+@register_npu_graph_handler([f"{op}{overload}" for op in ATTENTION for overload in ("", ".out")])
 class _Attention(NpuGraphOpHandler):
     """Lengths of sequences."""
 
     UPDATE_SPECS: ClassVar[dict[str, list[Spec]]] = {
-        op: [("kwarg", name, name) for name in names] for op, names in ATTENTION.items()
+        f"{op}{overload}": [("kwarg", name, name) for name in names]
+        for op, names in ATTENTION.items()
+        for overload in ("", ".out")
     }
 
 

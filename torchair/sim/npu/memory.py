@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
 
+from torchair.core.log import logger
 from torchair.sim.load import shim
 from torchair.sim.npu.device import index_of
 
+_pools = count(1)
 _fractions: dict[int, float] = {}
 _given: dict[int, torch.Tensor] = {}
 """Memory of other libraries, by its address."""
@@ -128,6 +134,104 @@ def get_allocator_backend() -> str:
 
 def ipc_collect() -> None:
     """Give back memory that other processes have let go: none of this is ever shared with others."""
+
+
+def memory_snapshot(
+    mempool_id: tuple[int, int] | None = None, include_traces: bool = True
+) -> list[dict[str, Any]]:
+    """Every block of every device, each a segment of its own; what tensors left behind is one more."""
+    segments = []
+    for index in range(torch.accelerator.device_count()):
+        blocks = shim().blocks_of(index)
+        for address, size, requested, stream, pool in blocks:
+            if mempool_id is None or pool == tuple(mempool_id):
+                segments.append(_segment(index, address, size, size, requested, stream, pool))
+        left = memory_reserved(index) - sum(size for _, size, *_ in blocks)
+        if mempool_id is None and left > 0:
+            segments.append(_segment(index, 0, left, 0, 0, 0, (0, 0)))
+    return segments
+
+
+def _segment(
+    device: int, address: int, size: int, allocated: int, requested: int, stream: int, pool: tuple[int, int]
+) -> dict[str, Any]:
+    state = "active_allocated" if allocated else "inactive"
+    block = {"address": address, "size": size, "requested_size": requested, "state": state, "frames": []}
+    return {
+        "device": device, "address": address, "total_size": size, "allocated_size": allocated,
+        "active_size": allocated, "requested_size": requested, "stream": stream,
+        "segment_type": "large" if size > 1 << 20 else "small", "segment_pool_id": pool,
+        "is_expandable": False, "frames": [], "blocks": [block],
+    }  # fmt: skip
+
+
+def _record_memory_history(enabled: str | None = "all", *args: Any, **kwargs: Any) -> None:
+    """A hint for the hardware's allocator: a snapshot has what there is now."""
+    if enabled not in (None, "state", "all"):
+        raise ValueError(f"enabled must be None, 'state' or 'all', got {enabled!r}")
+    logger.info("memory history %s is for the hardware: a snapshot has what there is now", enabled)
+
+
+def _snapshot(device: Any = None) -> dict[str, Any]:
+    """What `torch.cuda`'s viewer of memory reads; nobody kept what happened before."""
+    return {
+        "segments": memory_snapshot(), "device_traces": [[] for _ in range(torch.accelerator.device_count())],
+        "allocator_settings": {}, "external_annotations": [],
+    }  # fmt: skip
+
+
+def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
+    """The same as a file."""
+    with open(filename, "wb") as file:
+        pickle.dump(_snapshot(), file)
+
+
+def new_pool() -> tuple[int, int]:
+    """The name of a pool that there has not been."""
+    return 0, next(_pools)
+
+
+class MemPool:
+    """Memory of its own: what is taken within `use_mem_pool` comes from it and goes back to it."""
+
+    def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        if allocator is not None:
+            raise NotImplementedError(
+                "memory of the simulated device is the host's: a pool has no other allocator"
+            )
+        self.id = new_pool()
+        self.allocator = None
+        self._held: list[int] = []
+
+    def use_count(self) -> int:
+        """How many hold it: graphs, too."""
+        return 1 + sum(shim().pool_users(index, self.id) - 1 for index in self._held)
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """Its blocks that are in use."""
+        return memory_snapshot(self.id)
+
+    def hold(self, index: int) -> None:
+        """It keeps memory of this device as long as it lives."""
+        if index not in self._held:
+            shim().hold_pool(index, self.id)
+            self._held.append(index)
+
+    def __del__(self) -> None:
+        for index in getattr(self, "_held", ()):
+            shim().let_go_of_pool(index, self.id)
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    """Within this block, tensors of this thread are made in a pool."""
+    index = index_of(device)
+    pool.hold(index)
+    shim().push_pool(index, pool.id)
+    try:
+        yield
+    finally:
+        shim().pop_pool()
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:

@@ -39,9 +39,9 @@ class OldTensor(type):
 
 
 def _made(name: str) -> OldTensor:
-    return OldTensor(
-        name, (), {"dtype": _TYPES[name], "__doc__": f"Tensors of {_TYPES[name]} on the device."}
-    )
+    """`Tensor.type` reads the whole name."""
+    text = f"Tensors of {_TYPES[name]} on the device."
+    return OldTensor(f"torch.npu.{name}", (), {"dtype": _TYPES[name], "__doc__": text})
 
 
 BFloat16Tensor = _made("BFloat16Tensor")

@@ -14,22 +14,27 @@ from torchair.ops import npu as library
 from torchair.ops.printing import print_tensor as print_npugraph_tensor
 from torchair.ops.saving import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.plugin import contrib, distributed, dynamo, profiler
+from torchair.sim.plugin import _C, attention, contrib, distributed, dynamo, eager, optim, profiler, utils
+from torchair.sim.plugin.eager import empty_with_format
 from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
 
 __all__ = [
+    "_C",
     "Format",
     "contrib",
     "distributed",
     "dynamo",
+    "empty_with_format",
     "get_npu_format",
     "npu",
     "npu_format_cast",
     "npu_format_cast_",
     "npugraph_ex",
+    "optim",
     "print_npugraph_tensor",
     "profiler",
     "save_npugraph_tensor",
+    "utils",
 ]
 
 __version__ = f"{torch.__version__.partition('+')[0]}.post0+sim"
@@ -46,6 +51,10 @@ float4_e1m2fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E1M2"].runtime
 
 def __getattr__(name: str) -> Any:
     """`torch_npu.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`."""
+    if name in attention.NAMES:
+        return getattr(getattr(torch.ops, attention.NAMES[name]), name)
+    if name in eager.NAMES:
+        return getattr(torch.ops.npu, name)
     if not name.startswith("_"):
         for namespace in ("npu", "npu_inference"):
             if f"{namespace}.{name}.default" in library.schemas():
@@ -55,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     names = {full.split(".")[1] for full in library.schemas() if full.startswith("npu")}
-    return sorted({*globals(), *names})
+    return sorted({*globals(), *names, *attention.NAMES, *eager.NAMES})

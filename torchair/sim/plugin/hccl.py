@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,12 @@ CALLS = (
     "barrier",
 )  # fmt: skip
 """What groups of one torch or another are asked for; those with an underscore are of older ones."""
+FLAT = (
+    "_allgather_base", "all_gather_single", "allgather_into_tensor_coalesced", "all_gather_single_coalesced",
+    "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced",
+)  # fmt: skip
+"""Of these, whose parts lie one behind the other, gloo wants rows; on the hardware any shapes do."""
 
 Call = Callable[[Sequence[torch.Tensor]], Any]
 _captured: dict[int, Call] = {}
@@ -69,14 +76,46 @@ class Gloo(ProcessGroupGloo):
         return group.group_name
 
 
+@dataclass
+class Options:
+    """Wishes about links and buffers of the hardware; kept."""
+
+    hccl_config: dict[str, Any] = field(default_factory=dict)
+    is_high_priority_stream: bool = False
+    op_timeout: timedelta | None = None
+    global_ranks_in_group: list[int] = field(default_factory=list)
+    group_id: str = ""
+
+
+class Works(Work):
+    """Several pieces of work as one."""
+
+    def __init__(self, parts: Sequence[Work]) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # type: ignore[override]
+        """Until all are done."""
+        for part in self._parts:
+            _ = part.wait() if timeout is None else part.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        """Are all done?"""
+        return all(part.is_completed() for part in self._parts)
+
+
 class ProcessGroupHCCL(ProcessGroup):
     """A group whose tensors are on the simulated device; tensors of the host may come, too."""
+
+    Options = Options
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg] - without a store it is one of Python's
         backend = Gloo(store, rank, size, timeout=timeout)
         backend.owner = weakref.ref(self)
         self._gloo = ProcessGroup(store, rank, size)
+        self._together: list[Work] | None = None
         _kept.append((self._gloo, backend))
         serve(self._gloo, backend, ("cpu", "cuda", "npu"))
         serve(self, backend, ("cpu", "npu"))
@@ -93,7 +132,7 @@ class ProcessGroupHCCL(ProcessGroup):
         def carry(tensors: Sequence[torch.Tensor]) -> Work:
             given = list(leaves)
             for at, tensor in zip(places, tensors, strict=True):
-                given[at] = tensor
+                given[at] = tensor.view(-1) if name in FLAT and tensor.is_contiguous() else tensor
             args, kwargs = unflatten(given, spec)
             return getattr(self._gloo, name)(*args, **kwargs)
 
@@ -101,11 +140,23 @@ class ProcessGroupHCCL(ProcessGroup):
 
     def _given(self, carry: Callable[[Sequence[torch.Tensor]], Work], tensors: list[torch.Tensor]) -> Work:
         if not shim().is_capturing(current_device()):
-            return carry([_shown(tensor) for tensor in tensors])
+            work = carry([_shown(tensor) for tensor in tensors])
+            if self._together is not None:
+                self._together.append(work)
+            return work
         number = next(_numbers)
         _captured[number] = lambda given: carry(given).wait()
         torch.ops.torchair_sim.collective(tensors, number)
         return done(tensors)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """From here to the end, calls are one piece of work."""
+        self._together = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        """All of them."""
+        works, self._together = self._together or [], None
+        return Works(works)
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Gloo has it for one tensor only, of which each process has its part."""
@@ -141,3 +192,4 @@ def register() -> None:
     """`init_process_group("hccl")` works from now on."""
     if distributed.is_available() and not hasattr(distributed.Backend, NAME.upper()):
         distributed.Backend.register_backend(NAME, ProcessGroupHCCL, devices=["npu"])
+        distributed.is_hccl_available = distributed.is_available  # type: ignore[attr-defined]

@@ -84,25 +84,13 @@ struct Capture : std::enable_shared_from_this<Capture> {
   std::vector<Range> ranges;  // what a replay reads and writes
   bool was_reset = false;
 
-  Capture(c10::DeviceIndex device, PoolId pool) : device(device), pool(pool) { use_pool(+1); }
+  Capture(c10::DeviceIndex device, PoolId pool) : device(device), pool(pool) { use_pool(device, pool, +1); }
 
   // Replays that wait for their turn keep it, and its memory, until they are done: whoever lets go of a graph need not
   // wait for them. That may be the garbage collector, in the middle of anything.
   ~Capture() {
     tasks.clear();
-    use_pool(-1);
-  }
-
-  void use_pool(int more) {
-    Memory& memory = memory_of(device);
-    std::map<char*, Pool::Piece> gone;
-    std::lock_guard<std::mutex> guard(memory.mutex);
-    Pool& used = memory.pools[pool];
-    used.users += more;
-    if (used.users == 0) {
-      gone.swap(used.free);
-      memory.pools.erase(pool);
-    }
+    use_pool(device, pool, -1);
   }
 
   void add(std::string name, std::function<bool()> run, std::vector<at::Tensor> targets = {}) {

@@ -253,6 +253,16 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gr
       input, of_hidden, grad * update, has_bias ? input.sum(0) : none, has_bias ? of_hidden.sum(0) : none};
 }
 
+// A tensor's `.data` may move between the host and the device, as it may for devices that torch knows.
+inline bool may_take_data(const at::Tensor& self, const at::Tensor& from) {
+  const auto is_dense = [](const at::Tensor& tensor) {
+    return tensor.key_set().has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) &&
+        (is_npu(tensor) || tensor.device().type() == c10::kCPU);
+  };
+  return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set()) ||
+      (is_dense(self) && is_dense(from));
+}
+
 // The memory of a tensor is not another's before that stream has done with it.
 inline void record_stream(at::Tensor& self, c10::Stream stream) {
   use_on(self.storage().data_ptr(), stream.id());
@@ -373,6 +383,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_thnn_fused_gru_cell", &sim::gru_cell);
   library.impl("_thnn_fused_gru_cell_backward", &sim::gru_cell_backward);
   library.impl("record_stream", &sim::record_stream);
+  library.impl("_has_compatible_shallow_copy_type", &sim::may_take_data);
   // These ask for the device inside.
   for (const char* name : {"mode.values", "conj_physical_"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&sim::fallback>());

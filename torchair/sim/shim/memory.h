@@ -213,7 +213,7 @@ inline void use_on(const c10::DataPtr& memory, c10::StreamId stream) {
 
 // Whose memory lies at an address; -1 for nobody's.
 inline std::mutex places_mutex;
-inline std::map<const char*, std::pair<size_t, c10::DeviceIndex>> places;
+inline std::map<const char*, const Block*> places;
 
 inline c10::DeviceIndex device_at(const char* address) {
   std::lock_guard<std::mutex> guard(places_mutex);
@@ -222,7 +222,21 @@ inline c10::DeviceIndex device_at(const char* address) {
     return -1;
   }
   --after;
-  return address < after->first + after->second.first ? after->second.second : c10::DeviceIndex(-1);
+  return address < after->first + after->second->bytes ? after->second->device : c10::DeviceIndex(-1);
+}
+
+// What lies on a device: addresses, bytes, bytes that were asked for, streams, pools.
+using Place = std::tuple<uintptr_t, size_t, size_t, c10::StreamId, PoolId>;
+
+inline std::vector<Place> blocks_of(c10::DeviceIndex device) {
+  std::vector<Place> found;
+  std::lock_guard<std::mutex> guard(places_mutex);
+  for (const auto& [address, block] : places) {
+    if (block->device == device) {
+      found.emplace_back(reinterpret_cast<uintptr_t>(address), block->bytes, block->requested, block->stream, block->pool);
+    }
+  }
+  return found;
 }
 
 inline void forget_place(const void* address) {
@@ -235,7 +249,7 @@ inline c10::DataPtr as_device_memory(Block* block) {
   block->stream = stream_now(block->device);
   {
     std::lock_guard<std::mutex> guard(places_mutex);
-    places[static_cast<const char*>(address)] = {block->bytes, block->device};
+    places[static_cast<const char*>(address)] = block;
   }
   return {address, block, &free_block, c10::Device(NPU, block->device)};
 }
@@ -254,6 +268,32 @@ struct Into {
 };
 std::optional<Into> captured_into(c10::DeviceIndex device);
 
+// Pools that the user of this thread has named, by device; the last one counts.
+inline thread_local std::vector<std::pair<c10::DeviceIndex, PoolId>> named_pools;
+
+inline std::optional<Into> taken_from(c10::DeviceIndex device) {
+  auto into = captured_into(device);
+  for (auto named = named_pools.rbegin(); !into && named != named_pools.rend(); ++named) {
+    if (named->first == device) {
+      into = Into{named->second, 0};
+    }
+  }
+  return into;
+}
+
+// A pool has one user more, or less; without any it ends.
+inline void use_pool(c10::DeviceIndex device, PoolId pool, int more) {
+  Memory& memory = memory_of(device);
+  std::map<char*, Pool::Piece> gone;
+  std::lock_guard<std::mutex> guard(memory.mutex);
+  Pool& used = memory.pools[pool];
+  used.users += more;
+  if (used.users == 0) {
+    gone.swap(used.free);
+    memory.pools.erase(pool);
+  }
+}
+
 // Fresh memory on a device.
 inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
   Memory& memory = memory_of(device);
@@ -262,7 +302,7 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
   if (requested == 0) {
     return {nullptr, nullptr, &c10::detail::deleteNothing, c10::Device(NPU, device)};
   }
-  const auto into = captured_into(device);
+  const auto into = taken_from(device);
   std::lock_guard<std::mutex> guard(memory.mutex);
   if (!into) {
     count_in(memory, device, requested, bytes, false);

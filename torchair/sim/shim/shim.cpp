@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "order.h"
+#include "profile.h"
 #include "program.h"
 #include "updates.h"
 
@@ -44,6 +45,8 @@ void install(int devices, const std::string& backing, size_t memory) {
     at::setHostAllocator(sim::NPU, &sim::pinned_memory());
     at::RegisterPrivateUse1HooksInterface(&hooks);
     sim::prefer_kernels();
+    static sim::ProfilerClock clock;
+    torch::profiler::impl::registerPrivateUse1Methods(&clock);
     return true;
   }();
   (void)is_installed;
@@ -57,6 +60,18 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, sim::Guard)
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("install", &install);
   module.def("memory_stats", &memory_stats);
+  module.def("blocks_of", &sim::blocks_of);
+  // The memory pool stays until it is let go as often as it was held.
+  module.def("hold_pool", [](c10::DeviceIndex device, sim::PoolId pool) { sim::use_pool(device, pool, +1); });
+  module.def("let_go_of_pool", [](c10::DeviceIndex device, sim::PoolId pool) { sim::use_pool(device, pool, -1); });
+  module.def("pool_users", [](c10::DeviceIndex device, sim::PoolId pool) {
+    auto& memory = sim::memory_of(device);
+    std::lock_guard<std::mutex> guard(memory.mutex);
+    const auto found = memory.pools.find(pool);
+    return found == memory.pools.end() ? 0 : found->second.users;
+  });
+  module.def("push_pool", [](c10::DeviceIndex device, sim::PoolId pool) { sim::named_pools.emplace_back(device, pool); });
+  module.def("pop_pool", [] { sim::named_pools.pop_back(); });
   module.def("empty_cache", [] { sim::device_allocator().emptyCache(); });
   module.def("reset_peak_memory_stats", [](c10::DeviceIndex device) { sim::device_allocator().resetPeakStats(device); });
   module.def("reset_accumulated_memory_stats", [](c10::DeviceIndex device) {

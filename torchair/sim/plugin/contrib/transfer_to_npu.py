@@ -16,8 +16,10 @@ from torch import distributed, nn
 from torchair.core.torch_private.backends import DeviceContext, keep_constructors
 from torchair.sim import npu
 from torchair.sim.npu.device import kinds
+from torchair.sim.plugin import profiler
 
 CUDA, NPU = "cuda", "npu"
+OLD_TYPES = "torch.cuda."
 GROUPS = {"nccl": "hccl"}
 """Backends of groups, by what stands for them."""
 CREATES = (
@@ -30,7 +32,7 @@ CREATES = (
 """Functions of torch that take a device."""
 METHODS = (
     "to", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros", "pin_memory",
-    "is_pinned",
+    "is_pinned", "type",
 )  # fmt: skip
 """Methods of tensors that do."""
 RENAMED = {"CUDAGraph": "NPUGraph"}
@@ -52,6 +54,8 @@ def moved(value: Any) -> Any:
         return torch.device(NPU) if value.index is None else torch.device(NPU, value.index)
     if isinstance(value, str) and (value == CUDA or value.startswith(f"{CUDA}:")):
         return NPU + value.removeprefix(CUDA)
+    if isinstance(value, str) and value.startswith(OLD_TYPES):
+        return f"torch.{NPU}.{value.removeprefix(OLD_TYPES)}"
     if isinstance(value, Mapping) and any(moved(each) is not each for each in (*value, *value.values())):
         return {moved(key): moved(each) for key, each in value.items()}
     return value
@@ -100,7 +104,7 @@ def transfer() -> None:
             setattr(owner, name, _wrapped(getattr(owner, name)))
     for owner in (torch.Tensor, nn.Module, torch.UntypedStorage):
         if hasattr(owner, NPU):
-            owner.cuda = getattr(owner, NPU)
+            owner.cuda = _wrapped(getattr(owner, NPU))
     kinds.add(CUDA)  # for devices that the script has made already, and passes to torch.cuda
     torch.Generator = Generator  # type: ignore[misc, assignment]
     torch.Tensor.is_cuda = torch.Tensor.is_npu  # type: ignore[attr-defined, assignment]
@@ -110,6 +114,7 @@ def transfer() -> None:
     torch.cuda.amp.autocast = npu.amp.autocast  # type: ignore[misc]
     torch.cuda.amp.GradScaler = npu.amp.GradScaler  # type: ignore[misc]
     torch.cuda.amp.custom_fwd, torch.cuda.amp.custom_bwd = npu.amp.custom_fwd, npu.amp.custom_bwd
+    torch.profiler.profile = profiler.profile  # type: ignore[misc]
     if distributed.is_available():
         for name in ("init_process_group", "new_group"):
             setattr(distributed, name, _wrapped(getattr(distributed, name), _group))
@@ -119,5 +124,5 @@ def transfer() -> None:
     )
 
 
-if torch.Tensor.cuda is not getattr(torch.Tensor, NPU, None):
+if not hasattr(torch.Tensor.cuda, "__wrapped__"):
     transfer()
