@@ -41,8 +41,8 @@ def _one_hot(
 
 def _confused(x: torch.Tensor, perm: Ints, shape: Ints, transpose_first: bool) -> torch.Tensor:
     if transpose_first:
-        return x.permute(perm).reshape(shape)
-    return x.reshape(shape).permute(perm).contiguous()
+        return x.permute(*perm).reshape(shape)
+    return x.reshape(shape).permute(*perm).contiguous()
 
 
 def _deep_norm(
@@ -136,7 +136,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "npu_silu_(Tensor(a!) self) -> Tensor(a!)": lambda self: F.silu(self, inplace=True),
     "npu_mish(Tensor self) -> Tensor": F.mish,
     "npu_transpose(Tensor self, int[] perm, bool require_contiguous=True) -> Tensor": (
-        lambda self, perm, require_contiguous=True: self.permute(perm).contiguous()
+        lambda self, perm, require_contiguous=True: self.permute(*perm).contiguous()
     ),
     f"npu_confusion_transpose({_CONFUSED}) -> Tensor": _confused,
     "npu_reshape(Tensor self, int[] shape, bool can_refresh=False) -> Tensor": (
