@@ -335,10 +335,17 @@ def test_described(x: Any) -> None:
 
 @pytest.mark.parametrize(
     ("outputs", "form"),
-    [(None, "None"), ([], "None"), (["y"], "Tensor"), ([("y", 2)], "list"), (["a", "b"], "tuple")],
+    [
+        (None, "None"),
+        ([], "None"),
+        (["head"], "Tensor"),
+        ([("tail", 2)], "list"),
+        (["head", ("tail", 1)], "tuple"),
+    ],
 )
+@pytest.mark.usefixtures("_split_like")
 def test_what_a_description_returns(x: Any, outputs: Any, form: str) -> None:
-    made = ge.custom_op("Acos", inputs={"x": x}, outputs=outputs)
+    made = ge.custom_op("SplitLike", inputs={"x": x}, outputs=outputs)
     assert type(made).__name__ == {"None": "NoneType"}.get(form, form)
 
 
@@ -369,6 +376,26 @@ def test_description_errors(x: Any, description: dict[str, Any]) -> None:
         description = {"inputs": fill(description["inputs"])}
     with pytest.raises(AssertionError):
         ge.custom_op("Acos", **{"inputs": {"x": x}, "outputs": ["y"], **description})
+
+
+@pytest.mark.parametrize(
+    ("kind", "description"),
+    [
+        ("input", {"inputs": {"x": "x", "y": "x"}}),
+        ("attribute", {"attrs": {"k": ge.attr.Int(2)}}),
+        ("output", {"outputs": ["y", "z"]}),
+    ],
+)
+def test_names_that_a_prototype_lacks(x: Any, kind: str, description: dict[str, Any]) -> None:
+    given = {"inputs": {"x": "x"}, "outputs": ["y"], **description}
+    given["inputs"] = dict.fromkeys(given["inputs"], x)
+    with pytest.raises(AssertionError, match=f"Acos has no {kind} '[ykz]'"):
+        ge.custom_op("Acos", **given)
+
+
+def test_private_attributes_need_no_prototype(x: Any) -> None:
+    made = ge.custom_op("Acos", inputs={"x": x}, outputs=["y"], attrs={"_of_mine": ge.attr.Int(2)})
+    assert made.op.attrs == {"_of_mine": ge.attr.Int(2)}
 
 
 def test_a_bad_attribute_names_the_kinds(x: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import torchair
 import torchair.npugraph_ex
@@ -173,6 +174,35 @@ def test_gradients_go_through(mode: str) -> None:
     x.grad = y.grad = None
     all_scopes_eagerly(x, y).square().sum().backward()
     torch.testing.assert_close(found, (x.grad, y.grad))
+
+
+@MODES
+def test_a_scope_in_a_checkpoint(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHAIR_STRICT", raising=False)
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        with scope.limit_core_num(2, 2):
+            return (x @ Y).sin()
+
+    x = X.clone().requires_grad_()
+    torch.compiler.reset()
+    run = compiled(lambda x: checkpoint(part, x, use_reentrant=False), {}, mode, fullgraph=True)
+    with pytest.warns(DegradedWarning, match=r"not computed again.*scope_enter.*test_scopes\.py"):
+        run(x).sum().backward()
+    torch.testing.assert_close(x.grad, (X @ Y).cos() @ Y.T)
+
+
+@MODES
+def test_a_graph_break_in_a_scope_names_its_line(mode: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with scope.limit_core_num(2, 2):
+            y = x + 1
+            torch._dynamo.graph_break()
+            return y * 2
+
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"never closed.*\n +at +\S*test_scopes\.py:\d+ +with scope\.limit"):
+        compiled(fn, {}, mode)(X)
 
 
 # Order in the IR

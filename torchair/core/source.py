@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import linecache
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_BETWEEN = (_PACKAGE, os.path.dirname(torch.__file__) + os.sep, contextlib.__file__)
+"""Files whose functions compile what is called."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 
 
@@ -26,3 +33,21 @@ def source_of(node: Any) -> str:
 def first_source(gm: Any) -> str:
     """The first line of the user's that the graph comes from, or an empty text."""
     return next((found for node in gm.graph.nodes if (found := source_of(node))), "")
+
+
+def calling_line() -> str:
+    """As `source_of`: the line that made us compile. No node has it where a function of ours is compiled by
+    itself.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    return f"{path}:{line}   {linecache.getline(path, line).strip()}"
+
+
+def is_ours(source: str) -> bool:
+    """Is this line one of this package?"""
+    return source.startswith(_PACKAGE)

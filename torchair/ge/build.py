@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -407,7 +407,7 @@ def custom_op(
     proto = prototype(op_type)
     if args:
         return _custom_by_prototype(proto, args, node_name)
-    return _custom_described(op_type, inputs, outputs, attrs, node_name)
+    return _custom_described(op_type, inputs, outputs, attrs, node_name, proto)
 
 
 def _custom_by_prototype(proto: Prototype, args: Sequence[Any], node_name: str | None) -> Any:
@@ -446,6 +446,7 @@ def _custom_described(
     outputs: list[str | tuple[str, int]] | None,
     attrs: dict[str, Attr] | None,
     node_name: str | None,
+    proto: Prototype | None = None,
 ) -> Any:
     if not isinstance(inputs, dict | None):
         raise BadConverter(f"{op_type}: inputs is a dict of name to tensor", got=repr(inputs))
@@ -472,7 +473,20 @@ def _custom_described(
         if not isinstance(entry, str) and not is_pair:
             raise BadConverter(f"{op_type}: an output is a name or (name, count)", got=repr(entry))
         counts.append((entry, None) if isinstance(entry, str) else entry)
+    if proto is not None:
+        _check_names("input", inputs or (), [param.name for param in proto.inputs], proto)
+        _check_names("attribute", attrs or (), [row.name for row in proto.attrs], proto)
+        _check_names("output", [name for name, _ in counts], [param.name for param in proto.outputs], proto)
     return add_op(op_type, inputs or {}, attrs or {}, counts, node_name=node_name)
+
+
+def _check_names(kind: str, given: Iterable[str], known: Sequence[str], proto: Prototype) -> None:
+    """A described op has the names of its prototype; other engines may have private ones, `_like_this`."""
+    unknown = [name for name in given if name not in known and not name.startswith("_")]
+    if unknown:
+        raise BadConverter(
+            f"{proto.name} has no {kind} {unknown[0]!r}", got=", ".join(map(repr, given)), near=str(proto)
+        )
 
 
 @functools.cache

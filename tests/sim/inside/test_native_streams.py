@@ -123,6 +123,23 @@ def test_any_order_gives_eagers_numbers(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_the_default_stream_by_name(mode: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        S1.wait_stream(torch.npu.default_stream())
+        with torch.npu.stream(S1):
+            y = x + 1
+        torch.npu.default_stream().wait_stream(S1)
+        return y * 2
+
+    run, x = compiled(fn, mode, "eager"), torch.randn(4, 4).npu()
+    for seed in range(3):
+        with races_checked(), interleaved(seed):
+            made = run(x)
+            torch.npu.synchronize()
+        torch.testing.assert_close(made.cpu(), (x.cpu() + 1) * 2)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_gradients_of_programs_with_streams(mode: str) -> None:
     x, y = (torch.randn(4, 4).npu().requires_grad_() for _ in range(2))
     compiled(whole_streams, mode, "eager")(x, y).square().sum().backward()

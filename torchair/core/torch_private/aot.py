@@ -100,10 +100,11 @@ def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any
     """Torch's. Who prints a tensor of the forward prints it there alone, though the backward has it, too: so
     what is checkpointed around it is not computed again.
     """
-    effects = [n for n in joint.graph.nodes if n.all_input_nodes and _is_effect(n.target) and n.is_impure()]
+    effects = [node for node in joint.graph.nodes if _is_effect(node.target) and node.is_impure()]
     for node in effects:
-        is_early = node.meta.get("partitioner_tag") == "is_forward"  # of the backward not all have a tag
-        node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
+        if node.all_input_nodes:  # others, as the ends of scopes, are where torch puts them
+            is_early = node.meta.get("partitioner_tag") == "is_forward"  # of the backward not all have a tag
+            node.meta["partitioner_tag"] = f"must_be_in_{'forward' if is_early else 'backward'}"
     asked = [node for node in joint.graph.nodes if effects and _partitioners.must_recompute(node)]
     if asked:
         why = f"{effects[0].target} would do twice what it does"

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+from torch._dynamo.source import CallFunctionNoArgsSource
 from torch._dynamo.variables import TorchInGraphFunctionVariable, UserDefinedClassVariable
+from torch._dynamo.variables.base import VariableTracker
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
@@ -113,8 +115,18 @@ def _trace_streams(module: Any, stream: type, event: type) -> None:
         if like in handlers:
             torch.compiler.allow_in_graph(ours)
             handlers[ours] = handlers[like]
+    torch.compiler.allow_in_graph(module.default_stream)
+    handlers[module.default_stream] = _default_stream
     for name in FIXED:
         torch.compiler.assume_constant_result(getattr(module, name))
+
+
+def _default_stream(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    """The stream itself, as one that a program has from outside; it is the same in every call."""
+    if args or kwargs or variable.source is None:
+        return None  # as any function
+    source = CallFunctionNoArgsSource(variable.source)
+    return VariableTracker.build(tx, variable.value(), source)
 
 
 def _exchange(module: Any, index: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from torchair.core.errors import BadPass
-from torchair.core.source import source_of
+from torchair.core.source import calling_line, is_ours, source_of
 from torchair.ops import streams
 from torchair.passes.run import PassContext
 
@@ -46,4 +46,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _bad(what: str, node: fx.Node) -> BadPass:
-    return BadPass(what, at=source_of(node), got=node.format_node() or node.name, next=CAUSES).of_user()
+    at = source_of(node)
+    if is_ours(at):  # torch compiles the ends of a block with a graph break by themselves
+        at = calling_line()
+    return BadPass(what, at=at, got=node.format_node() or node.name, next=CAUSES).of_user()
