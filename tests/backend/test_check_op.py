@@ -189,6 +189,17 @@ def test_arguments_share_memory(part: tuple[int, int]) -> None:
     assert [str(found) for found in report.differences] == ["eager: it fails: ValueError: they share memory"]
 
 
+@op("check_op_test::reads_behind", mutates_args=("y",))
+def reads_behind(x: Tensor, y: Tensor) -> Tensor:
+    y.add_(1)
+    return x * 2
+
+
+def test_what_is_written_is_read() -> None:
+    report = torchair.check_op(reads_behind, *[torch.randn(4)] * 2)
+    assert report.ok, report
+
+
 def test_one_tensor_twice() -> None:
     report = torchair.check_op(in_place, *[torch.randn(4)] * 2)
     assert report.ok, report

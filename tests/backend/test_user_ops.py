@@ -258,7 +258,8 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
 
 def test_an_operator_is_defined_anew() -> None:
     x = torch.randn(4)
-    torchair.op("user_ops_test::user_ops_anew")(add)
+    before = torchair.op("user_ops_test::user_ops_anew")(add)
+    torch.testing.assert_close(compiled(lambda x: before(x))(x), x + 1)
     made = torchair.op("user_ops_test::user_ops_anew")(user_ops_number)
     assert str(prototype("UserOpsAnew")) == "UserOpsAnew(x; k: Int = None) -> y"
     torch.testing.assert_close(compiled(lambda x: made(x, 3))(x), x * 3)

@@ -19,6 +19,8 @@ from tests.slow import slow
 from torchair import ge
 from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
+from torchair.core.torch_private.shared_arguments import original_of
+from torchair.ge.torch_op import find_target
 from torchair.passes.fx import functionalized
 
 Fn = Callable[..., Any]
@@ -45,6 +47,17 @@ def _(a: Tensor, b: Tensor | None = None) -> tuple[Tensor, Tensor]:
     return torch.empty_like(a, memory_format=torch.contiguous_format), a.new_empty(())
 
 
+@torch.library.custom_op("functionalized_test::read_behind", mutates_args=("y",))
+def read_behind(x: Tensor, y: Tensor) -> Tensor:
+    y.add_(1)
+    return x * 2
+
+
+@read_behind.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
 library = torch.library.Library("functionalized_test", "FRAGMENT")
 library.define("scale_all(Tensor(a!)[] xs, float k) -> ()")
 
@@ -59,6 +72,7 @@ library.impl("scale_all", lambda xs, k: None, "Meta")
 ops = torch.ops.functionalized_test
 ge.register_prototype("FunctionalizedTestAddTo(x, y) -> x")
 ge.register_prototype("FunctionalizedTestChangeTwo(a, b?) -> y, z, a, b")
+ge.register_prototype("FunctionalizedTestReadBehind(x, y) -> z, y")
 ge.register_prototype("FunctionalizedTestScaleAll(xs*; k: Float) -> xs*")
 
 
@@ -130,9 +144,22 @@ def listed_views(x: Tensor) -> Any:
     return x.sum()
 
 
+def read_as_written(x: Tensor) -> Any:
+    return ops.read_behind(x, x), x + 1
+
+
+def read_in_part(x: Tensor) -> Any:
+    y = x * 2
+    return ops.read_behind(y[1:], y[:, ::2]), y, ops.read_behind(y.t(), y[0])
+
+
+def read_apart(x: Tensor) -> Any:
+    return ops.read_behind(x.clone(), x), x + 1
+
+
 CASES = (
     whole, value, gaps, gaps_of_a_value, turned, flattened, rows, two_views, one_of_two, both, listed,
-    listed_views,
+    listed_views, read_as_written, read_in_part, read_apart,
 )  # fmt: skip
 
 
@@ -168,13 +195,17 @@ def with_converters() -> Any:
     def _(a: Any, b: Any = None) -> Any:
         return ge.custom_op("FunctionalizedTestChangeTwo", a, b)[:2]
 
+    @register(ops.read_behind.default)
+    def _(x: Any, y: Any) -> Any:
+        return ge.custom_op("FunctionalizedTestReadBehind", x, y)[0]
+
     @register(ops.scale_all.default)
     def _(xs: Any, k: float) -> None:
         described = {"inputs": {"xs": xs}, "outputs": [("xs", len(xs))], "attrs": {"k": ge.attr.Float(k)}}
         ge.custom_op("FunctionalizedTestScaleAll", **described)
 
     yield
-    for op in (ops.add_to, ops.change_two, ops.scale_all):
+    for op in (ops.add_to, ops.change_two, ops.read_behind, ops.scale_all):
         unregister(op.default)
 
 
@@ -276,6 +307,43 @@ def test_a_kernel_serves_ops_that_write() -> None:
             assert len(SEEN) == 1, "only the eager call is torch's op"
     finally:
         unregister(ops.add_to.default)
+
+
+def test_a_kernel_knows_no_shared_memory() -> None:
+    """The operator itself runs then, and that is told."""
+    ge.register_prototype("FunctionalizedTestBehind(x, y) -> z, y")
+    ge.register_kernel("FunctionalizedTestBehind", lambda x, y: (x * 2, y + 1))
+    register = torchair.register_fx_node_ge_converter(ops.read_behind.default)
+    register(lambda x, y: ge.custom_op("FunctionalizedTestBehind", x, y)[0])
+    try:
+        with pytest.raises(Exception, match="it writes what it reads as 'x'"):
+            compiled(read_as_written, "max-autotune")(torch.randn(4, 6))
+    finally:
+        unregister(ops.read_behind.default)
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_shared_memory_of_an_operator_that_is_defined_anew(mode: str) -> None:
+    @torchair.op("functionalized_test::read_anew", mutates_args=("y",))
+    def first(x: Tensor, y: Tensor, k: int = 2) -> Tensor:
+        y.add_(1)
+        return x * k
+
+    check(lambda x: (first(x, x), x + 1), compiled(lambda x: (first(x, x), x + 1), mode))
+
+    @torchair.op("functionalized_test::read_anew", mutates_args=("y",))
+    def second(x: Tensor, y: Tensor, n: float = 0.5) -> Tensor:
+        y.add_(3)
+        return x * n
+
+    check(lambda x: (second(x, x), x + 1), compiled(lambda x: (second(x, x), x + 1), mode))
+
+
+def test_a_name_in_a_file_is_the_operator_with_its_other_schema() -> None:
+    start = "torchair_shared.functionalized_test__and__read_behind__and__default__and__"
+    assert original_of(find_target(f"{start}x.default")) == (ops.read_behind.default, ("x",))
+    assert find_target(f"{start}z.default") is None
+    assert find_target("torchair_shared.aten__and__add___and__Tensor__and__other.default") is None
 
 
 SOURCE = """

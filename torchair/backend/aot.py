@@ -39,6 +39,7 @@ from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
 from torchair.passes import DYNAMO_PASSES, PassContext, run
 from torchair.passes.fx.native_streams import around_events, has_native_streams
+from torchair.passes.fx.shared_arguments import has_shared_arguments
 from torchair.passes.patterns.table import set_of
 from torchair.passes.run import PassFailed
 
@@ -86,7 +87,8 @@ def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gea
 def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
     """What passes make of the graph while it is Dynamo's; the graph as it is where one of them fails."""
     takes_numbers = set_of(settings.config).takes_numbers
-    if not settings.fuses_before_autograd and not takes_numbers and not has_native_streams(gm):
+    needs_pass = has_native_streams(gm) or has_shared_arguments(gm)
+    if not settings.fuses_before_autograd and not takes_numbers and not needs_pass:
         return gm
     made = copy_graph(gm)
     take_over_sources(made, gm)

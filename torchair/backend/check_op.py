@@ -45,6 +45,8 @@ from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket, resolv
 from torchair.fxgraph.effects import flat, returns_views, written_names
 from torchair.fxgraph.marks import MARKS
 from torchair.fxgraph.symbols import hint, is_symbol
+from torchair.passes import PassContext
+from torchair.passes.fx.shared_arguments import tell_shared_arguments
 
 MODES = {"graph mode": "max-autotune", "capture mode": "npugraph_ex"}
 ANY_SIZE = "fake, any size"
@@ -136,8 +138,7 @@ class _Check:
         self._checked("schema", self._schema)
         if self._checked("fake", lambda: self._fake(any_size=False)):
             self._checked(ANY_SIZE, lambda: self._fake(any_size=True))
-            backend = aot_autograd(fw_compiler=_boxed, keep_inference_input_mutations=True)
-            self._checked("functionalised", lambda: self._compiled("functionalised", backend))
+            self._checked("functionalised", lambda: self._compiled("functionalised", _functional))
             for title, mode in MODES.items():
                 self._checked(title, lambda title=title, mode=mode: self._in_mode(title, mode))
             self._checked("recorded", self._recorded)
@@ -395,6 +396,12 @@ def _cure(check: str) -> str:
 def _inner(error: BaseException) -> BaseException:
     """What a compiler raised, without what Dynamo puts around it."""
     return error.inner_exception if isinstance(error, BackendCompilerFailed) else error
+
+
+def _functional(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    """The graph without writes, run op by op."""
+    tell_shared_arguments(gm, PassContext())
+    return aot_autograd(fw_compiler=_boxed, keep_inference_input_mutations=True)(gm, inputs)
 
 
 def _boxed(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:

@@ -17,6 +17,7 @@ from torchair.convert.registry import candidates
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnsupportedOp
 from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.shared_arguments import original_of
 from torchair.engine.kernels.control import IF, WHILE
 from torchair.engine.registry import has_kernel, kernel_names, why_without
 from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw
@@ -138,7 +139,7 @@ def _refuse_lacking(graph: Graph) -> None:
 
 def _may_run(target: Any) -> bool:
     """A file runs only those torch ops that this process converts: it may name any."""
-    return target in WRAPPERS or (isinstance(target, OpOverload) and bool(candidates(target)))
+    return target in WRAPPERS or (isinstance(target, OpOverload) and bool(candidates(original_of(target)[0])))
 
 
 def _listed(names: list[str]) -> str:

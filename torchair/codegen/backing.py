@@ -56,11 +56,11 @@ def _outputs(gm: fx.GraphModule) -> list[fx.Node]:
 def _check(node: fx.Node, home: torch.device) -> None:
     if node.op == "call_function" and moves_between_devices(node, home):
         raise NotPossible(f"{node.name} copies between devices")
-    target = node.target
-    if not isinstance(target, OpOverload) or target.namespace == "aten" or target in DIRECT:
-        return
-    if has_kernel(target, "PrivateUse1"):
-        raise NotPossible(f"{target} has a kernel for tensors of {home.type}")
+    for target in (node.target, *node.args):  # some ops take others: those around what writes
+        if not isinstance(target, OpOverload) or target.namespace == "aten" or target in DIRECT:
+            continue
+        if has_kernel(target, "PrivateUse1"):
+            raise NotPossible(f"{target} has a kernel for tensors of {home.type}")
 
 
 def _moved(value: Any, kind: str, device: torch.device) -> Any:

@@ -19,6 +19,7 @@ from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import pack
 from torchair.convert.registry import candidates, converter
 from torchair.core.torch_private.ops import OpOverload, arguments_of
+from torchair.core.torch_private.shared_arguments import original_of
 from torchair.fxgraph.effects import written_names
 from torchair.ge.graph import Tensor, current_graph
 from torchair.ge.prototype import catalogue
@@ -53,10 +54,13 @@ class Window:
 
 @dataclass
 class Written:
-    """What an op writes: the copies of the bases, and the windows of them that it gets."""
+    """What an op writes: the copies of the bases, the windows of them that it gets, and which other arguments
+    lie in them.
+    """
 
     copies: list[Tensor]
     windows: list[Window] = field(default_factory=list[Window])
+    shared: Sequence[str] = ()
 
     def whole(self, value: Tensor) -> Tensor:
         """A copy as it is."""
@@ -116,9 +120,12 @@ def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
 @converter(WRAPPERS[1])
 def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments):
     """As above; each written argument is one of the bases, or a view of it, or a list of these."""
-    op: OpOverload = _mutable_op
+    op, shared = original_of(_mutable_op)
     written = Written([ge.TensorMove(base) for base in _all_bases])
     given = {name: value for name, value in arguments.items() if not name.startswith("_")}
+    for name in shared:
+        given[name] = written.window(arguments, f"_{name}")
+    written.windows, written.shared = [], shared
     for name in written_names(op):
         if f"_{name}_base_index" in arguments:
             given[name] = written.window(arguments, f"_{name}")
@@ -157,6 +164,8 @@ def _new_values(op: OpOverload, written: Written, mark: int) -> list[Tensor]:
     parts = [window.base for window in written.windows if window.is_part]
     if is_known and len(set(parts)) < len(parts):
         raise NotImplementedError("it writes into two parts of one tensor, which may be the same")
+    if is_known and written.shared:
+        raise NotImplementedError(f"it writes what it reads as {written.shared[0]!r}, and a kernel does not")
     last = len(graph.ops)
     bases = list(written.copies)
     for window in written.windows:

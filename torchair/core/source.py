@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_BETWEEN = (_PACKAGE, os.path.dirname(torch.__file__) + os.sep, contextlib.__file__)
+_BETWEEN = (_PACKAGE, os.path.dirname(str(torch.__file__)) + os.sep, contextlib.__file__)
 """Files whose functions compile what is called."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 

@@ -140,9 +140,12 @@ def draws(node: fx.Node) -> bool:
     return any(draws(call) for gm in inner for call in gm.graph.nodes)
 
 
-def arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
-    """Schema argument and value, for each argument that is given to a call of an op."""
-    for place, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+def arguments(node: fx.Node, op: OpOverload | None = None) -> Iterator[tuple[Any, Any]]:
+    """Schema argument and value, for each argument that is given to a call of an op: that of the node, or one
+    that it stands for.
+    """
+    target: Any = node.target if op is None else op
+    for place, argument in enumerate(target._schema.arguments):
         if place < len(node.args):
             yield argument, node.args[place]
         elif argument.name in node.kwargs:

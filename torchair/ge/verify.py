@@ -176,6 +176,9 @@ def _against_prototype(op: Op, subgraphs: Collection[str]) -> None:
     if op.type not in catalogue():
         return
     rules = _rules(op.type)
+    if rules.proto is not catalogue()[op.type]:  # it has been defined anew
+        _rules.cache_clear()
+        rules = _rules(op.type)
     _inputs(op, rules)
     _attributes(op, rules)
     _outputs(op, rules)

@@ -24,6 +24,7 @@ from torchair.passes.fx.remove_cat_ops import remove_cat_ops
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops
 from torchair.passes.fx.root_as_strided import root_as_strided
 from torchair.passes.fx.self_copy import eliminate_self_copy
+from torchair.passes.fx.shared_arguments import tell_shared_arguments
 from torchair.passes.fx.stream_markers import resolve_default_stream_markers
 from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
 from torchair.passes.fx.view_to_reshape import view_to_reshape
@@ -62,6 +63,8 @@ __all__ = [
 DYNAMO_PASSES = steps(
     # AOTAutograd takes ops, and no objects.
     Step(name_native_streams, quiet=True, mandatory=True),
+    # AOTAutograd would let them be read as they were before the call.
+    Step(tell_shared_arguments, quiet=True, mandatory=True),
     # AOTAutograd would make tensors of them, all the way.
     Step(fix_numbers, quiet=True, mandatory=True),
     # Before autograd takes the graph apart: a fused op has a backward of its own.

@@ -172,6 +172,30 @@ def test_kernels_of_the_user_stay_the_users() -> None:
     assert {device.type for device in asked} == {"npu"}
 
 
+@pytest.mark.filterwarnings("ignore:auto_functionalized_v2 has no converter")
+@pytest.mark.filterwarnings("ignore:.*put.default has a kernel for tensors of npu")
+def test_kernels_of_the_user_that_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHAIR_STRICT", raising=False)
+    library = torch.library.Library("sim_test", "FRAGMENT")
+    library.define("put(Tensor(a!) x, Tensor y) -> ()")
+
+    def put(x: torch.Tensor, y: torch.Tensor) -> None:
+        x.copy_(y)
+
+    library.impl("put", put, "PrivateUse1")
+    library.impl("put", lambda x, y: None, "Meta")
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch.ops.sim_test.put(x[:, ::2], x[:, 1::2].sin())
+        return x + 1
+
+    for mode in MODES:
+        run, x = compiled(fn, mode, "inductor", dynamic=False), torch.randn(2, 4, device="npu")
+        again = x.clone()
+        assert torch.equal(run(x), fn(again))
+        assert torch.equal(x, again)
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("builds")
 @pytest.mark.parametrize("mode", [slow("max-autotune"), "npugraph_ex"])

@@ -1,0 +1,106 @@
+"""Operators whose schemas say that some arguments are only read, for calls in which these share memory with
+what is written.
+
+AOTAutograd gives an operator copies of what it writes, and the rest as it was: such an argument would keep
+its old values while the operator runs. The same operator with a schema that has it written as well gets both
+from one copy, as eagerly.
+"""
+
+# torch's own types describe one of the versions supported here, and leave out much of what is private.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._higher_order_ops.auto_functionalize import can_auto_functionalize
+
+from torchair.core.torch_private.ops import OpOverload, find_overload, has_kernel
+
+__all__ = ["SPACE", "can_auto_functionalize", "find_shared", "original_of", "with_shared"]
+
+SPACE, AND = "torchair_shared", "__and__"
+"""`lib::op.default` that writes `x`, too, is `torchair_shared::lib__and__op__and__default__and__x`."""
+_KEYS = ("CompositeExplicitAutograd", "CPU", "CUDA", "PrivateUse1")
+_library = torch.library.Library(SPACE, "DEF")
+_defined: Any = getattr(torch.ops, SPACE)
+_originals: dict[OpOverload, tuple[str, str, tuple[str, ...]]] = {}
+"""Name and schema of each original, which may be defined anew, and the arguments that it only reads."""
+_defining = threading.RLock()
+_beginning: set[str] = set()
+"""What is being defined, which torch asks for."""
+
+
+def original_of(op: OpOverload) -> tuple[OpOverload, tuple[str, ...]]:
+    """The operator that was meant, and which arguments it only reads."""
+    if op not in _originals:
+        return op, ()
+    name, _, names = _originals[op]
+    return find_overload(name) or op, names
+
+
+def with_shared(op: OpOverload, names: Sequence[str]) -> OpOverload | None:
+    """The operator that seems to write these arguments, too; None for names that would not be told apart."""
+    parts = (*op._schema.name.split("::"), op._overloadname, *names)
+    if any(AND in part for part in parts):
+        return None
+    with _defining:
+        for number in itertools.count():  # one that is defined anew may have other arguments
+            name = AND.join((*parts, str(number)) if number else parts)
+            packet = getattr(_defined, name, None) or _define(op, names, name)
+            if _originals[packet.default][1] == str(op._schema):
+                return packet.default
+    raise AssertionError("there is always another number")
+
+
+def find_shared(name: str) -> OpOverload | None:
+    """By its name after the namespace: in a file or in code, which another process may have written."""
+    parts = [part for part in name.split(AND) if not part.isdecimal()]
+    op = find_overload(".".join(parts[:3])) if len(parts) > 3 else None
+    if op is None or not can_auto_functionalize(op):
+        return None
+    known = {argument.name for argument in op._schema.arguments}
+    return with_shared(op, parts[3:]) if known.issuperset(parts[3:]) else None
+
+
+def _define(op: OpOverload, names: Sequence[str], qualified: str) -> Any:
+    _, _, rest = str(op._schema).partition("(")
+    for each in names:
+        rest = re.sub(rf"\bTensor(\??) {each}\b", rf"Tensor(shared_{each}!)\1 {each}", rest, count=1)
+    _beginning.add(qualified)
+    try:
+        _library.define(f"{qualified}({rest}", tags=tuple(op.tags))
+    finally:
+        _beginning.discard(qualified)
+    name = str(op)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        current = find_overload(name)
+        assert current is not None, "whoever calls this had it"
+        return current(*args, **kwargs)
+
+    for key in _KEYS:
+        if has_kernel(op, key):
+            _library.impl(qualified, run, key)
+    torch.library.register_fake(f"{SPACE}::{qualified}", run, lib=_library)
+    made = getattr(_defined, qualified)
+    _originals[made.default] = (name, str(op._schema), tuple(names))
+    return made
+
+
+class _Space:
+    """`torch.ops.torchair_shared`, in which code that another process has generated finds operators, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _defining:
+            if name not in _beginning and not hasattr(_defined, name):
+                find_shared(name)
+            return getattr(_defined, name)
+
+
+setattr(torch.ops, SPACE, _Space())
