@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.guards import (
@@ -299,11 +300,22 @@ def _value(seen: Seen, values: Values, value: Any) -> Fact:
 
 
 def _address(seen: Seen, values: Values, value: Any) -> Fact:
-    return identity(value)
+    return _group(seen, values, value) if _is_group(value) else identity(value)
+
+
+def _is_group(value: Any) -> bool:
+    return distributed.is_available() and isinstance(value, distributed.ProcessGroup)
 
 
 def _type(seen: Seen, values: Values, value: Any) -> Fact:
     return identity(type(value))
+
+
+def _group(seen: Seen, values: Values, value: Any) -> Fact:
+    """Graphs name groups; the name means another one where others were made before it."""
+    if not _is_group(value):
+        raise NotPossible(f"an object of {type(value).__name__} says nothing in another process")
+    return (*identity(type(value)), value.group_name, tuple(distributed.get_process_group_ranks(value)))
 
 
 def _length(seen: Seen, values: Values, value: Any) -> Fact:
@@ -371,6 +383,8 @@ FACTS: dict[str, Callable[[Seen, Values, Any], Fact]] = {
     "CONSTANT_SUBCLASS_MATCH": _value,
     "DISPATCH_KEY_SET_MATCH": lambda seen, values, value: (value.raw_repr(),),
     "TYPE_MATCH": _type,
+    "FAKE_SCRIPT_TYPE_MATCH": _group,
+    "OPAQUE_OBJ_GUARD_FN_MATCH": _group,
     "ID_MATCH": _address,
     "FUNCTION_MATCH": _address,
     "CLASS_MATCH": _address,
