@@ -17,6 +17,7 @@ from torchair.codegen import How, build, library
 from torchair.codegen.split import split
 from torchair.core.errors import DegradedWarning, NotPossible
 from torchair.core.folder import cache_folder
+from torchair.core.pack import pack, unpack
 
 aten = torch.ops.aten
 
@@ -70,6 +71,17 @@ def test_a_damaged_library_is_no_library(tmp_path: Path) -> None:
     found = library.load(tmp_path)
     assert found is not None
     assert found.path == tmp_path / "lib.so"
+    (tmp_path / "lib.json").write_text("calls of operators that nobody wrote")
+    assert library.load(tmp_path) is None
+
+
+def test_calls_of_operators_of_users_come_along(tmp_path: Path) -> None:
+    """The library reads them from the file beside it."""
+    first = library.keep(b"needs libstdc++.so", "text", b'{"nodes": []}')
+    second = unpack(pack(first))
+    assert second == first
+    assert second.path.with_suffix(".json").read_bytes() == b'{"nodes": []}'
+    assert library.keep(b"needs libstdc++.so").calls is None
 
 
 def test_a_library_with_its_own_runtime_is_refused(tmp_path: Path) -> None:

@@ -62,9 +62,27 @@ class Library:
     path: Path
     source: str
 
+    @property
+    def calls(self) -> bytes | None:
+        """What lies beside a library that calls operators of users: which they are, with their arguments."""
+        return _read(_calls_of(self.path))
+
     def __reduce__(self) -> Any:
         """Packed, it is the content."""
-        return keep, (self.path.read_bytes(), self.source)
+        return keep, (self.path.read_bytes(), self.source, self.calls)
+
+
+def _calls_of(path: Path) -> Path:
+    """Where the library looks for it."""
+    return path.with_suffix(".json")
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _sha(content: bytes | None) -> str:
+    return "" if content is None else hashlib.sha256(content).hexdigest()
 
 
 def has_any() -> bool:
@@ -94,7 +112,10 @@ def load(entry: Path) -> Library | None:
     try:
         manifest = json.loads((entry / "manifest.json").read_text())
         path = entry / manifest["library"]
-        if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["sha256"]:
+        if [_sha(path.read_bytes()), _sha(_read(_calls_of(path)))] != [
+            manifest["sha256"],
+            manifest.get("calls", ""),
+        ]:
             Degradations().add(f"native library {path} does not match its manifest; it is compiled again")
             return None
         return Library(path, "\n".join((entry / name).read_text() for name in manifest["sources"]))
@@ -102,16 +123,23 @@ def load(entry: Path) -> Library | None:
         return None
 
 
-def keep(content: bytes, source: str = "") -> Library:
+def keep(content: bytes, source: str = "", calls: bytes | None = None) -> Library:
     """A library that came from elsewhere, kept beside our own by the digest of its content."""
-    path = cache_folder() / f"restored_{hashlib.sha256(content).hexdigest()[:32]}.so"
-    if not path.exists() or path.read_bytes() != content:
-        file, made = tempfile.mkstemp(dir=path.parent, prefix="making_")
-        with os.fdopen(file, "wb") as out:
-            out.write(content)
-        os.replace(made, path)
+    path = cache_folder() / f"restored_{_sha(content + (calls or b''))[:32]}.so"
+    if calls is not None:
+        _place(_calls_of(path), calls)
+    _place(path, content)
     check_loadable(path)
     return Library(path, source)
+
+
+def _place(path: Path, content: bytes) -> None:
+    if _read(path) == content:
+        return
+    file, made = tempfile.mkstemp(dir=path.parent, prefix="making_")
+    with os.fdopen(file, "wb") as out:
+        out.write(content)
+    os.replace(made, path)
 
 
 def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:
@@ -164,7 +192,8 @@ def _finish(place: Path, path: Path) -> None:
     sources = sorted(str(file.relative_to(place)) for file in place.rglob("*.cpp"))
     manifest = {
         "library": str(path.relative_to(place)),
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sha256": _sha(path.read_bytes()),
+        "calls": _sha(_read(_calls_of(path))),
         "sources": sorted(sources, key=lambda name: "wrapper" not in name),
         "torch": torch.__version__,
     }

@@ -112,7 +112,8 @@ class NativeCode:
         """
         wiring = self.wiring.text()
         host = "program = None" if self.host is None else self.host.standalone()
-        if self.wiring.device.type != "cpu" or wiring is None or host is None:
+        has_parts = self.wiring.device.type != "cpu" or self.library.calls is not None
+        if has_parts or wiring is None or host is None:
             return None
         content = base64.b64encode(self.library.path.read_bytes()).decode()
         lines = ["from torchair.codegen.native import Wiring, restore", "", f"LIBRARY = {content!r}"]
