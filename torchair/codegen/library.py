@@ -112,10 +112,8 @@ def load(entry: Path) -> Library | None:
     try:
         manifest = json.loads((entry / "manifest.json").read_text())
         path = entry / manifest["library"]
-        if [_sha(path.read_bytes()), _sha(_read(_calls_of(path)))] != [
-            manifest["sha256"],
-            manifest.get("calls", ""),
-        ]:
+        found = [_sha(path.read_bytes()), _sha(_read(_calls_of(path)))]
+        if found != [manifest["sha256"], manifest.get("calls", "")]:
             Degradations().add(f"native library {path} does not match its manifest; it is compiled again")
             return None
         return Library(path, "\n".join((entry / name).read_text() for name in manifest["sources"]))
