@@ -198,7 +198,7 @@ def ops_of(fn: Any, x: torch.Tensor, want: torch.Tensor, folder: Path) -> list[s
 
 
 def main(store: str, rank: int, count: int, names: list[str]) -> None:
-    """Each program in so many of the ways in which it can be compiled."""
+    """Each program in so many of the ways in which it can be compiled; half of them, if it is one way."""
     warnings.simplefilter("error", DegradedWarning)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     some = dist.new_group([0, 2])
@@ -207,7 +207,7 @@ def main(store: str, rank: int, count: int, names: list[str]) -> None:
         ("npugraph_ex", "inductor", False),
     ]  # fmt: skip
     for number, (name, (fn, given, ops)) in enumerate(programs(rank, some).items()):
-        if names and name not in names:
+        if (names and name not in names) or (not names and count == 1 and number % 2):
             continue
         everyone = [argument(other) for other in range(RANKS)]
         want = REFUSED[name](everyone, rank) if name in REFUSED else fn(given)

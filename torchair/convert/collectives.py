@@ -7,12 +7,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, pack, shape_of, size_of, sizes
+from torchair.convert.operands import cast, pack, shape_of, size_of, sizes, static_sizes
 from torchair.convert.registry import converter
 from torchair.core import dtypes
 from torchair.core.torch_private.groups import name_of
@@ -64,8 +65,9 @@ def _are_dense(counts: Sequence[Any], places: Sequence[Any]) -> bool:
 
 def _exchange(x: Any, sent: Sequence[Any], received: Sequence[Any], group: str) -> Any:
     """So many elements to and from each rank; `HcomAllToAll` where all parts are alike."""
-    counts = [*sent, *received]
-    if all(isinstance(count, int) and count == counts[0] for count in counts):
+    counts, known = [*sent, *received], static_sizes(x)
+    is_even = all(isinstance(count, int) and count == counts[0] for count in counts)
+    if is_even and known is not None and sum(sent) == prod(known):
         return ge.HcomAllToAll(x, group=group)
     places = [[0, *itertools.accumulate(numbers, _plus)][:-1] for numbers in (sent, received)]
     return _exchange_from(x, sent, received, places, group)

@@ -102,7 +102,9 @@ def exchanged_elements(
 ) -> torch.Tensor:
     """The same as `exchanged` in numbers of elements, from and to these places."""
     flat = x.reshape(-1)
-    if not _is_dense(sent, send_places):
+    if _is_dense(sent, send_places):
+        flat = flat[: sum(sent)]
+    else:
         parts = [flat.narrow(0, place, count) for place, count in zip(send_places, sent, strict=True)]
         flat = torch.cat(parts)
     made = exchanged(flat, received, sent, group)
