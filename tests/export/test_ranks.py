@@ -26,7 +26,10 @@ SCRIPT = """
             self.a = torch.nn.Linear(4, 3)
 
         def forward(self, x):
-            return self.a(x).relu()
+            y = self.a(x).relu()
+            dist.all_reduce(y)
+            dist.broadcast(y, 1)
+            return y + self.a(x)
 
     x = torch.arange(8.0).reshape(2, 4)
     if step.endswith("write"):
@@ -63,7 +66,9 @@ def test_two_ranks(tmp_path: Path) -> None:
     run("write", tmp_path)
     for rank in range(2):
         assert (tmp_path / f"saved/rank_{rank}/compiled_graph{rank}.air").is_file()
-        assert (tmp_path / f"exported/rank_{rank}/dynamo.pbtxt").is_file()
+        text = (tmp_path / f"exported/rank_{rank}/dynamo.pbtxt").read_text()
+        assert '"HcomAllReduce"' in text
+        assert '"HcomBroadcast"' in text
         check(tmp_path / "exported", f"net{rank}.air")
     run("read", tmp_path)
     for rank in range(2):
