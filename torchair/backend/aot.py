@@ -37,11 +37,15 @@ from torchair.debug.run_folder import ModelFiles, open_model
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
+from torchair.ops.distributed import trace_collectives
 from torchair.passes import DYNAMO_PASSES, PassContext, run
 from torchair.passes.fx.native_streams import around_events, has_native_streams
 from torchair.passes.fx.shared_arguments import has_shared_arguments
 from torchair.passes.patterns.table import set_of
 from torchair.passes.run import PassFailed
+
+# Whoever traces has imported this module, and Dynamo meets these calls before it asks for a compiler.
+trace_collectives()
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Compile = Callable[..., Any]

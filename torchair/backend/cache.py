@@ -17,6 +17,7 @@ from functools import update_wrapper
 from typing import Any
 
 import torch
+from torch import distributed
 
 from torchair.backend.cache_entry import FRAME, Variant, files_of, variants_of
 from torchair.backend.cache_key import How, Place
@@ -30,7 +31,7 @@ from torchair.core.torch_private.memory import is_profiling
 
 MOST = 8
 """Variants of one method; calls beyond are compiled as usual, and not kept."""
-_BACKEND = {"backend_of": "torchair.backend.doors"}
+_LATE = {"backend_of": "torchair.backend.doors", "trace_collectives": "torchair.ops.distributed"}
 Find = Callable[[Any], Place]
 
 
@@ -117,6 +118,9 @@ class Cached:
 
     def _woken(self, scope: dict[str, Any]) -> tuple[Ready | None, str]:
         """Of what was kept, the variant for this call is loaded; or why there is none."""
+        if self._waiting and distributed.is_available() and distributed.is_initialized():
+            # What was traced in place of collectives is among what guards look at.
+            attribute("torchair.ops", _LATE, "trace_collectives")()
         whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
         for row in list(self._waiting):
             made = list[Variant]()
@@ -174,7 +178,7 @@ class Cached:
             raise NotKept(f"its guards cannot be made again: {first_line(error)}") from error
 
     def _backend(self) -> Callable[..., Any]:
-        make = attribute("torchair.backend", _BACKEND, "backend_of")
+        make = attribute("torchair.backend", _LATE, "backend_of")
         return make(self.how.config, self.how.decompositions)
 
     def _add(self, ready: Ready, variant: Variant) -> None:

@@ -31,9 +31,6 @@ from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
 from torchair.ops.distributed import trace_collectives
 
-# Dynamo meets them before it calls a backend.
-trace_collectives()
-
 Decompositions = Mapping[Any, Callable[..., Any]]
 Door = TypeVar("Door", bound=Callable[..., Any])
 # Switches that act before AOTAutograd has made a functional graph.
