@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from tests.codegen.tracing import trace
 from torchair.codegen import How, build
 from torchair.codegen.inductor import InductorCode
+from torchair.core.overlaps import careful_overlaps
 from torchair.core.pack import pack, unpack
 from torchair.core.program import code_of
 from torchair.core.torch_private import generated
 
 HASH = "KERNEL"
+KERNEL_FILE = "ab/cabc.py"
 
 
 def program(x: torch.Tensor) -> list[torch.Tensor]:
@@ -67,17 +70,19 @@ def test_kernels_come_along_as_they_are_chosen(
     assert [name for name, *_ in before.kernels] == ["FIRST", HASH]
     assert before.choices == ()
     tuner.launchers = tuner.launchers[1:]
-    choice = inductor_dir / "ab" / "abc.best_config"
+    choice = Path(tuner.save_cache_hook.__self__.local_cache[1])
     choice.parent.mkdir()
     choice.write_text("the second")
     data = pack(code)
 
     place = moved(tmp_path / "second", monkeypatch)
-    (place / "ab").mkdir(parents=True)
-    (place / "ab" / "abc.best_config").write_text("another")
+    looked_for = looked_for_in(place)
+    assert looked_for.name != choice.name
+    looked_for.parent.mkdir(parents=True)
+    looked_for.write_text("another")
     loaded = unpack(data)
     loaded.load()
-    assert (place / "ab" / "abc.best_config").read_text() == "the second"
+    assert looked_for.read_text() == "the second"
     assert [path.name for path in (place / "triton").iterdir()] == [HASH]
     assert (place / "triton" / HASH / "kernel.cubin").read_bytes() == b"code"
     assert (place / "triton" / HASH / "kernel.json").read_text() == str(place / "triton" / HASH)
@@ -93,6 +98,13 @@ def test_kernels_that_are_not_kept_any_more(code: InductorCode, inductor_dir: Pa
     assert [name for name, *_ in unpack(pack(code)).module.kernels] == ["OLD"]
 
 
+def looked_for_in(place: Path) -> Path:
+    """Where Inductor looks for what was chosen of a kernel."""
+    meta: Any = {"autotune_remote_cache": False}
+    cache: Any = AutotuneCache.create(meta, str(place / KERNEL_FILE), "")
+    return Path(cache.local_cache[1])
+
+
 def with_tuner(scope: Any, place: Path) -> Any:
     """A kernel of Triton with two forms in a module's globals, as there are where a GPU is."""
     __import__(generated._TUNERS)
@@ -103,7 +115,9 @@ def with_tuner(scope: Any, place: Path) -> Any:
         folder.mkdir(parents=True)
         (folder / "kernel.cubin").write_bytes(b"code")
         (folder / "kernel.json").write_text(str(folder))
-    cache = SimpleNamespace(local_cache=(None, str(place / "ab" / "abc.best_config")))
+    tuner.filename = str(place / KERNEL_FILE)
+    with careful_overlaps():  # as while a program is built
+        cache = SimpleNamespace(local_cache=(None, str(looked_for_in(place))))
     tuner.launchers = [SimpleNamespace(cache_hash=name) for name in ("FIRST", HASH)]
     tuner.triton_meta, tuner.save_cache_hook = {"device": 0}, Saves(cache).save
     scope["kernel_0"] = tuner

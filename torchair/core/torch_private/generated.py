@@ -24,6 +24,7 @@ _codecache: Any = LateModule("torch._inductor.codecache")
 _output_code: Any = LateModule("torch._inductor.output_code")
 _triton: Any = LateModule("torch._inductor.triton_bundler")
 _folders: Any = LateModule("torch._inductor.runtime.cache_dir_utils")
+_choices: Any = LateModule("torch._inductor.runtime.autotune_cache")
 _TUNERS = "torch._inductor.runtime.triton_heuristics"
 
 Run = Callable[[list[Any]], Sequence[Any]]
@@ -41,10 +42,10 @@ class CodeFile:
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "root": "", "content": self._read()}
 
-    def place(self, *, anew: bool = False) -> None:
-        """Put it where the code looks for it, unless it is there; or in place of what is there."""
+    def place(self) -> None:
+        """Put it where the code looks for it, unless it is there."""
         path = Path(cache_dir(), self.path)
-        if (anew or not path.exists()) and (self.content is not None or Path(self.root, self.path).exists()):
+        if not path.exists() and (self.content is not None or Path(self.root, self.path).exists()):
             _write(path, self._read())
 
     def _read(self) -> bytes:
@@ -67,8 +68,8 @@ class GeneratedModule:
     files: tuple[CodeFile, ...]
     kernels: tuple[Any, ...] = ()
     """Of Triton: hash, device, and the names and contents of files."""
-    choices: tuple[CodeFile, ...] = ()
-    """Where Inductor writes which kernel was the fastest."""
+    choices: tuple[tuple[str, bytes], ...] = ()
+    """The file of a kernel, by its place below Inductor's directory, and which form of it was the fastest."""
     scope: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
     """The globals of the module, where it is loaded in this process."""
 
@@ -96,8 +97,8 @@ class GeneratedModule:
         """The function in the module with this text."""
         for file in self.files:
             file.place()
-        for choice in self.choices:
-            choice.place(anew=True)
+        for kernel, choice in self.choices:
+            _write(_choice_of(str(Path(cache_dir(), kernel))), choice)
         if self.kernels:
             _triton.TritonBundler.read_and_emit(
                 _triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], [])
@@ -152,14 +153,24 @@ def _compiled_kernels(scope: Mapping[str, Any]) -> dict[str, Any]:
     kernels = [_kernel(device, name) for device, name in folders.values()]
     if not kernels or not all(kernels):
         return {}
-    caches = [getattr(tuner.save_cache_hook, "__self__", None) for tuner in tuners]
-    paths = {Path(cache.local_cache[1]) for cache in caches if cache is not None and cache.local_cache}
+    hooks = [(tuner.filename, getattr(tuner.save_cache_hook, "__self__", None)) for tuner in tuners]
+    written = {
+        name: Path(cache.local_cache[1]) for name, cache in hooks if cache is not None and cache.local_cache
+    }
     choices = [
-        CodeFile(str(path.relative_to(path.parents[1])), str(path.parents[1]))
-        for path in sorted(paths)
+        (str(Path(name).relative_to(Path(name).parents[1])), path.read_bytes())
+        for name, path in sorted(written.items())
         if path.exists()
     ]
     return {"kernels": tuple(kernels), "choices": tuple(choices)}
+
+
+def _choice_of(kernel: str) -> Path:
+    """Where this process looks for what was chosen: the name has in it what else Inductor's caches depend on,
+    and while a program is built that is more than when it is loaded.
+    """
+    cache = _choices.AutotuneCache.create({"autotune_remote_cache": False, "is_fbcode": False}, kernel, "")
+    return Path(cache.local_cache[1])
 
 
 def _kernel(device: int, name: str) -> tuple[Any, ...] | None:
