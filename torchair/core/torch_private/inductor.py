@@ -70,6 +70,7 @@ __all__ = [
 _COMPILERS = ("compile_fx", "graph", "codegen.cpp", "codegen.cpp_wrapper_cpu", "codegen.triton")
 _compile_fx: Any = LateModule("torch._inductor.compile_fx")
 _codecache: Any = LateModule("torch._inductor.codecache")
+_tasks: Any = LateModule("torch._inductor.runtime.compile_tasks")
 _lowering: Any = LateModule("torch._inductor.lowering")
 _decomposition: Any = LateModule("torch._inductor.decomposition")
 _post_grad: Any = LateModule("torch._inductor.fx_passes.post_grad")
@@ -145,8 +146,10 @@ def stable_cache_keys() -> Iterator[None]:
     """Inside, another program finds what this one puts into Inductor's cache. The key is a pickle with memory
     formats in it, and pickle writes such a value as `torch.contiguous_format` of whatever module it finds
     first that has a `torch`: a module of the user's, if that was the first to import torch. One build at a
-    time.
+    time. And the keys of Triton's kernels have the version of the assembler, which a process asks once: after
+    Inductor has said which one that is, as where a program is loaded.
     """
+    _tasks._set_triton_ptxas_path()
     copyreg.pickle(torch.memory_format, _reduce_memory_format)
     try:
         yield
