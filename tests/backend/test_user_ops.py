@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -131,6 +132,10 @@ def default_quote(x: Tensor, k: str = 'say "hi"') -> Tensor:
     return x + 1
 
 
+def default_list(x: Tensor, ks: Sequence[int] = (1, 2)) -> Tensor:
+    return x * sum(ks)
+
+
 def with_a_list(x: Tensor) -> list[Tensor]:
     return [x + 1]
 
@@ -171,6 +176,7 @@ REFUSED: dict[str, tuple[Any, str | None, dict[str, Any], type[Exception], str]]
     "partial": (functools.partial(add), "user_ops_test::refused", {}, BadConverter, "write one that calls"),
     "inf": (default_inf, None, {}, BadConverter, r"got +inf\n.*k: Optional\[float\] = None"),
     "quote": (default_quote, None, {}, BadConverter, r"k: Optional\[str\] = None"),
+    "default list": (default_list, None, {}, BadConverter, r"Optional\[Sequence\[int\]\] = None"),
     "written list": (with_a_list, None, WRITES, BadConverter, r"writes x and returns List\[Tensor\]"),
     "unknown": (add, None, {"mutates_args": ("z",)}, BadConverter, r"got +'z'\n +near +x\n"),
     "text": (add, None, {"mutates_args": "x"}, BadConverter, r"mutates_args=\('x',\)"),

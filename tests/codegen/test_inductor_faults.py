@@ -48,6 +48,37 @@ def reads_by_index_in_between(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@torch.library.custom_op("airtest::fill_three", mutates_args=("x",))
+def fill_three(x: torch.Tensor) -> None:
+    x.fill_(3)
+
+
+def scaled_softmax(x: torch.Tensor) -> torch.Tensor:
+    scale = torch.zeros(2, 4, 4)
+    y = x.view(2, 4, 4).softmax(-1)
+    fill_three(scale)
+    return y * scale
+
+
+def softmax_with_dropout(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x.view(2, 4, 4).softmax(-1), 0.3, True)
+
+
+@pytest.mark.parametrize(
+    ("fn", "mode"),
+    [(scaled_softmax, "npugraph_ex"), slow(softmax_with_dropout, "max-autotune")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_what_an_op_has_written_is_read_behind_it(fn: Callable[..., Any], mode: str) -> None:
+    """A loop was fused with one in front of the op: attention with dropout was nothing but zeros."""
+    x = torch.randn(8, 4, requires_grad=True)
+    with torch._inductor.config.patch(fallback_random=True):
+        torch.manual_seed(0)
+        got = compiled(fn, mode)(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(got, fn(x))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "fn",

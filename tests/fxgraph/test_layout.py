@@ -25,7 +25,7 @@ from torchair.capture.roles import KeyPart
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
-from torchair.core.overlaps import careful_overlaps
+from torchair.core.overlaps import careful_writes
 from torchair.core.torch_private.fake import make_fx
 from torchair.core.torch_private.inductor import rebases_windows
 from torchair.fxgraph.contract import Contract
@@ -472,7 +472,7 @@ def test_marks_of_several_views_and_behind_a_users_pass(codegen: str) -> None:
 
 def test_what_was_compiled_without_care_is_not_taken_from_the_cache() -> None:
     tag = torch.compiler.config.cache_key_tag
-    with careful_overlaps():
+    with careful_writes():
         assert torch.compiler.config.cache_key_tag != tag
     assert torch.compiler.config.cache_key_tag == tag
 

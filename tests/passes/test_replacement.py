@@ -314,11 +314,15 @@ def test_streams_and_synchronisations() -> None:
         gm.graph.call_function(ops.tagged_event_record.default, ("e",))
     assert apply_pattern_passes(gm, ctx) == 0
     assert "synchronisations before it of add is 0, of exp 1" in ctx.rules[0].why
-    for keys in ([streams.DETERMINISTIC_LEVEL], list(streams.CORE_LIMITS)):
+    for keys in ([streams.DETERMINISTIC_LEVEL], list(streams.CORE_LIMITS), [streams.SUPER_KERNEL]):
         gm, ctx = traced(add_exp, X, Y)
         in_scope(gm, node(gm, aten.exp.default))
         node(gm, ops.scope_enter.default).args = (keys, ["1"] * len(keys))
         assert apply_pattern_passes(gm, ctx) == 0
+    gm, ctx = traced(add_exp, X, Y)
+    in_scope(gm, node(gm, aten.exp.default))
+    node(gm, ops.scope_enter.default).args = ([streams.SUPER_KERNEL], [""])
+    assert apply_pattern_passes(gm, ctx) == 1
 
 
 # Memory

@@ -40,6 +40,7 @@ _KINDS = {
 _CURES = {
     "can be mutated": "leave it out of mutates_args",
     "varargs": "give each parameter a name of its own: no *args, no **kwargs, no /",
+    "default value type": "Optional[Sequence[int]] = None for a list, and let None mean it",
     "unsupported type": "take tensors, numbers, lists of these, texts and dtypes; Optional of one",
     "annotation": "annotate all parameters and the result: def f(x: torch.Tensor, k: float) -> torch.Tensor",
 }

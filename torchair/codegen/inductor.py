@@ -15,7 +15,7 @@ from torchair.codegen.program import Boxed, FxCode
 from torchair.codegen.vectors import sum_products
 from torchair.codegen.views import Views, WithViews, take_views_out
 from torchair.codegen.whole import improve
-from torchair.core.overlaps import careful_overlaps
+from torchair.core.overlaps import careful_writes
 from torchair.core.torch_private.generated import GeneratedModule
 from torchair.core.torch_private.inductor import (
     BoxedBool,
@@ -68,7 +68,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
     wanted |= how.options
     with (
         inductor_config.patch(known_options(wanted)),
-        careful_overlaps(),
+        careful_writes(),
         fake_tracing(mode),
         stable_cache_keys(),
     ):

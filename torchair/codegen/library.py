@@ -29,7 +29,7 @@ from torchair.core.degraded import Degradations
 from torchair.core.errors import NotPossible
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
-from torchair.core.overlaps import CAREFUL, careful_overlaps
+from torchair.core.overlaps import CAREFUL, careful_writes
 from torchair.core.torch_private.fake import symbol_facts
 from torchair.core.torch_private.inductor import (
     BoxedBool,
@@ -154,7 +154,7 @@ def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Libr
 
 def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
     try:
-        with aot_compilation(), careful_overlaps():
+        with aot_compilation(), careful_writes():
             result = compile_fx_inner(
                 parts.library,
                 parts.examples,

@@ -10,9 +10,9 @@ from unittest import mock
 import torch
 
 from torchair.core.torch_private.fake import statically_known_true
-from torchair.core.torch_private.inductor import reinplace_module
+from torchair.core.torch_private.inductor import reinplace_module, remembered_writes
 
-CAREFUL = "careful overlaps 1"
+CAREFUL = "careful writes 2"
 """Part of the keys of caches: what was made of the same graph without is something else."""
 
 
@@ -22,12 +22,13 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def careful_overlaps() -> Iterator[None]:
-    """Inside, Inductor writes in place only where nobody reads the old value. Its own test takes some rows of
-    one matrix for apart from the matrix (2.13).
+def careful_writes() -> Iterator[None]:
+    """Inside, Inductor writes in place only where nobody reads the old value, and reads the new one behind
+    the write. Its own test takes some rows of one matrix for apart from the matrix (2.13).
     """
     tag = f"{torch.compiler.config.cache_key_tag} {CAREFUL}"
     with (
+        remembered_writes(),
         mock.patch.object(reinplace_module(), "compute_overlapping_tensors", _overlapping, create=True),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
     ):

@@ -87,20 +87,27 @@ def stream_of_nodes(graph: fx.Graph) -> dict[fx.Node, Any]:
 
 
 def annotate(graph: fx.Graph) -> None:
-    """Note on every node its stream, determinism and core limits, and how many synchronisations came before
-    it: nodes that agree in all of them may become one.
+    """Note on every node its stream, determinism, core limits and super kernel, and how many synchronisations
+    came before it: nodes that agree in all of them may become one.
     """
     synchronisations = 0
     for node, scopes in walk(graph):
-        levels = [streams.attributes(scope).get(streams.DETERMINISTIC_LEVEL) for scope in scopes]
-        limits = [
-            tuple(streams.attributes(scope).get(key) for key in streams.CORE_LIMITS) for scope in scopes
-        ]
+        inside = [streams.attributes(scope) for scope in reversed(scopes)]
+        levels = [found.get(streams.DETERMINISTIC_LEVEL) for found in inside]
+        limits = [tuple(map(found.get, streams.CORE_LIMITS)) for found in inside]
         node.meta["stream_label"] = stream_at(scopes)
-        node.meta["deterministic_scope_level"] = next((x for x in reversed(levels) if x is not None), None)
-        node.meta["core_limit_scope"] = next((x for x in reversed(limits) if None not in x), None)
+        node.meta["deterministic_scope_level"] = next((x for x in levels if x is not None), None)
+        node.meta["core_limit_scope"] = next((x for x in limits if None not in x), None)
+        units = (found[streams.SUPER_KERNEL] for found in inside if streams.SUPER_KERNEL in found)
+        node.meta["super_kernel_scope"] = next(units, "") or None  # empty: an inner block is taken out
         synchronisations += node.target in streams.EVENTS
         node.meta["synchronisations"] = synchronisations
 
 
-PLACES = ("stream_label", "deterministic_scope_level", "core_limit_scope", "synchronisations")
+PLACES = (
+    "stream_label",
+    "deterministic_scope_level",
+    "core_limit_scope",
+    "super_kernel_scope",
+    "synchronisations",
+)

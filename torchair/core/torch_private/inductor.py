@@ -62,6 +62,7 @@ __all__ = [
     "pick_vec_isa",
     "rebases_windows",
     "reinplace_module",
+    "remembered_writes",
     "select_decomp_table",
     "set_options",
     "stable_cache_keys",
@@ -74,6 +75,7 @@ _tasks: Any = LateModule("torch._inductor.runtime.compile_tasks")
 _lowering: Any = LateModule("torch._inductor.lowering")
 _decomposition: Any = LateModule("torch._inductor.decomposition")
 _post_grad: Any = LateModule("torch._inductor.fx_passes.post_grad")
+_scheduler: Any = LateModule("torch._inductor.scheduler")
 
 
 def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
@@ -90,6 +92,23 @@ def select_decomp_table() -> dict[Any, Callable[..., Any]]:
 def reinplace_module() -> Any:
     """The module of Inductor's pass that writes in place."""
     return importlib.import_module("torch._inductor.fx_passes.reinplace")
+
+
+@contextlib.contextmanager
+def remembered_writes() -> Iterator[None]:
+    """Inside, loops that read what an op has written stay behind that op. Where Inductor gives a loop the
+    ranges of its neighbour, to fuse them for the CPU, it finds out anew what is read, and forgets that it was
+    written in between (2.13): the loop may move in front of the op.
+    """
+    node_class = _scheduler.SchedulerNode
+    own = node_class.recompute_size_and_body
+
+    def recompute(node: Any, *args: Any, **kwargs: Any) -> None:
+        own(node, *args, **kwargs)
+        node.set_read_writes(node.read_writes.rename(node.mutation_renames))
+
+    with mock.patch.object(node_class, "recompute_size_and_body", recompute):
+        yield
 
 
 def changed_options() -> dict[str, Any]:

@@ -223,7 +223,8 @@ def _why_no_match(match: Any) -> str | None:
     return why_not_in_one_place(match) or _why_without_values(match)
 
 
-NAMES = dict(zip(PLACES, ("stream", "determinism", "core limits", "synchronisations before it"), strict=True))
+TITLES = ("stream", "determinism", "core limits", "super kernel", "synchronisations before it")
+NAMES = dict(zip(PLACES, TITLES, strict=True))
 
 
 def why_not_in_one_place(match: Any) -> str | None:
