@@ -12,11 +12,13 @@ from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, P
 from torchair.core.plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.backends import (
     backend_name,
+    compile_by_default,
     exchange_by_dlpack,
     register_interface,
     rename_backend,
 )
 from torchair.sim import npu
+from torchair.sim.inductor import compile_default
 from torchair.sim.load import shim
 from torchair.sim.names import give_names
 from torchair.sim.npu.batch_norm import define_batch_norm
@@ -71,6 +73,7 @@ def install(devices: int = 8, backing: str = "cpu", *, memory: int = MEMORY) -> 
     rename_backend("npu", npu)
     exchange_by_dlpack("npu")
     register_interface("npu", npu, Stream, Event)
+    compile_by_default("npu", compile_default)
     sys.modules["torch.npu"] = npu
     give_names()
     define_scopes()

@@ -86,6 +86,23 @@ def has_backed(program: Any) -> bool:
     return False
 
 
+@pytest.mark.parametrize(("mode", "replays"), [(None, 0), ("reduce-overhead", 2)])
+def test_without_a_backend(mode: str | None, replays: int) -> None:
+    """Inductor's code, recorded where its mode asks for that; graphs of the CPU stay Inductor's own."""
+    here, there = pair()
+    with watching() as seen, torch.no_grad():
+        run = torch.compile(there, mode=mode, dynamic=False)
+        for _ in range(3):
+            x = torch.randn(4, 8)
+            torch.testing.assert_close(run(x.npu()).cpu(), here(x), rtol=1e-4, atol=1e-4)
+        (runner,) = seen.runners
+        assert torch.compile(lambda x: x + 1, mode=mode)(torch.zeros(2)).tolist() == [1.0] * 2
+    assert seen.runners == [runner]
+    assert runner.strategy.program.kind == "inductor"
+    assert has_backed(runner.strategy.program)
+    assert sum(row.replays for row in runner.report().recordings) == replays
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_symbolic_sizes(mode: str) -> None:
     here, there = pair()

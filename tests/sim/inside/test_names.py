@@ -13,6 +13,7 @@ import torch
 
 from torchair.core.log import logger
 from torchair.sim import npu
+from torchair.sim.plugin import profiler
 
 # Names of torch.cuda that torch.npu has not, and why.
 OF_CUDA = {
@@ -193,6 +194,25 @@ def test_ranges_are_seen_by_the_profiler() -> None:
         npu.mstx.mark("a mark")
         npu.mstx.range_end(number)
     assert {"a range", "a mark"} <= {event.name for event in seen.events()}
+
+
+def test_precision_by_old_names() -> None:
+    assert not npu.is_autocast_enabled()
+    before = npu.get_autocast_dtype()
+    npu.set_autocast_enabled(True)
+    npu.set_autocast_dtype(torch.bfloat16)
+    try:
+        x = torch.ones(2, 2, device="npu")
+        assert (x @ x).dtype == torch.bfloat16
+    finally:
+        npu.set_autocast_enabled(False)
+        npu.set_autocast_dtype(before)
+
+
+def test_what_the_profiler_takes() -> None:
+    assert profiler.ProfilerLevel.Level1 in profiler.supported_profiler_level()
+    assert profiler.AiCMetrics.PipeUtilization in profiler.supported_ai_core_metrics()
+    assert profiler.ExportType.Db in profiler.supported_export_type()
 
 
 def test_capture_mode_is_an_attribute() -> None:

@@ -59,6 +59,23 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[torch.Tenso
         lambda x, y: F.cross_entropy(x, y, reduction="none"),
         (X[0], X[1].softmax(-1)),
     ),
+    "gelu of half": (torch_npu.npu_gelu_mul, lambda x: F.gelu(x[..., :2]) * x[..., 2:], (X,)),
+    "group norm": (
+        lambda x, w: torch_npu.npu_group_norm_swish(x, 1, w[:3], w[1:], swish_scale=2.0)[0],
+        lambda x, w: (y := F.group_norm(x, 1, w[:3], w[1:])) * (2 * y).sigmoid(),
+        (X, GAMMA),
+    ),
+    "loss": (
+        lambda x: torch_npu.npu_cross_entropy_loss(x, torch.tensor([1, -100, 3]).npu(), reduction="sum")[0],
+        lambda x: F.cross_entropy(x, torch.tensor([1, -100, 3]), reduction="sum"),
+        (X[0],),
+    ),
+    "broadcast": (lambda x: torch_npu.npu_broadcast(x, (2, 3, 4)), lambda x: x.expand(2, 3, 4), (X[:1],)),
+    "convolution of three": (
+        lambda x, w: torch_npu.npu_convolution(x, w, None, [1] * 3, [0] * 3, [1] * 3, 1),
+        F.conv3d,
+        (IMAGE[None], FILTER[None, :1, :1].expand(1, 1, 1, 3, 3).contiguous()),
+    ),
     "convolution": (
         lambda x, w: torch_npu.npu_conv2d(x, w, None, [2, 2], [1, 1], [1, 1], 1),
         lambda x, w: F.conv2d(x, w, stride=2, padding=1),
@@ -102,6 +119,38 @@ def test_is_what_aten_makes_of_it(case: str) -> None:
         for mine, other in zip(moved, given, strict=True):
             if other.grad is not None:
                 torch.testing.assert_close(mine.grad.cpu(), other.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_boxes() -> None:
+    boxes = torch.tensor([[0.0, 0, 10, 10], [10, 10, 20, 20], [32, 32, 38, 42]]).npu()
+    others = torch.tensor([[0.0, 0, 10, 20], [10, 10, 20, 20]]).npu()
+    assert torch_npu.npu_iou(boxes, others).tolist() == [[0.5, 0, 0], [0, 1, 0]]
+    assert torch_npu.npu_ptiou(boxes[:1], others[:1], 1).tolist() == [[0.5]]
+
+
+@pytest.mark.parametrize("halves", [True, False])
+def test_three_positions(halves: bool) -> None:
+    """As one position each where the three are the same; complex numbers say what turning is."""
+    cache, x, mode = torch.randn(9, 6), torch.randn(4, 16), "half" if halves else "interleave"
+    positions = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 1, 1]])
+    places = torch.tensor([0, 1, 2])  # one frequency of each kind of position
+    by = torch.complex(cache[:, :3], cache[:, 3:])[positions, places[:, None]].t().unsqueeze(1)
+    heads = x.unflatten(1, (2, 8))
+    dims = [0, 3, 1, 4, 2, 5] if halves else list(range(6))
+    turned = torch.view_as_complex(heads[..., dims].unflatten(-1, (3, 2)).contiguous()) * by
+    want = heads.clone()
+    want[..., dims] = torch.view_as_real(turned).flatten(-2)
+    query, key = torch_npu.npu_mrope(
+        positions.npu(), x.npu(), x[:, :8].npu(), cache.npu(), 8, mrope_section=[1, 1, 1], rotary_mode=mode
+    )
+    torch.testing.assert_close(query.cpu(), want.flatten(1))
+    torch.testing.assert_close(key.cpu(), want[:, 0])
+    once = torch_npu.npu_mrope(positions[0].npu(), x.npu(), x.npu(), cache.npu(), 8, rotary_mode=mode)
+    same = torch_npu.npu_mrope(
+        positions[:1].expand(3, 4).npu(), x.npu(), x.npu(), cache.npu(), 8, mrope_section=[1, 1, 1],
+        rotary_mode=mode,
+    )  # fmt: skip
+    torch.testing.assert_close(once[1], same[1])
 
 
 def test_tokens_go_to_experts_and_back() -> None:
@@ -186,5 +235,8 @@ def test_smooth_targets_and_optimisers() -> None:
     for name in torch_npu.optim.__all__:
         parameter = nn.Parameter(torch.ones(2, device="npu"))
         parameter.grad = torch.ones_like(parameter)
-        getattr(torch_npu.optim, name)([parameter], lr=0.1).step()
+        optimizer = getattr(torch_npu.optim, name)([parameter], lr=0.1)
+        torch.testing.assert_close(optimizer.clip_grad_norm_fused_(1.0).item(), 2**0.5)
+        assert (parameter.grad < 1).all()
+        optimizer.step()
         assert (parameter < 1).all()

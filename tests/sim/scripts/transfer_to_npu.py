@@ -2,6 +2,7 @@
 
 import torch
 import torch_npu
+from torch._inductor.codecache import CacheBase
 from torch_npu.contrib import transfer_to_npu
 
 assert torch.cuda.is_available()
@@ -55,3 +56,4 @@ watched = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.
 with torch.profiler.profile(activities=watched) as profile:
     y = x + 1
 assert any(row.key == "aten::add" for row in profile.key_averages())
+assert CacheBase.get_system()["hash"], "Inductor, which asks torch.cuda about the device, has a key"

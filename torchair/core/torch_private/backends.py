@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import fx
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 from torch._dynamo.source import CallFunctionNoArgsSource
 from torch._dynamo.variables import TorchInGraphFunctionVariable, UserDefinedClassVariable
 from torch._dynamo.variables.base import VariableTracker
+from torch._inductor import config as inductor_config
 from torch.utils._device import DeviceContext, _device_constructors
+from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import (
     generate_methods_for_privateuse1_backend,
     rename_privateuse1_backend,
@@ -24,6 +28,7 @@ from torch.utils.dlpack import DLDeviceType
 __all__ = [
     "DeviceContext",
     "backend_name",
+    "compile_by_default",
     "exchange_by_dlpack",
     "keep_constructors",
     "register_interface",
@@ -64,6 +69,29 @@ def keep_constructors() -> None:
     up once, by name, and would not know those that take their places.
     """
     _device_constructors()
+
+
+def compile_by_default(name: str, backend: Callable[..., Any]) -> None:
+    """`torch.compile` without a backend takes this for graphs of the device, which Inductor does not know;
+    Inductor's options hold meanwhile.
+    """
+    plain = torch._TorchCompileInductorWrapper.__call__
+
+    @functools.wraps(plain)
+    def compiled(self: Any, gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        if not any(tensor.device.type == name for tensor in _tensors(gm, inputs)):
+            return plain(self, gm, inputs, **options)
+        with inductor_config.patch({**self.config, **(options.get("config_patches") or {})}):
+            return backend(gm, inputs, records=inductor_config.triton.cudagraphs)
+
+    torch._TorchCompileInductorWrapper.__call__ = compiled
+
+
+def _tensors(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """Those of a graph that Dynamo made."""
+    values = [inputs, *(node.meta.get("example_value") for node in gm.graph.nodes)]
+    yield from (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    yield from (*gm.parameters(), *gm.buffers())
 
 
 def register_interface(name: str, module: Any, stream: type, event: type) -> None:

@@ -9,7 +9,14 @@ from torch import OutOfMemoryError
 
 from torchair.core.late import attribute
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
-from torchair.sim.npu.amp import get_amp_supported_dtype, is_bf16_supported
+from torchair.sim.npu.amp import (
+    get_amp_supported_dtype,
+    get_autocast_dtype,
+    is_autocast_enabled,
+    is_bf16_supported,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
 from torchair.sim.npu.config import is_jit_compile_false, set_compile_mode, set_option
 from torchair.sim.npu.device import (
     can_device_access_peer,
@@ -172,6 +179,7 @@ __all__ = [
     "finalize_dump",
     "get_allocator_backend",
     "get_amp_supported_dtype",
+    "get_autocast_dtype",
     "get_deterministic_level",
     "get_device_capability",
     "get_device_limit",
@@ -195,6 +203,7 @@ __all__ = [
     "init_dump",
     "initial_seed",
     "ipc_collect",
+    "is_autocast_enabled",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",
@@ -229,6 +238,8 @@ __all__ = [
     "restart_device",
     "seed",
     "seed_all",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
     "set_compile_mode",
     "set_deterministic_level",
     "set_device",

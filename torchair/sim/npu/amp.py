@@ -23,6 +23,13 @@ def is_bf16_supported() -> bool:
     return True
 
 
+is_autocast_enabled = functools.partial(torch.is_autocast_enabled, "npu")
+set_autocast_enabled = functools.partial(torch.set_autocast_enabled, "npu")
+get_autocast_dtype = functools.partial(torch.get_autocast_dtype, "npu")
+set_autocast_dtype = functools.partial(torch.set_autocast_dtype, "npu")
+"""What torch asked a device by these names before it asked with the device."""
+
+
 class autocast(_autocast):
     """`torch.autocast("npu", …)`."""
 

@@ -111,6 +111,11 @@ class Properties:
     vector_core_num: int
     L2_cache_size: int
 
+    @property
+    def gcnArchName(self) -> str:
+        """What Inductor asks a device of `torch.cuda` where there is no CUDA (`transfer_to_npu`)."""
+        return self.name
+
 
 def get_device_properties(device: Any = None) -> Properties:
     """What is known of a device; the cores are those of an Ascend 910B."""

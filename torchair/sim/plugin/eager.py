@@ -98,6 +98,76 @@ def _scaled_softmax(
     return (x.float() * scale).masked_fill(mask, -10000.0).softmax(-1).to(x.dtype)
 
 
+def _overlap(bboxes: torch.Tensor, gtboxes: torch.Tensor, mode: int = 0) -> torch.Tensor:
+    """Of corners: how much of each two boxes is in both, a row for each of the second ones. Mode 0 divides by
+    what is in either of them, 1 by what is in the second.
+    """
+    ours, theirs = bboxes.float().unsqueeze(0), gtboxes.float().unsqueeze(1)
+    first, last = torch.maximum(ours[..., :2], theirs[..., :2]), torch.minimum(ours[..., 2:], theirs[..., 2:])
+    both = (last - first).clamp(min=0).prod(-1)
+    whole, other = ((box[..., 2:] - box[..., :2]).prod(-1) for box in (ours, theirs))
+    return (both / (other if mode else whole + other - both)).to(bboxes.dtype)
+
+
+def _several_rotary(
+    positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor,
+    head_size: int, *, mrope_section: Ints | None = None, rotary_mode: str = "half",
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Rotary positions, of which a token has three where sections say so: one for each part of a head."""
+    if rotary_mode not in ("half", "interleave"):
+        raise ValueError(f"npu_mrope: rotary_mode must be 'half' or 'interleave', got {rotary_mode!r}")
+    cos, sin = cos_sin_cache[positions.long()].chunk(2, -1)
+    if positions.ndim == 2 and mrope_section and any(mrope_section):
+        cos, sin = (
+            torch.cat([part[at] for at, part in enumerate(each.split(list(mrope_section), -1))], -1)
+            for each in (cos, sin)
+        )
+    made = [_rotated(each, cos, sin, head_size, rotary_mode == "half") for each in (query, key)]
+    return made[0], made[1]
+
+
+def _rotated(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, head_size: int, halves: bool
+) -> torch.Tensor:
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    heads = x.unflatten(-1, (-1, head_size))
+    turned, rest = heads[..., : 2 * cos.shape[-1]], heads[..., 2 * cos.shape[-1] :]
+    one, two = turned.chunk(2, -1) if halves else (turned[..., ::2], turned[..., 1::2])
+    parts = [one * cos - two * sin, two * cos + one * sin]
+    made = torch.cat(parts, -1) if halves else torch.stack(parts, -1).flatten(-2)
+    return torch.cat([made, rest], -1).to(x.dtype).flatten(-2)
+
+
+def _gelu_mul(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    one, two = input.chunk(2, -1)
+    return F.gelu(one, approximate=approximate) * two
+
+
+def _group_norm_swish(
+    input: torch.Tensor, num_groups: int, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5,
+    swish_scale: float = 1.0,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    count = input.shape[1]
+    made, mean, rstd = torch.native_group_norm(
+        input.contiguous(), weight, bias, input.shape[0], count, input[0, 0].numel(), num_groups, eps
+    )
+    return made * (made * swish_scale).sigmoid(), mean, rstd
+
+
+def _cross_entropy(
+    input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0,
+    return_zloss: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The loss and the logarithms of probabilities; there is no loss of z, on the hardware either."""
+    if lse_square_scale_for_zloss or return_zloss:
+        raise NotImplementedError("npu_cross_entropy_loss: zloss is for later, on the hardware, too")
+    loss = F.cross_entropy(
+        input, target, weight, reduction=reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
+    )
+    return loss, input.log_softmax(-1), input.new_empty(0), input.new_empty(0)
+
+
 def _product(self: torch.Tensor, mat2: torch.Tensor, output_sizes: Ints) -> torch.Tensor:
     made = self @ mat2
     return made.reshape(list(output_sizes)) if len(output_sizes) else made
@@ -126,11 +196,23 @@ _RESTORED = (
     "Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, "
     "int[]? restore_shape=None"
 )
+_COUNTED = (
+    "Tensor positions, Tensor query, Tensor key, Tensor cos_sin_cache, int head_size, *, "
+    "int[]? mrope_section=None, str rotary_mode='half'"
+)
+_SWISHED = "Tensor input, int num_groups, Tensor weight, Tensor bias, float eps=1e-05, float swish_scale=1.0"
+_CLASSED = (
+    "Tensor input, Tensor target, Tensor? weight=None, str reduction='mean', int ignore_index=-100, "
+    "float label_smoothing=0.0, float lse_square_scale_for_zloss=0.0, bool return_zloss=False"
+)
 OPS: dict[str, Callable[..., Any]] = {
     f"npu_conv2d({_CONVOLVED}) -> Tensor": F.conv2d,
     f"npu_conv3d({_CONVOLVED}) -> Tensor": F.conv3d,
     "npu_conv_transpose2d(Tensor input, Tensor weight, Tensor? bias, int[] padding, int[] output_padding, "
     "int[] stride, int[] dilation, int groups) -> Tensor": _transposed_convolution,
+    f"npu_convolution({_CONVOLVED}) -> Tensor": (
+        lambda input, *rest: (F.conv3d if input.ndim == 5 else F.conv2d)(input, *rest)
+    ),
     "npu_bmmV2(Tensor self, Tensor mat2, int[] output_sizes) -> Tensor": _product,
     "npu_silu(Tensor self) -> Tensor": F.silu,
     "npu_silu_(Tensor(a!) self) -> Tensor(a!)": lambda self: F.silu(self, inplace=True),
@@ -158,6 +240,13 @@ OPS: dict[str, Callable[..., Any]] = {
     f"npu_deep_norm({_NORM_OF_TWO}) -> (Tensor, Tensor, Tensor)": _deep_norm,
     "npu_gemma_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)": _gemma_norm,
     f"npu_scaled_masked_softmax({_MASKED}) -> Tensor": _scaled_softmax,
+    f"npu_group_norm_swish({_SWISHED}) -> (Tensor, Tensor, Tensor)": _group_norm_swish,
+    "npu_gelu_mul(Tensor input, *, str approximate='none') -> Tensor": _gelu_mul,
+    f"npu_mrope({_COUNTED}) -> (Tensor, Tensor)": _several_rotary,
+    "npu_iou(Tensor bboxes, Tensor gtboxes, int mode=0) -> Tensor": _overlap,
+    "npu_ptiou(Tensor bboxes, Tensor gtboxes, int mode=0) -> Tensor": _overlap,
+    "npu_broadcast(Tensor self, int[] size) -> Tensor": lambda self, size: self.expand(size).clone(),
+    f"npu_cross_entropy_loss({_CLASSED}) -> (Tensor, Tensor, Tensor, Tensor)": _cross_entropy,
     "npu_softmax_cross_entropy_with_logits(Tensor self, Tensor labels) -> Tensor": (
         lambda self, labels: -(labels * self.log_softmax(-1)).sum(-1)
     ),

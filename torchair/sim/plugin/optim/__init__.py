@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import torch
 from torch import optim
+from torch.nn.utils import clip_grad_norm_
 
 __all__ = ["NpuFusedAdadelta", "NpuFusedAdam", "NpuFusedAdamW", "NpuFusedRMSprop", "NpuFusedSGD"]
 
 
-class NpuFusedAdadelta(optim.Adadelta):
+class _Fused(optim.Optimizer):
+    """What they have besides."""
+
+    def clip_grad_norm_fused_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """`clip_grad_norm_` of all parameters."""
+        given = [parameter for group in self.param_groups for parameter in group["params"]]
+        return clip_grad_norm_(given, max_norm, norm_type, error_if_nonfinite)
+
+
+class NpuFusedAdadelta(_Fused, optim.Adadelta):
     """`torch.optim.Adadelta`."""
 
 
-class NpuFusedAdam(optim.Adam):
+class NpuFusedAdam(_Fused, optim.Adam):
     """`torch.optim.Adam`."""
 
 
-class NpuFusedAdamW(optim.AdamW):
+class NpuFusedAdamW(_Fused, optim.AdamW):
     """`torch.optim.AdamW`."""
 
 
-class NpuFusedRMSprop(optim.RMSprop):
+class NpuFusedRMSprop(_Fused, optim.RMSprop):
     """`torch.optim.RMSprop`."""
 
 
-class NpuFusedSGD(optim.SGD):
+class NpuFusedSGD(_Fused, optim.SGD):
     """`torch.optim.SGD`."""

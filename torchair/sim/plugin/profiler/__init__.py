@@ -24,6 +24,9 @@ __all__ = [
     "profile",
     "schedule",
     "supported_activities",
+    "supported_ai_core_metrics",
+    "supported_export_type",
+    "supported_profiler_level",
     "tensorboard_trace_handler",
 ]
 
@@ -106,6 +109,21 @@ def tensorboard_trace_handler(
 def supported_activities() -> set[ProfilerActivity]:
     """All."""
     return set(ProfilerActivity)
+
+
+def supported_profiler_level() -> set[ProfilerLevel]:
+    """All."""
+    return set(ProfilerLevel)
+
+
+def supported_ai_core_metrics() -> set[AiCMetrics]:
+    """All."""
+    return set(AiCMetrics)
+
+
+def supported_export_type() -> set[ExportType]:
+    """All."""
+    return set(ExportType)
 
 
 class profile(torch.profiler.profile):
