@@ -49,6 +49,12 @@ def programs(rank: int, some: Any) -> dict[str, tuple[Any, Any, list[str]]]:
         dist.all_reduce(y, op=dist.ReduceOp.MAX, group=some)
         return y
 
+    def all_reduce_mean(x):
+        y, part = x + 1, x.new_empty(2, 6)
+        dist.all_reduce(y, op=dist.ReduceOp.AVG)
+        dist.reduce_scatter_tensor(part, y + rank, op=dist.ReduceOp.AVG)
+        return part
+
     def all_reduce_product(x):
         y = x + 1
         dist.all_reduce(y, op=dist.ReduceOp.PRODUCT)
@@ -146,6 +152,8 @@ def programs(rank: int, some: Any) -> dict[str, tuple[Any, Any, list[str]]]:
         "all_reduce empty": (all_reduce, base[:0], ["HcomAllReduce"]),
         "all_reduce strided": (all_reduce, base.t(), ["HcomAllReduce"]),
         "all_reduce product": (all_reduce_product, base, ["HcomAllReduce"]),
+        "all_reduce uint8": (all_reduce, base.byte(), ["HcomAllReduce"]),
+        "mean": (all_reduce_mean, base, ["HcomAllReduce", "HcomReduceScatter"]),
         "unused": (unused, base, ["HcomAllReduce"]),
         "twice": (twice, base, ["HcomAllReduce"] * 2),
         "gather": (gather, base, one),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from tests.ops.compiled import compiles
 from tests.process import ROOT
 from tests.slow import slow
 from torchair.core.errors import AirError
@@ -41,6 +42,23 @@ def alone(tmp_path: Path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield "", [0], 1
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [(torch.uint8, "SUM"), (torch.uint8, "MIN"), (torch.float64, "SUM"), (torch.float16, "AVG")],
+    ids=str,
+)
+def test_what_no_op_of_the_ir_reduces(alone, dtype: torch.dtype, op: str) -> None:
+    """Nothing is told: another type holds it, a sum is divided, or torch's own op loses nothing."""
+
+    def reduced(x):
+        y, part = x.clone(), x.clone()
+        dist.all_reduce(y, op=getattr(dist.ReduceOp, op))
+        dist.reduce_scatter_tensor(part, x, op=getattr(dist.ReduceOp, op))
+        return y, part
+
+    compiles(reduced, (torch.tensor([3, 0, 200]).to(dtype),), "max-autotune", False)
 
 
 def test_operators_run_eagerly(alone) -> None:

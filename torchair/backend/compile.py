@@ -414,8 +414,9 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
 def tell_fallbacks(stage: Stage) -> None:
     """Each op that has no converter is less than promised."""
     told = stage.detours.nodes.values()
-    untold = [r for r in stage.report.fallbacks if r.why not in told and not r.is_of_type]
-    causes = dict.fromkeys((r.op, r.why, r.source) for r in untold)
+    untold = [r for r in stage.report.fallbacks if r.why not in told]
+    losses = [r for r in untold if not r.is_of_type and not r.is_told_by_another]
+    causes = dict.fromkeys((r.op, r.why, r.source) for r in losses)
     for op, why, source in causes:
         what = f"{op} has no converter here and is carried through as it is: {why}"
         stage.degradations.add(what, at=source, next="register_fx_node_ge_converter takes one")

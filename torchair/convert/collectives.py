@@ -6,22 +6,26 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, pack, shape_of, size_of, sizes, static_sizes
+from torchair.convert.operands import cast, like, pack, shape_of, size_of, sizes, static_sizes, torch_dtype
 from torchair.convert.registry import converter
+from torchair.convert.report import CARRIED
 from torchair.core import dtypes
 from torchair.core.torch_private.groups import name_of
+from torchair.core.torch_private.groups import size_of as ranks_in
 from torchair.ge.face import runs_torch
 from torchair.ops.collectives import root_of, starts
 
 REDUCTIONS = {"sum": "sum", "min": "min", "max": "max", "product": "prod", "prod": "prod"}
 """The IR's word for torch's."""
+MEAN = "avg"
+"""A sum that is divided."""
 _C10D, _INT64 = "_c10d_functional", dtypes.BY_NAME["INT64"].runtime
 define = torch.ops.npu_define
 
@@ -30,6 +34,14 @@ def _reduction(op: str) -> str:
     if op not in REDUCTIONS:
         raise NotImplementedError(f"the IR reduces by {', '.join(REDUCTIONS)}, not by {op}")
     return REDUCTIONS[op]
+
+
+def _reduced(op: Callable[..., Any], x: Any, by: str, group: str, **attrs: Any) -> Any:
+    """The reduction by an op of the IR."""
+    if by != MEAN or not torch_dtype(x).is_floating_point:
+        return op(x, reduction=_reduction(by), group=group, **attrs)
+    total = op(x, reduction="sum", group=group, **attrs)
+    return ge.RealDiv(total, like(ranks_in(group), total))
 
 
 def _listed(numbers: Any) -> list[Any]:
@@ -88,7 +100,7 @@ def _named(group: Any) -> str:
 @converter(f"{_C10D}.all_reduce.default")
 def all_reduce(input, reduce_op, group_name):
     """The reduction over all ranks."""
-    return ge.HcomAllReduce(input, reduction=_reduction(reduce_op), group=_named(group_name), fusion=0)
+    return _reduced(ge.HcomAllReduce, input, reduce_op, _named(group_name), fusion=0)
 
 
 @converter(f"{_C10D}.all_reduce_coalesced.default")
@@ -112,9 +124,7 @@ def all_gather_into_tensor_coalesced(inputs, group_size, group_name):
 @converter(f"{_C10D}.reduce_scatter_tensor.default")
 def reduce_scatter_tensor(input, reduce_op, group_size, group_name):
     """This rank's part of the reduction."""
-    return ge.HcomReduceScatter(
-        input, reduction=_reduction(reduce_op), group=_named(group_name), rank_size=group_size
-    )
+    return _reduced(ge.HcomReduceScatter, input, reduce_op, _named(group_name), rank_size=group_size)
 
 
 @converter(f"{_C10D}.reduce_scatter_tensor_coalesced.default")
@@ -141,7 +151,7 @@ def all_to_all_single(input, output_split_sizes, input_split_sizes, group_name):
 def wait_tensor(tensor):
     """Whoever reads it waits. What torch's own op has started, torch's own wait ends."""
     if runs_torch(tensor.op):
-        raise NotImplementedError("the collective is carried through")
+        raise NotImplementedError(CARRIED)
     return ge.Identity(tensor)
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from torchair.ge.declared import NOT_TAKEN
 
+CARRIED = "what it waits for is carried through"
+"""Why a converter declines an op that only ends another one."""
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -24,6 +27,11 @@ class Reason:
         here; only another engine could not be given the graph.
         """
         return NOT_TAKEN.search(self.why) is not None
+
+    @property
+    def is_told_by_another(self) -> bool:
+        """Is it carried through only because another one is?"""
+        return CARRIED in self.why
 
 
 @dataclass

@@ -51,6 +51,7 @@ def work(rank, store):
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": 0}, {"rank": 1}]
     uneven(rank)
+    with_gaps(rank)
     in_a_graph(rank)
     dist.barrier()
     dist.destroy_process_group()
@@ -78,6 +79,20 @@ def uneven(rank):
     except AssertionError:
         return
     raise SystemError("four rows are not five")
+
+
+def with_gaps(rank):
+    x = torch.ones(3, 2, device="npu")
+    for call in (dist.all_reduce, lambda column: dist.broadcast(column, 0)):
+        try:
+            call(x[:, 0])
+        except RuntimeError as error:
+            assert "a tensor that has gaps" in str(error)
+        else:
+            raise SystemError("memory between the elements was overwritten")
+    assert x.sum() == 6
+    dist.all_reduce(x.t())
+    assert x.sum() == 12
 
 
 def in_a_graph(rank):

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from torchair.core.errors import NotPossible
+from torchair.core.overlaps import is_dense
 from torchair.core.torch_private.groups import ProcessGroup, ProcessGroupGloo, Store, Work, done, serve
 from torchair.core.torch_private.trees import flatten, unflatten
 from torchair.sim.load import shim
@@ -37,6 +39,9 @@ FLAT = (
     "reduce_scatter_single_coalesced",
 )  # fmt: skip
 """Of these, whose parts lie one behind the other, gloo wants rows; on the hardware any shapes do."""
+
+DENSE = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "reduce_scatter", "scatter")
+"""Of these gloo takes the memory from the first element on, whatever the strides say."""
 
 Call = Callable[[Sequence[torch.Tensor]], Any]
 _captured: dict[int, Call] = {}
@@ -62,6 +67,15 @@ for _key in ("CPU", "CUDA"):
 def _shown(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as gloo takes it, on the same memory, which it keeps."""
     return shim().show(tensor) if tensor.device.type == "npu" else tensor
+
+
+def _check_dense(name: str, tensor: torch.Tensor) -> None:
+    if not is_dense(tensor):
+        raise NotPossible(
+            f"{name} of a tensor that has gaps, or the same element twice",
+            got=f"shape {list(tensor.shape)}   strides {list(tensor.stride())}",
+            next="give it a contiguous copy, and copy the result back; compiled functions do",
+        )
 
 
 class Gloo(ProcessGroupGloo):
@@ -128,6 +142,10 @@ class ProcessGroupHCCL(ProcessGroup):
         """A call of the group, with the tensors that gloo takes."""
         leaves, spec = flatten((args, kwargs))
         places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+        if name in DENSE:
+            for at in places:
+                _check_dense(name, leaves[at])
 
         def carry(tensors: Sequence[torch.Tensor]) -> Work:
             given = list(leaves)
