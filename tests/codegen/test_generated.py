@@ -14,7 +14,7 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 from tests.codegen.tracing import trace
 from torchair.codegen import How, build
 from torchair.codegen.inductor import InductorCode
-from torchair.core.overlaps import careful_overlaps
+from torchair.core.overlaps import careful_writes
 from torchair.core.pack import pack, unpack
 from torchair.core.program import code_of
 from torchair.core.torch_private import generated
@@ -116,7 +116,7 @@ def with_tuner(scope: Any, place: Path) -> Any:
         (folder / "kernel.cubin").write_bytes(b"code")
         (folder / "kernel.json").write_text(str(folder))
     tuner.filename = str(place / KERNEL_FILE)
-    with careful_overlaps():  # as while a program is built
+    with careful_writes():  # as while a program is built
         cache = SimpleNamespace(local_cache=(None, str(looked_for_in(place))))
     tuner.launchers = [SimpleNamespace(cache_hash=name) for name in ("FIRST", HASH)]
     tuner.triton_meta, tuner.save_cache_hook = {"device": 0}, Saves(cache).save
