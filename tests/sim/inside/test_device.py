@@ -278,6 +278,8 @@ def test_streams_and_events() -> None:
     torch.npu.synchronize()
     assert first.query()
     assert first.elapsed_time(second) >= 0
+    with pytest.raises(RuntimeError, match="enable_timing=True"):
+        first.elapsed_time(side.record_event())
     same = torch.npu.Stream(
         stream_id=side.stream_id, device_index=side.device_index, device_type=side.device_type
     )

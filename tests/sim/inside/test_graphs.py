@@ -153,8 +153,15 @@ def test_graphed_callables() -> None:
         torch.testing.assert_close(made.weight.grad, plain.weight.grad)
 
 
+def test_a_pool_that_is_none() -> None:
+    with pytest.raises(TypeError, match="graph_pool_handle"), torch.npu.graph(torch.npu.NPUGraph(), pool="x"):
+        pass
+    assert not torch.npu.is_current_stream_capturing()
+
+
 def test_the_tasks_are_written(tmp_path: Path) -> None:
     graph, x = torch.npu.NPUGraph(), torch.ones(2, device="npu")
+    graph.enable_debug_mode()
     with torch.npu.graph(graph):
         y = (x + 1).relu()
     graph.debug_dump(str(tmp_path / "graph.json"))

@@ -67,7 +67,10 @@ class NPUGraph:
             raise RuntimeError(
                 f"capture_error_mode must be one of {', '.join(MODES)}: {capture_error_mode!r}"
             )
-        self._graph.begin(tuple(pool or graph_pool_handle()))
+        pool = graph_pool_handle() if pool is None else pool
+        if not (isinstance(pool, tuple | list) and [type(number) for number in pool] == [int, int]):
+            raise TypeError(f"pool must be what graph_pool_handle() or a graph's pool() returned: {pool!r}")
+        self._graph.begin(tuple(pool))
 
     def capture_end(self) -> None:
         """The graph is complete."""
@@ -113,6 +116,9 @@ class NPUGraph:
     def super_kernel_optimize(self, optimize_options: Any = None, debug_options: Any = None) -> None:
         """A hint for the hardware: kernels that are neighbours become one."""
         logger.info("super kernels are of the hardware: the simulated device runs the same kernels as before")
+
+    def enable_debug_mode(self) -> None:
+        """Keep what `debug_dump` writes: it is kept in any case."""
 
     def debug_dump(self, debug_path: str) -> None:
         """Write the tasks as a Chrome trace, and again with the streams side by side."""

@@ -65,12 +65,16 @@ class ExternalStream(Stream):
 class Event(torch.Event):
     """A point on a stream."""
 
+    _takes_time: bool
+
     def __new__(
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> Event:
-        return super().__new__(
+        made = super().__new__(
             cls, device="npu", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
         )
+        made._takes_time = enable_timing
+        return made
 
     @property
     def npu_event(self) -> int:
@@ -87,6 +91,8 @@ class Event(torch.Event):
 
     def elapsed_time(self, end_event: Any) -> float:  # type: ignore[override]
         """Milliseconds from this event to another; both were made to take the time."""
+        if not all(getattr(event, "_takes_time", True) for event in (self, end_event)):
+            raise RuntimeError("elapsed_time needs two events that were made with enable_timing=True")
         return shim().elapsed_time(self.event_id, end_event.event_id)
 
     def __repr__(self) -> str:
