@@ -47,6 +47,7 @@ $(VENV)/.ready: pyproject.toml
 	test -x $(VENV)/bin/python || $(BASE_PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet torch==$(TORCH)
 	$(VENV)/bin/python -m pip install --quiet -e '.[test]'
+	$(VENV)/bin/python -m compileall -q torchair  # pip does that for what it copies
 	touch $@
 
 setup: $(READY)  ## Make the environment in .venv, or reuse it

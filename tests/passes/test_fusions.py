@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.passes.graphs import calls, in_scope, node, ops, traced
-from torchair.passes.patterns import builtin, table
+from torchair.passes.patterns import table
 from torchair.passes.patterns.builtin import Rule, rules
 from torchair.passes.patterns.table import apply_pattern_passes
 
@@ -179,7 +179,6 @@ def quant_op(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         library.impl("npu_add_rms_norm_quant", _norm_quant, "CompositeExplicitAutograd")
     yield
     library._destroy()
-    builtin.anchors.cache_clear()
 
 
 def _norm_quant(x1: Any, x2: Any, gamma: Any, scales: Any, zero: Any, *rest: Any, **kwargs: Any) -> Any:

@@ -25,6 +25,7 @@ from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mo
 from torchair.configs.option import cell
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOptionType
+from torchair.core.garbage import older_left_alone
 from torchair.core.log import logger
 from torchair.core.torch_private.aot import backend_names, register_backend
 from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
@@ -119,7 +120,8 @@ def _backend(
 ) -> Callable[..., Any]:
     """What Dynamo calls. `options=` and `mode=` of one `torch.compile` stay in that compilation."""
     settings = settle(with_mode(with_options(compiler_config, options), mode))
-    return compile_or_take(gm, example_inputs, settings, decompositions)
+    with older_left_alone():
+        return compile_or_take(gm, example_inputs, settings, decompositions)
 
 
 def npu(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import sys
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
 
+from torchair.core.garbage import uncollected
 from torchair.core.torch_private.namespace import LateNamespace
 
 NAMESPACES = {
@@ -47,7 +46,7 @@ class LateTable(UserDict[Key, Row]):
     def data(self) -> dict[Key, Row]:  # type: ignore[override]
         """The rows. Other threads wait until all are there; a module that declares some sees those before."""
         if not hasattr(sys.modules.get(self._module), "COMPLETE"):
-            with _uncollected():
+            with uncollected():
                 importlib.import_module(self._module)
         return self._rows
 
@@ -67,23 +66,11 @@ def declare_operators() -> None:
 def attribute(package: str, homes: Mapping[str, str], name: str) -> Any:
     """What a package calls `name`: an attribute of the module that is its home, or a sub-module."""
     if name in homes:
-        with _uncollected():
+        with uncollected():
             return getattr(importlib.import_module(homes[name]), name)
     if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
         return importlib.import_module(f"{package}.{name}")
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Modules are no garbage: a fifth of the time it takes to load ours would go into looking for some."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def is_backend_offered() -> bool:

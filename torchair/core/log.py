@@ -10,12 +10,16 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, Any
 
 from torchair.core.environment import is_set, not_read, text_of
+from torchair.core.late_module import LateModule
+
+if TYPE_CHECKING:
+    from rich import console as rich_console
+    from rich import progress as rich_progress
+else:
+    rich_console, rich_progress = LateModule("rich.console"), LateModule("rich.progress")
 
 EVENT_LEVEL = 35
 LONG = 5.0
@@ -116,8 +120,13 @@ def progress(text: str, began: float | None = None) -> Iterator[None]:
     if sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():  # a service may have none
         yield
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    columns = (
+        rich_progress.SpinnerColumn(),
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.TimeElapsedColumn(),
+    )
+    console = rich_console.Console(stderr=True)
+    with rich_progress.Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task(text, total=None)
         if began is not None:
             shown.tasks[task].start_time = began

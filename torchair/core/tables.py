@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from torchair.core.late_module import LateModule
+
+if TYPE_CHECKING:
+    from rich import console as rich_console
+    from rich import table as rich_table
+    from rich import text as rich_text
+else:
+    rich_console, rich_table = LateModule("rich.console"), LateModule("rich.table")
+    rich_text = LateModule("rich.text")
 
 UNCUT = 100_000  # wider than any line
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, figures: bool = False, **look: Any
-) -> Table:
+) -> rich_table.Table:
     """A table for a console. Brackets in cells are no markup, and what is too wide is folded, not cut;
     `figures`: all columns but the first are numbers.
     """
-    made = Table(**look)
+    made = rich_table.Table(**look)
     for place, column in enumerate(columns):
-        made.add_column(Text(column), justify="right" if figures and place else "left", overflow="fold")
+        side = "right" if figures and place else "left"
+        made.add_column(rich_text.Text(column), justify=side, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(str(cell)) for cell in row))
+        made.add_row(*(rich_text.Text(str(cell)) for cell in row))
     return made
 
 
-def as_text(*shown: RenderableType, width: int = UNCUT) -> str:
+def as_text(*shown: rich_console.RenderableType, width: int = UNCUT) -> str:
     """What a console of this width shows, without its colours."""
-    console = Console(width=width, force_terminal=False)
+    console = rich_console.Console(width=width, force_terminal=False)
     with console.capture() as caught:
         console.print(*shown)
     return caught.get()

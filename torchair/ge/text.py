@@ -16,12 +16,12 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from google.protobuf import text_format
 
 from torchair.core.errors import AirError, NotPossible
+from torchair.core.late_module import LateModule
 from torchair.core.torch_private.fake import without_modes
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Form, Str, raw
 from torchair.ge.attr import Tensor as TensorAttr
@@ -34,6 +34,11 @@ from torchair.ge.proto.write import add_graph_attributes, normalise, to_graph_de
 from torchair.ge.prototype import Prototype, catalogue
 from torchair.ge.runtime import runtime_attrs
 from torchair.ge.script import SCRIPT_WORDS, from_python, literal
+
+if TYPE_CHECKING:
+    from google.protobuf import text_format
+else:
+    text_format = LateModule("google.protobuf.text_format")
 
 __all__ = ["from_python", "fx_code", "to_pbtxt", "to_python", "to_txt"]
 

@@ -16,7 +16,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
 from torchair.core.torch_private.groups import group_of, name_of
-from torchair.core.torch_private.ops import collective, has_operator
+from torchair.core.torch_private.ops import collective, has_operator, register_fake
 
 SEND, RECEIVE = "_send", "_recv"
 _GROUP = "str tag, int[] ranks, int group_size"
@@ -264,7 +264,7 @@ def _define() -> torch.library.Library:
         key = "CompositeImplicitAutograd" if fake is None else "CompositeExplicitAutograd"
         library.impl(name, kernel, key)
         if fake is not None:
-            torch.library.register_fake(f"npu_define::{name}", fake, lib=library)
+            register_fake(library, name, fake)
             has_side_effect(getattr(torch.ops.npu_define, name).default)
     return library
 

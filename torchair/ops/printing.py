@@ -16,7 +16,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
 from torchair.core.plugin import real_plugin
-from torchair.core.torch_private.ops import has_operator
+from torchair.core.torch_private.ops import has_operator, register_fake
 from torchair.devices import device_row
 
 ALL = -1
@@ -159,12 +159,12 @@ def _define() -> list[torch.library.Library]:
         # The simulated device shows its tensors to the CPU, and keeps the call where a graph is captured.
         for key in ("CPU", "CUDA", *(("PrivateUse1",) if real_plugin() else ())):
             libraries[0].impl(name, _print, key)
-        torch.library.register_fake(f"air::{name}", _fake, lib=libraries[0])
+        register_fake(libraries[0], name, _fake)
     if real_plugin() is None and not has_operator("npu::print_npugraph_tensor"):
         libraries.append(torch.library.Library("npu", "FRAGMENT"))
         libraries[1].define(NAMED, tags=(torch.Tag.pt2_compliant_tag,))
         libraries[1].impl("print_npugraph_tensor", _print_named, "CompositeExplicitAutograd")
-        torch.library.register_fake("npu::print_npugraph_tensor", _fake_named, lib=libraries[1])
+        register_fake(libraries[1], "print_npugraph_tensor", _fake_named)
     return libraries
 
 

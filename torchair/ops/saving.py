@@ -19,7 +19,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.files import make_parents, whole_file
 from torchair.core.plugin import real_plugin
-from torchair.core.torch_private.ops import has_operator
+from torchair.core.torch_private.ops import has_operator, register_fake
 from torchair.ops.printing import on_host
 
 NAME = "save_npugraph_tensor"
@@ -119,7 +119,7 @@ def _define() -> list[torch.library.Library]:
     ours.define("save(Tensor[] tensors, bool is_list, str path) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CPU", "CUDA"):
         ours.impl("save", _write, key)
-    torch.library.register_fake("torchair::save", _nothing, lib=ours)
+    register_fake(ours, "save", _nothing)
     if real_plugin() is not None or has_operator(f"npu::{NAME}"):
         return [ours]
     npu = torch.library.Library("npu", "FRAGMENT")
@@ -128,7 +128,7 @@ def _define() -> list[torch.library.Library]:
         # A kernel of its own for each: that of the device's own tensors knows which device it is.
         for key in ("CPU", "CUDA", "PrivateUse1"):
             npu.impl(name, _save, key)
-        torch.library.register_fake(f"npu::{name}", _fake, lib=npu)
+        register_fake(npu, name, _fake)
     return [ours, npu]
 
 

@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.ops import has_operator, unfunctionalized
+from torchair.core.torch_private.ops import has_operator, register_fake, unfunctionalized
 from torchair.ops import limits
 
 NAMESPACES = ("npugraph_ex", "air")
@@ -331,7 +331,7 @@ def _define(namespace: str) -> torch.library.Library:
             continue
         library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, _KERNELS[name], "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{namespace}::{name}", _fake(name), lib=library)
+        register_fake(library, name, _fake(name))
         if name == "wait_tensor":
             library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         if name.endswith("_"):

@@ -39,8 +39,8 @@ from torch._guards import TracingContext, tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchair.core.degraded import Degradations
+from torchair.core.late_module import LateModule
 from torchair.core.source import source_of
-from torchair.core.torch_private.late_module import LateModule
 from torchair.core.torch_private.ops import OpOverload
 
 if TYPE_CHECKING:

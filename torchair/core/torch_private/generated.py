@@ -18,7 +18,7 @@ from torch._inductor.utils import BoxedBool
 from torch.utils._ordered_set import OrderedSet
 
 from torchair.core.files import PRIVATE_MODE, whole_file
-from torchair.core.torch_private.late_module import LateModule
+from torchair.core.late_module import LateModule
 
 _codecache: Any = LateModule("torch._inductor.codecache")
 _output_code: Any = LateModule("torch._inductor.output_code")

@@ -29,9 +29,9 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
 from torchair.core.environment import changed
+from torchair.core.late_module import LateModule
 from torchair.core.torch_private.aot import TracingContext, tracing
 from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
-from torchair.core.torch_private.late_module import LateModule
 
 __all__ = [
     "BoxedBool",

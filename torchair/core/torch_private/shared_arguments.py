@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.auto_functionalize import can_auto_functionalize
 
-from torchair.core.torch_private.ops import OpOverload, find_overload, has_kernel
+from torchair.core.torch_private.ops import OpOverload, find_overload, has_kernel, register_fake
 
 __all__ = ["SPACE", "can_auto_functionalize", "find_shared", "original_of", "with_shared"]
 
@@ -87,7 +87,7 @@ def _define(op: OpOverload, names: Sequence[str], qualified: str) -> Any:
     for key in _KEYS:
         if has_kernel(op, key):
             _library.impl(qualified, run, key)
-    torch.library.register_fake(f"{SPACE}::{qualified}", run, lib=_library)
+    register_fake(_library, qualified, run)
     made = getattr(_defined, qualified)
     _originals[made.default] = (name, str(op._schema), tuple(names))
     return made

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import Any
-
-from google.protobuf.message import DecodeError, Message
+from typing import TYPE_CHECKING, Any
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
+from torchair.core.late_module import LateModule
 from torchair.ge.attr import (
     BY_PROTOTYPE,
     KNOWN,
@@ -46,13 +45,18 @@ from torchair.ge.proto import schema
 from torchair.ge.prototype import Prototype
 from torchair.ge.runtime import take_runtime_attrs
 
+if TYPE_CHECKING:
+    from google.protobuf import message as protobuf
+else:
+    protobuf = LateModule("google.protobuf.message")
+
 _SCALARS: dict[str, type[Attr]] = {
     kind.field: kind for kind in (Int, Float, Bool, Str, DataType, ListListInt, ListListFloat)
 }
 _LISTS = (ListStr, ListInt, ListFloat, ListBool, ListDataType)
 
 
-def from_model(source: bytes | Message) -> Graph:
+def from_model(source: bytes | protobuf.Message) -> Graph:
     """The main graph of a `ModelDef` (a message or its bytes), with the others as its sub-graphs."""
     model = _parse("ModelDef", source)
     if not model.graph:
@@ -67,18 +71,18 @@ def from_model(source: bytes | Message) -> Graph:
     return main
 
 
-def from_graph_def(source: bytes | Message) -> Graph:
+def from_graph_def(source: bytes | protobuf.Message) -> Graph:
     """The graph of a single `GraphDef`."""
     return _graph(_parse("GraphDef", source))
 
 
-def _parse(name: str, source: bytes | Message) -> Any:
+def _parse(name: str, source: bytes | protobuf.Message) -> Any:
     """A message of our own: reading takes it apart, and the caller's may be of another registration."""
     data = source if isinstance(source, bytes) else source.SerializeToString()
     message = schema.message(name)
     try:
         message.ParseFromString(data)
-    except DecodeError as error:
+    except protobuf.DecodeError as error:
         raise BadGraph(
             f"these {len(data)} bytes are no {name}", next="check that the file is complete"
         ) from error

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from torchair.core.late_module import LateModule
+
+if TYPE_CHECKING:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+else:
+    descriptor_pb2 = LateModule("google.protobuf.descriptor_pb2")
+    descriptor_pool = LateModule("google.protobuf.descriptor_pool")
+    message_factory = LateModule("google.protobuf.message_factory")
 
 PACKAGE = "ge.proto"
 
@@ -116,11 +123,7 @@ ENUMS: dict[str, str] = {
 
 _ROW = re.compile(r"(\d+) (\w+): ([^*(]+?)(\*?)(?: \((\w+)\))?")
 _MAP = re.compile(r"map<(\w+), (\w+)>")
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS: dict[str, Any] = {
-    name: getattr(_Field, f"TYPE_{name.upper()}")
-    for name in ("string", "bytes", "bool", "float", "int32", "int64", "uint32", "uint64")
-}
+_SCALARS = ("string", "bytes", "bool", "float", "int32", "int64", "uint32", "uint64")
 
 
 def message(name: str) -> Any:
@@ -163,17 +166,18 @@ def _add_field(holder: Any, scope: str, row: str) -> None:
     parsed = _ROW.fullmatch(row)
     assert parsed, f"not a field of the schema: {row!r}"
     number, name, kind, star, group = parsed.groups()
-    field = holder.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
+    types = descriptor_pb2.FieldDescriptorProto
+    field = holder.field.add(name=name, number=int(number), label=types.LABEL_OPTIONAL)
     if pair := _MAP.fullmatch(kind):
         entry = holder.nested_type.add(name="".join(part.title() for part in name.split("_")) + "Entry")
         entry.options.map_entry = True
         for at, (key, of) in enumerate(zip(("key", "value"), pair.groups(), strict=True), start=1):
-            _set_type(entry.field.add(name=key, number=at, label=_Field.LABEL_OPTIONAL), scope, of)
-        field.label, field.type = _Field.LABEL_REPEATED, _Field.TYPE_MESSAGE
+            _set_type(entry.field.add(name=key, number=at, label=types.LABEL_OPTIONAL), scope, of)
+        field.label, field.type = types.LABEL_REPEATED, types.TYPE_MESSAGE
         field.type_name = f".{PACKAGE}.{scope}.{entry.name}"
         return
     if star:
-        field.label = _Field.LABEL_REPEATED
+        field.label = types.LABEL_REPEATED
     if group:
         if not holder.oneof_decl:
             holder.oneof_decl.add(name=group)
@@ -183,9 +187,10 @@ def _add_field(holder: Any, scope: str, row: str) -> None:
 
 def _set_type(field: Any, scope: str, kind: str) -> None:
     """A scalar by its word; a message or enum by its name, looked up from the inside out."""
+    types = descriptor_pb2.FieldDescriptorProto
     if kind in _SCALARS:
-        field.type = _SCALARS[kind]
+        field.type = getattr(types, f"TYPE_{kind.upper()}")
         return
     found = next(name for name in (f"{scope}.{kind}", kind) if name in MESSAGES or name in ENUMS)
-    field.type = _Field.TYPE_ENUM if found in ENUMS else _Field.TYPE_MESSAGE
+    field.type = types.TYPE_ENUM if found in ENUMS else types.TYPE_MESSAGE
     field.type_name = f".{PACKAGE}.{found}"

@@ -19,7 +19,7 @@ from torch.fx.node import has_side_effect
 from torchair.core.plugin import real_plugin
 from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
 from torchair.core.torch_private.memory import storage_id
-from torchair.core.torch_private.ops import parse_schema
+from torchair.core.torch_private.ops import parse_schema, register_fake
 from torchair.ops.direct import DIRECT
 from torchair.ops.npu.border import packed, read
 from torchair.ops.npu.gradients import Gradient
@@ -129,7 +129,7 @@ def define(op: str, fn: Fn) -> None:
         return
     fn = _with_own_results(fn)
     library.impl(_local(op), fn, "CompositeExplicitAutograd")
-    torch.library.register_fake(schema_of(op).name + _suffix(op), fn, lib=library)
+    register_fake(library, _local(op), fn)
 
 
 def define_gradients(gradients: Mapping[str, Gradient]) -> None:

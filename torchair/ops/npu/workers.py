@@ -15,6 +15,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible, UnsupportedOp
+from torchair.core.torch_private.ops import register_fake
 from torchair.ops.npu.row import InPlace, Row
 
 # What runs wherever a call of these ops would: sizes of all results, how many dims each has, their types.
@@ -45,7 +46,7 @@ def _fake(
 
 
 _library.impl(_NAME, _refuse, "CompositeExplicitAutograd")
-torch.library.register_fake(f"torchair::{_NAME}", _fake, lib=_library)
+register_fake(_library, _NAME, _fake)
 has_side_effect(torch.ops.torchair.run_by_workers.default)
 
 

@@ -31,12 +31,12 @@ SCALARS = {"epsilon": EPSILON, "dtype": INT8_CODES[0]}
 
 @dataclass(frozen=True)
 class Rule:
-    """What to find, what to put, and when not. `anchor` is an op of what is found, `ops` are all that must
-    be defined, `names` the parameters of both functions.
+    """What to find, what to put, and when not. `anchor` is the name of an op of what is found, `ops` are all
+    that must be defined, `names` the parameters of both functions.
     """
 
     name: str
-    anchor: Any
+    anchor: str
     ops: tuple[str, ...]
     names: tuple[str, ...]
     find: Body
@@ -116,7 +116,7 @@ def _variants(
 
         yield Rule(
             f"{name}{'_sum' if uses_sum else ''}{'_epsilon' if has_epsilon else ''}",
-            find_overload("npu.npu_add_rms_norm.default"),
+            "npu.npu_add_rms_norm.default",
             ("npu_add_rms_norm", *ops),
             (*NORM, *extra, *(("epsilon",) if has_epsilon else ())),
             cut(find),
@@ -288,12 +288,14 @@ def rules() -> Iterator[Rule]:
     )  # fmt: skip
     for name, leading, find in TRANSPOSED:
         yield Rule(
-            name, aten.bmm.default, ("npu_transpose_batchmatmul",), ("x1", "x2"), find,
+            name, "aten.bmm.default", ("npu_transpose_batchmatmul",), ("x1", "x2"), find,
             _transposed([1, 0, 2] if leading else [0, 1, 2]), _bmm_examples, _why_not_transpose(leading),
         )  # fmt: skip
 
 
 @functools.cache
-def anchors() -> frozenset[Any]:
-    """The ops without which no rule of ours applies."""
-    return frozenset(rule.anchor for rule in rules() if rule.is_defined())
+def anchors() -> frozenset[str]:
+    """The ops without which no rule of ours applies: by name, so that the library is not loaded for a graph
+    that has none of them.
+    """
+    return frozenset(rule.anchor for rule in rules())

@@ -89,7 +89,7 @@ class RuleSet:
         self.door = door  # where users register
         self.of_users: list[Rule] = []
         self._known: dict[str, str] = {}  # the text of a pattern -> who looks for it
-        self._builtin: set[Any] = set()  # anchors
+        self._builtin: set[str] = set()  # anchors
         self._matcher: Any = None
 
     @property
@@ -195,10 +195,10 @@ class RuleSet:
         """Our own rules join the set when a graph has an op that they start from: tracing them takes time,
         and all op libraries are loaded by then.
         """
-        for anchor in (anchors() & {node.target for node in graph.nodes}) - self._builtin:
+        for anchor in (anchors() & {str(node.target) for node in graph.nodes}) - self._builtin:
             self._builtin.add(anchor)
             for each in rules():
-                if each.anchor is anchor and each.is_defined():
+                if each.anchor == anchor and each.is_defined():
                     self._add_one_of_ours(each)
 
     def _add_one_of_ours(self, ours: Builtin) -> None:

@@ -1,4 +1,4 @@
-"""Modules of torch that take long to import."""
+"""Modules of other packages that take long to import."""
 
 from __future__ import annotations
 
