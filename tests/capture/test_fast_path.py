@@ -145,9 +145,22 @@ def test_inside_a_capture_and_under_a_profiler() -> None:
     assert ask(runner, weight, torch.ones(4)) is not None
 
 
-def test_borrowed_inputs_need_a_closer_look() -> None:
-    runner, _, weight = warm(clone_input=False)
-    assert ask(runner, weight, torch.ones(4)) is None
+def test_a_lent_input_is_taken_where_it_was_and_looked_at_elsewhere() -> None:
+    runner, row = make(affine, "wp", clone_input=False)
+    weight, x = torch.full((4,), 2.0), torch.ones(4)
+    for _ in range(2):
+        runner([weight, x])
+    replays = row.replays
+    for number in (3.0, 5.0):
+        (y,) = ask(runner, weight, x.fill_(number))
+        assert y.tolist() == [2 * number + 1] * 4
+        del y
+    assert row.replays == replays + 2
+    assert ask(runner, weight, x[:1]) is None, "another shape"
+    assert ask(runner, weight, torch.zeros(4)) is None, "another place"
+    assert runner.run(weight, torch.zeros(4))[0].tolist() == [1.0] * 4
+    assert x.tolist() == [5.0] * 4, "somebody holds it: it is no buffer"
+    assert runner.run(weight, x)[0].tolist() == [11.0] * 4
 
 
 def test_outputs_that_are_copied() -> None:

@@ -66,11 +66,19 @@ class StaticInputs:
         # Whoever keeps a storage itself keeps its Python object, which is one for everybody.
         self._storages = [b.untyped_storage() for b in self.buffers] if self.borrowed else []
 
+    def lent(self) -> list[tuple[int, torch.Tensor]]:
+        """The buffers that are the memory of inputs, by the index of the input: one that is still there needs
+        no copy.
+        """
+        return list(zip(self.indices, self.buffers, strict=True)) if self.borrowed else []
+
     def targets(self) -> list[tuple[int, torch.Tensor]] | None:
         """The buffer of each by the index of the input; None where filling them takes more than a copy. Those
         that the graph itself fills come first.
         """
-        if self.borrowed or self._flat:
+        if self.borrowed:
+            return []
+        if self._flat:
             return None
         order = sorted(range(len(self.buffers)), key=lambda at: at not in self._in_head)
         return [(self.indices[at], self.buffers[at]) for at in order]
@@ -225,6 +233,8 @@ class Recording:
     graph: Graph
     statics: StaticInputs
     ledger: Addresses
+    places: Addresses
+    """Where all is that it may read without a copy: what the ledger has, and what was lent to it."""
     outputs: Outputs
     home: Home | None
     """Where its outputs are; None where they stay in the pool."""
@@ -313,7 +323,9 @@ def record(
             graph.reset()
             raise
     outputs = Outputs(results, placed, inputs, COPIED if plan.private else home)
-    made = Recording(graph, statics, Addresses(watched, args), outputs, home, plan.private)
+    ledger = Addresses(watched, args)
+    places = Addresses([*watched, *(index for index, _ in statics.lent())], args)
+    made = Recording(graph, statics, ledger, places, outputs, home, plan.private)
     reserved = row.reserved_bytes(into.device) - before
     made.nbytes = max(reserved, outputs.nbytes)
     made.own_bytes = made.nbytes if home is None else reserved

@@ -143,8 +143,9 @@ class Recorder:
         device = torch.device(self._device.type, self.pool.turns.index)
         return quick.repeat(
             quick.FastReplaySpec(
-                addresses=made.ledger,
+                addresses=made.places,
                 inputs=targets,
+                borrowed=made.statics.lent(),
                 rest=outputs.rest,
                 outputs=plain or [],
                 give=outputs.copy if made.private else outputs.give if plain is None else None,

@@ -246,6 +246,7 @@ struct Spec {
   THPObjectPtr pairs, acquire, release, handle_of, device, turns, launch, give, kept;
   std::vector<THPObjectPtr> refusals;
   std::vector<Input> inputs;
+  std::vector<Input> borrowed;  // that lie where the graph reads them
   std::vector<Rest> at_rest;
   std::vector<Output> outputs;
   Head head;
@@ -265,7 +266,7 @@ struct Spec {
     return true;
   }
 
-  bool has_shapes(PyObject* args) const {
+  static bool has_shapes(PyObject* args, const std::vector<Input>& inputs) {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(args);
     for (const auto& input : inputs) {
       PyObject* item = input.index < size ? PySequence_Fast_GET_ITEM(args, input.index) : nullptr;
@@ -350,7 +351,7 @@ struct Spec {
     if (is_turn <= 0) {
       return is_turn < 0 ? nullptr : Py_NewRef(Py_None);
     }
-    if (!is_free() || !has_shapes(args)) {
+    if (!is_free() || !has_shapes(args, inputs) || !has_shapes(args, borrowed)) {
       Py_RETURN_NONE;
     }
     const int are_same = are_in_place(args, Numbers(pairs));
@@ -541,6 +542,7 @@ PyObject* repeat(PyObject*, PyObject* given) {
   read_head(field(given, "head"), spec->head);
   read_direct(field(given, "direct"), spec->direct);
   read_pairs(field(given, "inputs", &PyList_Type), spec->inputs);
+  read_pairs(field(given, "borrowed", &PyList_Type), spec->borrowed);
   read_pairs(field(given, "outputs", &PyList_Type), spec->outputs);
   read_rest(field(given, "rest"), *spec);
   spec->turns = std::move(turns);

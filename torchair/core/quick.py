@@ -193,6 +193,7 @@ class FastReplaySpec:
 
     addresses: Addresses
     inputs: list[tuple[int, torch.Tensor]]  # index of each that is copied, and where to
+    borrowed: list[tuple[int, torch.Tensor]]  # of each that is read where it was, and what it was like
     rest: AtRest  # a call that finds an output held is not served
     outputs: list[tuple[int, torch.Tensor]]  # see `hand_out`; none where `give` makes them
     give: Callable[[tuple[Any, ...]], list[Any]] | None
@@ -234,9 +235,8 @@ class PythonRepeat:
         spec, turns = self._spec, self._spec.turns
         if self._is_over or turns.handle_of(turns.index) != turns.last_handle:
             return False
-        if not spec.rest.is_free() or not all(
-            _has_shape(args, index, target) for index, target in spec.inputs
-        ):
+        known = (*spec.inputs, *spec.borrowed)
+        if not spec.rest.is_free() or not all(_has_shape(args, index, like) for index, like in known):
             return False
         return spec.addresses.match(list(args))
 
@@ -256,9 +256,9 @@ class PythonRepeat:
             return hand_out(spec.outputs, spec.rest) if spec.give is None else spec.give(args)
 
 
-def _has_shape(args: tuple[Any, ...], index: int, target: torch.Tensor) -> bool:
+def _has_shape(args: tuple[Any, ...], index: int, like: torch.Tensor) -> bool:
     found = args[index] if index < len(args) else None
-    return isinstance(found, torch.Tensor) and found.shape == target.shape
+    return isinstance(found, torch.Tensor) and found.shape == like.shape
 
 
 def raise_versions(args: Sequence[Any], indices: Sequence[int]) -> None:
