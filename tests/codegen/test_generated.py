@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import select_algorithm
+from torch._inductor.codegen import memory_planning
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from tests.codegen.tracing import trace
@@ -88,6 +91,49 @@ def test_kernels_come_along_as_they_are_chosen(
     assert (place / "triton" / HASH / "kernel.json").read_text() == str(place / "triton" / HASH)
     # Its kernels are still told, where nothing of Triton was loaded.
     assert unpack(pack(loaded)).module.kernels == loaded.module.kernels
+
+
+def products(x: torch.Tensor) -> list[torch.Tensor]:
+    return [(x @ x.T).tanh() @ x]
+
+
+LOADED = """
+import sys, torch
+from pathlib import Path
+from torchair.core.pack import unpack
+run = unpack(Path(sys.argv[1]).read_bytes()).load()
+run([torch.zeros(5, 7)])
+print(*(name for name in sys.modules if name.startswith("torch._inductor.")))
+"""
+
+
+def test_loading_one_needs_no_compiler(tmp_path: Path, inductor_dir: Path) -> None:
+    """Inductor's templates and lowerings take a second to import."""
+    traced = trace(products, torch.randn(5, 7))
+    code = code_of(build("inductor", traced.gm, traced.inputs, How()))
+    assert isinstance(code, InductorCode)
+    assert all(code.source.count(f"\n{line}\n") == 1 for line in generated.LIGHTER)
+    assert "extern_kernels.mm(" in code.source
+    x = torch.randn(5, 7)
+    torch.testing.assert_close(code.load()([x]), products(x))
+    packed = tmp_path / "packed"
+    packed.write_bytes(pack(code))
+    command = [sys.executable, "-c", LOADED, str(packed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert "torch._inductor.async_compile" in modules
+    assert not modules & {f"torch._inductor.{name}" for name in ("select_algorithm", "lowering", "ir")}
+
+
+def test_what_is_light_is_the_same() -> None:
+    for name in generated.OF_TORCH:
+        assert getattr(select_algorithm.extern_kernels, name) is getattr(torch, name), name
+    assert memory_planning._align is torch._inductor.utils._align
+    head = "\n" + "\n".join(generated.LIGHTER) + "\n"
+    for text in ("extern_kernels.bias_addmm(x)", "torch.ops.prims.inductor_seed.default()"):
+        assert generated._light(head + text) == head + text
+    assert generated._light(f"{head}extern_kernels.mm(x)").endswith("extern_kernels.mm(x)")
 
 
 def test_kernels_that_are_not_kept_any_more(code: InductorCode, inductor_dir: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,18 @@ _triton: Any = LateModule("torch._inductor.triton_bundler")
 _folders: Any = LateModule("torch._inductor.runtime.cache_dir_utils")
 _choices: Any = LateModule("torch._inductor.runtime.autotune_cache")
 _TUNERS = "torch._inductor.runtime.triton_heuristics"
+
+LIGHTER = {
+    "from torch._inductor.codegen.memory_planning import _align as align": (
+        "from torch._inductor.utils import _align as align"
+    ),
+    "from torch._inductor.select_algorithm import extern_kernels": "import torch as extern_kernels",
+}
+"""Lines at the head of a generated module that import all of Inductor, a second of it, for one name;
+and where else that name is.
+"""
+OF_TORCH = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "convolution", "mm"})
+"""Of Inductor's `extern_kernels`, those that are functions of torch."""
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -103,16 +116,27 @@ class GeneratedModule:
             _triton.TritonBundler.read_and_emit(
                 _triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], [])
             )
-        path = Path(_codecache.get_path(self.key, "py")[2])
+        key = f"{self.key}_light"
+        path = Path(_codecache.get_path(key, "py")[2])
         if not path.exists():
-            _write(path, source.encode())
-        module = _codecache.PyCodeCache.load_by_key_path(self.key, str(path), self.lines, self.constants)
+            _write(path, _light(source).encode())
+        module = _codecache.PyCodeCache.load_by_key_path(key, str(path), self.lines, self.constants)
         self.scope = vars(module)
         held = SimpleNamespace(current_callable=module.call, _defers_input_alignment=self.aligns_itself)
         _output_code.maybe_realign_inputs(
             BoxedBool(False), held, list(self.checked), OrderedSet(self.written)
         )
         return held.current_callable
+
+
+def _light(source: str) -> str:
+    """The same module without the compiler, unless it uses kernels or ops that the compiler defines."""
+    used = set(re.findall(r"\bextern_kernels\.([\w.]+)", source))
+    if not used <= OF_TORCH or "torch.ops.prims." in source:
+        return source
+    for line, lighter in LIGHTER.items():
+        source = source.replace(f"\n{line}\n", f"\n{lighter}\n", 1)
+    return source
 
 
 def _write(path: Path, content: bytes) -> None:
