@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._functorch.aot_autograd import aot_function
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
+from torchair.core.degraded import DegradedWarning
 
 BACKENDS = {"npu": {}, "npugraph_ex": {"clone_input": False}}
 
@@ -89,3 +91,56 @@ def test_no_borrowing_does_not_stop_recording(row: SimulatedDevice) -> None:
         for _ in range(5):
             run(base[:4], base[2:6])
     assert row.replays >= 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_that_was_given_back_is_neither_read_nor_written(backend: str, row: SimulatedDevice) -> None:
+    run = compiled(lambda x: x + 1, backend)
+    x = torch.zeros(4)
+    with torch.no_grad():
+        for _ in range(3):
+            run(x)
+        size = x.untyped_storage().nbytes()
+        x.untyped_storage().resize_(0)
+        held = torch.zeros(4)  # where x was
+        x.untyped_storage().resize_(size)
+        x.fill_(5.0)
+        for _ in range(3):
+            assert run(x).tolist() == [6.0] * 4
+        x.untyped_storage().resize_(0)
+        del x
+        for number in (7.0, 8.0):
+            assert run(torch.full((4,), number)).tolist() == [number + 1] * 4
+    assert held.tolist() == [0.0] * 4
+    assert row.replays > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("part", ["whole", "imag"])
+def test_views_of_what_is_negated_or_conjugated_on_reading(
+    part: str, backend: str, row: SimulatedDevice
+) -> None:
+    """Views of the buffer would not be so."""
+    run = compiled(lambda x: (x.t(), x * 2), backend)
+    with (
+        torch.no_grad(),
+        pytest.warns(DegradedWarning, match="a view of input x, which is conjugated or neg"),
+    ):
+        for _ in range(4):
+            x = torch.randn(4, 4, dtype=torch.complex64).conj()
+            x = x if part == "whole" else x.imag
+            view, product = run(x)
+            assert view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+            torch.testing.assert_close(view, x.t())
+            torch.testing.assert_close(product, x * 2)
+    assert row.records == 0
+
+
+def test_what_comes_unchecked_is_not_read_where_it_lies(row: SimulatedDevice) -> None:
+    """Another view may begin at the same place."""
+    made = aot_function(add, fw_compiler=torchair.get_compiler(), keep_inference_input_mutations=True)
+    x, y = torch.arange(16.0).view(4, 4), torch.ones(4, 4)
+    with torch.no_grad():
+        for given in (x, x, x, x.t(), torch._neg_view(x), x[0].expand(4, 4), x):
+            torch.testing.assert_close(made(given, y), given + y)
+    assert row.replays > 0

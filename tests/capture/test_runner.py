@@ -345,6 +345,14 @@ def test_tied_output_refuses_other_strides() -> None:
         runner.run(torch.ones(3, 3).t())
 
 
+def test_tied_output_refuses_what_is_conjugated_on_reading() -> None:
+    runner, _ = make(lambda x: [x[1:]], "a", aliases={0: [0]})
+    x = torch.ones(3, dtype=torch.complex64)
+    runner.run(x)
+    with pytest.raises(BadCall, match="conjugated or negated otherwise"):
+        runner.run(x.conj())
+
+
 # Static inputs.
 
 

@@ -50,6 +50,7 @@ class Tied:
     name: str
     like: torch.Tensor  # on the meta device: dtype, size, stride of the output
     source_stride: tuple[int, ...]
+    source_bits: tuple[bool, bool]
     shift: int
     same: bool  # the output is the input
 
@@ -62,6 +63,11 @@ class Tied:
                 f"input {self.name} has other strides than the graph was recorded with",
                 got=f"{tuple(tensor.stride())} instead of {self.source_stride}",
                 next="pass tensors of one memory layout, or compile again for the other",
+            )
+        if _bits(tensor) != self.source_bits:
+            raise BadCall(
+                f"input {self.name} is conjugated or negated otherwise than the one the graph was recorded with",
+                next="pass a copy of it (resolve_conj, resolve_neg)",
             )
         start = _start(tensor) + self.shift
         return view_on(self.like, tensor.untyped_storage(), start // self.like.element_size())
@@ -299,11 +305,16 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> T
         and output.dtype == owner.dtype
         and output.size() == owner.size()
         and tuple(output.stride()) == stride
-        and (output.is_conj(), output.is_neg()) == (owner.is_conj(), owner.is_neg())
+        and _bits(output) == _bits(owner)
     )
     memory = torch.empty(0, dtype=output.dtype, device="meta").untyped_storage()
     like = view_on(output, memory, 0)
-    return Tied(source, name, like, stride, shift, same)
+    return Tied(source, name, like, stride, _bits(owner), shift, same)
+
+
+def _bits(tensor: torch.Tensor) -> tuple[bool, bool]:
+    """Is it conjugated, or negated, only when it is read?"""
+    return tensor.is_conj(), tensor.is_neg()
 
 
 def _start(tensor: torch.Tensor) -> int:

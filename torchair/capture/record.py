@@ -56,6 +56,8 @@ class StaticInputs:
         self._shapes = [buffer.shape for buffer in self.buffers]
         self._flat = {at: dims for at, b in enumerate(self.buffers) if (dims := repeated_dims(b))}
         self._targets = [_flattened(b, self._flat.get(at, ())) for at, b in enumerate(self.buffers)]
+        # There the graph reads; who lent a buffer can give its memory back.
+        self._places = [buffer.data_ptr() for buffer in self.buffers]
         self.head: Head | None = None
         self._in_head = self._plain_copies(args) if in_graph and arena is not None else []
         self._filled = [at for at, b in enumerate(self.buffers) if b.numel() and at not in self._in_head]
@@ -125,22 +127,25 @@ class StaticInputs:
             for at, dims in self._flat.items():
                 sources[at] = _flattened(sources[at], dims)
         if self._selects:
-            wanted = [at for at in self._filled if sources[at].data_ptr() != targets[at].data_ptr()]
+            wanted = [at for at in self._filled if sources[at].data_ptr() != self._places[at]]
             sources, targets = [sources[at] for at in wanted], [targets[at] for at in wanted]
         if sources:
             torch._foreach_copy_(targets, sources, non_blocking=True)
         return [] if self.head is None else self.head.point([args[self.indices[at]] for at in self._in_head])
 
     def in_use(self, args: Sequence[Any]) -> int | None:
-        """Index of an input whose borrowed buffer must be overwritten while its owner still holds it."""
+        """Index of an input whose borrowed buffer must be overwritten while its owner still holds it, or after
+        the memory was given back (`resize_`).
+        """
         if not self.borrowed:
             return None
         for at, (index, buffer) in enumerate(zip(self.indices, self.buffers, strict=True)):
-            if args[index].data_ptr() == buffer.data_ptr():
+            if args[index].data_ptr() == self._places[at]:
                 continue
             key = storage_id(buffer)
             own = self._own_uses[key] + STORAGE_WRAPPER_USES
-            if storage_use_count(key) > own or getrefcount(self._storages[at]) > ONE_OWNER:
+            is_held = storage_use_count(key) > own or getrefcount(self._storages[at]) > ONE_OWNER
+            if is_held or buffer.data_ptr() != self._places[at]:
                 return index
         return None
 

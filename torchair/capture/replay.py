@@ -272,7 +272,8 @@ class Replay(Direct):
             return recording
         entry.own_buffers = True
         what = (
-            f"input {self.inputs.title(index)} moved, and its first tensor is still held: it has a buffer now"
+            f"input {self.inputs.title(index)} moved, and its first tensor is still held, or has given its "
+            "memory back: it has a buffer now"
         )
         return self._record_again(entry, args, Cause.PLAIN, what, keep=0)
 

@@ -63,6 +63,7 @@ class Inputs:
     packs: tuple[Pack, ...] = ()  # inputs at the end that the runner makes from numbers among the others
     repeats: dict[int, tuple[int, ...]] = field(default_factory=dict)  # dimensions that are one element
     symbols: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)  # the ranges of sizes
+    guarded: bool = True  # the layout of each call was checked before it comes here
 
     def having(self, *roles: Role) -> list[int]:
         """Indices of the inputs in any of these roles."""
@@ -105,17 +106,20 @@ def inputs_of(
         else _role(value, index in set(static), index in mutated, index in aliases, on_device)
         for index, (node, value) in enumerate(zip(placeholders, values, strict=True))
     )
+    origins = tuple(_origin(node, arguments) for node in placeholders)
+    titles = [origin or node.name for origin, node in zip(origins, placeholders, strict=True)]
     return Inputs(
         names=tuple(node.name for node in placeholders),
         roles=roles,
         key=_key(placeholders, values, roles, guarded),
         aliases=aliases,
-        origins=tuple(_origin(node, arguments) for node in placeholders),
-        obstacles=tuple(_obstacles(gm, roles)),
+        origins=origins,
+        obstacles=(*_read_otherwise(titles, roles, values), *_obstacles(gm, roles)),
         random=any(map(draws, gm.graph.nodes)),
         packs=packs,
         repeats={index: dims for index, value in enumerate(values) if (dims := repeated_dims(value))},
         symbols=symbol_ranges(values),
+        guarded=guarded,
     )
 
 
@@ -225,6 +229,13 @@ def _origin(node: fx.Node, arguments: Sequence[str]) -> str:
     if isinstance(index, int) and index < len(arguments):
         return arguments[index]
     return str(getattr(desc, "target", ""))
+
+
+def _read_otherwise(titles: Sequence[str], roles: Sequence[Role], values: Sequence[Any]) -> Iterator[str]:
+    """Inputs of which an output is a view, where the same view of a buffer would be another one."""
+    for title, role, value in zip(titles, roles, values, strict=True):
+        if role is Role.ALIAS and (value.is_conj() or value.is_neg()):
+            yield f"an output is a view of input {title}, which is conjugated or negated only on reading"
 
 
 def _obstacles(gm: fx.GraphModule, roles: Sequence[Role]) -> Iterator[str]:

@@ -29,8 +29,9 @@ def older_left_alone() -> Iterator[None]:
     is_ours = not gc.get_freeze_count()  # what others have put aside stays there
     if is_ours:
         gc.freeze()
+    aside = gc.get_freeze_count()
     try:
         yield
     finally:
-        if is_ours:
+        if is_ours and gc.get_freeze_count() <= aside:  # or others have done so meanwhile
             gc.unfreeze()
