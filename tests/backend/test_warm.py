@@ -293,6 +293,17 @@ def test_who_only_says_to_be_of_torch(counted: Counted) -> None:
     assert counted.graphs == 2
 
 
+def test_a_method_that_somebody_puts_into_tensors(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.abs() + 1
+
+    with torch.no_grad():
+        torch.testing.assert_close(new_process(function)(X), function(X))
+        monkeypatch.setattr(torch.Tensor, "abs", lambda self: self * 3)
+        torch.testing.assert_close(new_process(function)(X), X * 3 + 1)
+    assert counted.graphs == 2
+
+
 def test_an_op_that_somebody_takes_apart(counted: Counted) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -58,3 +60,36 @@ def test_functions_that_call_themselves_and_those_of_libraries() -> None:
 def test_what_cannot_be_told() -> None:
     with pytest.raises(NotPossible, match="no data"):
         behaviour(closing(object()))
+
+
+def test_a_class_is_what_its_functions_are_now() -> None:
+    class Shape:
+        def area(self) -> int:
+            return 1
+
+        @property
+        def name(self) -> str:
+            return "one"
+
+    first = identity.class_digest(Shape)
+    own = Shape.area
+    seen = {first}
+    for area in (lambda self: 2, lambda self: 3):
+        Shape.area = area  # type: ignore[method-assign]
+        seen.add(identity.class_digest(Shape))
+    Shape.area = own  # type: ignore[method-assign]
+    assert identity.class_digest(Shape) == first
+    Shape.name = property(lambda self: "two")  # type: ignore[method-assign,assignment]
+    assert len(seen | {identity.class_digest(Shape)}) == 4
+
+
+def test_a_class_is_not_kept() -> None:
+    class Shape:
+        def area(self) -> Any:
+            return __class__  # type: ignore[name-defined]  # noqa: F821
+
+    identity.class_digest(Shape)
+    gone = weakref.ref(Shape)
+    del Shape
+    gc.collect()
+    assert gone() is None

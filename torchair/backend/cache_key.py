@@ -20,7 +20,7 @@ from torchair.configs.freeze import Config, cache_key_paths, freeze
 from torchair.core.environment import text_of
 from torchair.core.errors import BadOption, NotPossible
 from torchair.core.extensions import EXTENSIONS
-from torchair.core.facts import device_facts, processor, sources, torch_facts
+from torchair.core.facts import device_facts, processor, sources, tensor_facts, torch_facts
 from torchair.core.identity import behaviour
 from torchair.core.store import Store
 from torchair.core.torch_private.options import torch_options
@@ -121,6 +121,7 @@ def facts_of_process() -> dict[str, str]:
         "python": platform.python_version(),
         "processor": processor(),
         "torchair": sources(),
+        "tensors": tensor_facts(),
     }
 
 

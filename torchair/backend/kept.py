@@ -27,7 +27,7 @@ from torchair.codegen.graph import attribute
 from torchair.codegen.library import graph_text
 from torchair.core.environment import text_of
 from torchair.core.errors import AirError, NotPossible
-from torchair.core.facts import device_facts, processor, sources, torch_facts
+from torchair.core.facts import device_facts, processor, sources, tensor_facts, torch_facts
 from torchair.core.log import logger
 from torchair.core.pack import pack, unpack
 from torchair.core.store import Store
@@ -84,6 +84,7 @@ def process_facts() -> dict[str, str]:
         "torch": torch_facts(),
         "python": sys.version.partition(" ")[0],
         "torchair": sources(),
+        "tensors": tensor_facts(),
     }
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from torchair.core.identity import class_digest
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PROCESSORS = Path("/proc/cpuinfo")
 _PROCESSOR_LINES = ("model name", "flags", "Features", "CPU part", "isa")
@@ -36,6 +38,11 @@ def sources() -> str:
 def torch_facts() -> str:
     """The build of torch."""
     return f"{torch.__version__} {torch.version.git_version}"
+
+
+def tensor_facts() -> str:
+    """What the methods of tensors do: anybody may put in others, and a graph of Dynamo's has their names."""
+    return class_digest(torch.Tensor)
 
 
 @cache

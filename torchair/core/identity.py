@@ -35,6 +35,7 @@ BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 KEYS = type({}.keys()) | type({}.values())
 OWN = ("torch", "torchair")
 """Packages whose sources are known by version or digest as a whole."""
+PYTHONS = sys.stdlib_module_names - {"__main__"}
 FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 """As they stand in a class."""
 _DEEPEST = 8
@@ -155,7 +156,8 @@ def _constant(value: Any) -> str:
 def class_digest(kind: type) -> str:
     """Of the classes that it is made of, in their order: what their functions do, with what these read from
     around them. Attributes are looked at where they are read, but for members of an enum, those of its own
-    class, and who is registered as one of it. Empty for torch's and Python's classes.
+    class, and who is registered as one of it. Empty for Python's classes and ours; in torch's, users put
+    functions of theirs.
     """
     if _is_versioned(kind):
         return ""
@@ -172,25 +174,37 @@ def class_digest(kind: type) -> str:
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
-_digests: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
-"""Of functions of classes, which may be hundreds."""
+_digests: weakref.WeakKeyDictionary[type, tuple[list[Any], str]] = weakref.WeakKeyDictionary()
+"""Of the functions of a class, which may be hundreds, with these: names, and references to functions."""
 
 
 def _functions_digest(kind: type) -> str:
-    found = _digests.get(kind)
-    if found is None:
-        functions = [(name, each) for name, each in vars(kind).items() if isinstance(each, FUNCTIONS)]
+    functions = [(name, each) for name, each in vars(kind).items() if isinstance(each, FUNCTIONS)]
+    now = [part for name, each in functions for part in (name, *_inner(each))]
+    known, digest = _digests.get(kind, ((), ""))
+    if not known or now != [part if isinstance(part, str) else part() for part in known]:
         functions.sort(key=itemgetter(0))
         rows = [" ".join((name, *_function_texts(each))) for name, each in functions]
-        found = _digests[kind] = hashlib.sha256("\n".join(rows).encode()).hexdigest()
-    return found
+        digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
+        # Not the functions themselves: they keep the class.
+        _digests[kind] = [part if isinstance(part, str) else weakref.ref(part) for part in now], digest
+    return digest
+
+
+def _inner(value: Any) -> list[types.FunctionType]:
+    """The functions that something in a class consists of."""
+    if isinstance(value, types.FunctionType):
+        return [value]
+    if not isinstance(value, FUNCTIONS):
+        return []
+    names = ("__func__", "fget", "fset", "fdel", "func")
+    return [inner for name in names for inner in _inner(getattr(value, name, None))]
 
 
 def _function_texts(value: Any, depth: int = 0) -> Iterator[str]:
     """What a function of a class does, its defaults, and what is in its closure."""
     if not isinstance(value, types.FunctionType):
-        inner = (getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func"))
-        yield from (text for each in inner if each is not None for text in _function_texts(each, depth))
+        yield from (text for each in _inner(value) for text in _function_texts(each, depth))
         return
     yield code_digest(value.__code__)
     cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
@@ -219,9 +233,9 @@ def _told(value: Any) -> str:
 
 
 def _is_versioned(kind: type) -> bool:
-    """Is it torch's, ours or Python's? Those are known by version, or by a digest of the package."""
+    """Is it ours or Python's? Those are known by a digest of the package, or by version."""
     top = str(kind.__module__).partition(".")[0]
-    return top in OWN or top in sys.stdlib_module_names - {"__main__"}
+    return top == "torchair" or top in PYTHONS
 
 
 @dataclass(frozen=True)
@@ -288,9 +302,7 @@ def _modules() -> list[tuple[str, types.ModuleType]]:
 
 def _is_of_python(module: str, code: types.CodeType) -> bool:
     """Python's own modules are known by its version."""
-    return module.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or code.co_filename.startswith(
-        "<frozen"
-    )
+    return module.partition(".")[0] in PYTHONS or code.co_filename.startswith("<frozen")
 
 
 def _traced(module: str, name: str, code: types.CodeType) -> Traced:

@@ -69,6 +69,7 @@ class Values:
         self._scopes = {"L": local_scope, "G": global_scope}
         self._known = dict[Any, Any]()
         self._names: Scope = dict(dynamo_guards._get_closure_vars())
+        self.identity_of = functools.cache(identity)  # of a class: many objects have the same
         self.ordered = {id(self.of(source)) for source in state.guard_on_key_order}
 
     def of(self, source: Any) -> Any:
@@ -289,7 +290,7 @@ OF_STATE: dict[str, Callable[[Values], Fact]] = {
     "DUAL_LEVEL": _nothing,
     "FUNCTORCH_STACK_MATCH": _nothing,
     "DEFAULT_DEVICE": lambda values: (repr(torch.utils._device.CURRENT_DEVICE),),
-    "TORCH_FUNCTION_STATE": lambda values: tuple(identity(type(mode)) for mode in values.modes),
+    "TORCH_FUNCTION_STATE": lambda values: tuple(values.identity_of(type(mode)) for mode in values.modes),
     "AUTOGRAD_SAVED_TENSORS_HOOKS": _hooks,
 }
 """Guards on the process, and what they see."""
@@ -308,24 +309,28 @@ def _is_group(value: Any) -> bool:
 
 
 def _type(seen: Seen, values: Values, value: Any) -> Fact:
-    return identity(type(value))
+    return values.identity_of(type(value))
 
 
 def _group(seen: Seen, values: Values, value: Any) -> Fact:
     """Graphs name groups; the name means another one where others were made before it."""
     if not _is_group(value):
         raise NotPossible(f"an object of {type(value).__name__} says nothing in another process")
-    return (*identity(type(value)), value.group_name, tuple(distributed.get_process_group_ranks(value)))
+    return (
+        *values.identity_of(type(value)),
+        value.group_name,
+        tuple(distributed.get_process_group_ranks(value)),
+    )
 
 
 def _length(seen: Seen, values: Values, value: Any) -> Fact:
-    return (*identity(type(value)), len(value))
+    return (*values.identity_of(type(value)), len(value))
 
 
 def _keys(seen: Seen, values: Values, value: Any) -> Fact:
     keys = list(map(data, dict.keys(value) if isinstance(value, dict) else value.keys()))
     is_ordered = id(value) in values.ordered or not isinstance(value, dict)
-    return (*identity(type(value)), tuple(keys if is_ordered else sorted(keys, key=repr)))
+    return (*values.identity_of(type(value)), tuple(keys if is_ordered else sorted(keys, key=repr)))
 
 
 def _has(seen: Seen, values: Values, value: Any) -> Fact:
@@ -351,7 +356,7 @@ def _iterator(seen: Seen, values: Values, value: Any) -> Fact:
         "RANGE_ITERATOR_MATCH": "normalize_range_iter",
         "COUNT_ITERATOR_MATCH": "normalize_count_iter",
     }
-    return (*identity(type(value)), data(getattr(dynamo_guards, of[seen.kind])(value)))
+    return (*values.identity_of(type(value)), data(getattr(dynamo_guards, of[seen.kind])(value)))
 
 
 def _tensor(seen: Seen, values: Values, value: Any) -> Fact:
@@ -361,7 +366,7 @@ def _tensor(seen: Seen, values: Values, value: Any) -> Fact:
     row = values.sizes[seen.source]
     shape, stride = row["size"], row["stride"]
     return (
-        *identity(type(value)),
+        *values.identity_of(type(value)),
         torch._C._dispatch_keys(value).raw_repr(),
         str(value.dtype),
         str(value.device),
