@@ -28,7 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=text)
         module.declare(command)
         command.set_defaults(run=module.run)
-    given = parser.parse_args(arguments)
+    given, others = parser.parse_known_args(arguments)
+    if others:
+        # argparse takes names in one place only, and leaves those that an option parts from it.
+        if "names" not in given or any(word.startswith("-") for word in others):
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
+        given.names = [*given.names, *others]
     try:
         return given.run(given)
     except AirError as error:

@@ -60,6 +60,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ({0: {2, 3}}, "a list or a tuple"), ({0: [2, 3.0]}, "sizes of 1 and more"),
     ({0: [2, 0]}, "sizes of 1 and more"), ({0: [2, -3]}, "sizes of 1 and more"),
     ({0: [2]}, "2 to 100 gears"), ({0: list(range(2, 103))}, "2 to 100 gears"), ([2, 3], "are a dict"),
+    ({0: []}, "2 to 100 gears"), ({}, "name no dimension"),
 ])  # fmt: skip
 def test_what_is_no_gear_is_refused(gears: Any, text: str) -> None:
     x = torch.randn(2, 3)

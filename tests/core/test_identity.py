@@ -86,7 +86,7 @@ def test_a_class_is_what_its_functions_are_now() -> None:
 def test_a_class_is_not_kept() -> None:
     class Shape:
         def area(self) -> Any:
-            return __class__  # type: ignore[name-defined]  # noqa: F821
+            return __class__  # type: ignore[name-defined]
 
     identity.class_digest(Shape)
     gone = weakref.ref(Shape)

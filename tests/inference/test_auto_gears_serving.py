@@ -120,6 +120,8 @@ def test_which_gear_serves(size: int, gear: int | None) -> None:
         ({"dims": {"x": 1}, "waste": -1}, "0 and more"),
         ({"dims": {"x": 1}, "after": None}, "0 and more"),
         ({"dims": {"x": 1}, "seconds": "1"}, "0 and more"),
+        ({"dims": {"x": 1}, "seconds": -1}, "0 and more"),
+        ({"dims": {"x": 1}, "memory_bytes": -1}, "0 and more"),
         ({"dims": {"x": 1}, "config": config_of({}, "reduce-overhead")}, "graph mode"),
     ],
 )
@@ -449,5 +451,15 @@ def test_what_fails_while_choosing_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_dimensions_that_are_not_there() -> None:
     run = auto(scaled, dims={"x": 9})
-    follow(run, scaled, [4] * 9)
+    with pytest.warns(torchair.DegradedWarning, match="it has 2 dimensions, and dims names 9") as told:
+        follow(run, scaled, [4] * 9)
+    assert len(told) == 1
     assert run.report().dynamic == {"no tensor has a named dimension": 9}
+
+
+def test_outputs_that_are_not_there() -> None:
+    run = auto(scaled, pad={"x": 0.0}, crop={"a": 1})
+    with pytest.warns(torchair.DegradedWarning, match="no output 'a' to crop") as told:
+        follow(run, scaled, [4, 8] * 5 + [7])
+    assert len(told) == 1
+    assert (run.report().gears, run.report().padded) == (((4, 8),), 0)

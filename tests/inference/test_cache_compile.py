@@ -312,6 +312,23 @@ def test_another_function_on_the_way_is_a_miss(
     assert processes.traces == 2
 
 
+@pytest.mark.parametrize("kept", ["torch's", "the user's"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(torch.nn.Linear, "forward"), (torch.nn.Linear, "__call__"), (torch.Tensor, "abs")]
+)
+def test_a_method_that_the_user_puts_into_a_class_of_torch(
+    kind: type, name: str, kept: str, processes: Processes, net: Net
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for each in ("torch's", "the user's") if kept == "torch's" else ("the user's", "torch's"):
+            if each == "torch's":
+                patch.undo()
+            else:
+                patch.setattr(kind, name, lambda *args: args[-1] * 3, raising=False)
+            torch.testing.assert_close(processes.new(net.size)(X), wanted(net.size, X))
+    assert processes.traces == 2
+
+
 @pytest.mark.parametrize("what", ["options", "torch", "torchair", "device", "sizes"])
 def test_a_miss_names_what_differs(
     processes: Processes, net: Net, what: str, monkeypatch: pytest.MonkeyPatch
@@ -573,6 +590,18 @@ def test_paths(tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("torchair.backend.cache_key.rank_and_size", lambda: (3, 4))
     assert Path(get(net.step)).match("Net_dynamic_*/world4global_rank3/step/*")
     assert Path(get(net.step, global_rank=1, tp_rank=2)).match("*/world4global_rank1_tp_rank2/step/*")
+
+
+@pytest.mark.parametrize("compiles", [cache_compile, torchair.npugraph_ex.inference.cache_compile])
+@pytest.mark.parametrize(("given", "folder"), [("below", "below"), (None, ".torchair_cache")])
+def test_a_path_is_that_of_the_folder_it_was_given_in(
+    compiles: Any, given: str | None, folder: str, tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cached = compiles(net.step, cache_dir=given)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cached.place().store.root == tmp_path / folder
 
 
 def test_readable(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,8 @@ def set_dim_gears(t: torch.Tensor, dim_gears: dict[int, Sequence[int]]) -> None:
         raise BadGears("gears are those of a tensor", got=type(t).__name__)
     if not isinstance(dim_gears, dict):
         raise BadGears("gears are a dict of dimensions and their sizes", got=type(dim_gears).__name__)
+    if not dim_gears:
+        raise BadGears("the gears name no dimension", got="{}", next="give its sizes: {0: [2, 4]}")
     known = getattr(t, NAME, None)
     if known is not None and known != _listed(dim_gears):
         raise BadGears("the tensor has other gears already", got=f"{dim_gears} and before {known}")
@@ -73,6 +75,7 @@ def _check(t: torch.Tensor, dim: Any, sizes: Any) -> None:
     wrong = [size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size <= 0]
     if wrong:
         raise BadGears(f"the gears of dimension {dim} are sizes of 1 and more", got=repr(wrong[0]))
+    # A size may come twice: with gears of another input, the entries of one place are one gear.
     if not FEWEST <= len(sizes) <= MOST:
         raise BadGears(f"a dimension has {FEWEST} to {MOST} gears", got=f"{len(sizes)} of dimension {dim}")
 

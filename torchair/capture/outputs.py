@@ -66,7 +66,7 @@ class Tied:
             )
         if _bits(tensor) != self.source_bits:
             raise BadCall(
-                f"input {self.name} is conjugated or negated otherwise than the one the graph was recorded with",
+                f"input {self.name} is conjugated or negated otherwise than the graph was recorded with",
                 next="pass a copy of it (resolve_conj, resolve_neg)",
             )
         start = _start(tensor) + self.shift

@@ -134,8 +134,8 @@ class StaticInputs:
         return [] if self.head is None else self.head.point([args[self.indices[at]] for at in self._in_head])
 
     def in_use(self, args: Sequence[Any]) -> int | None:
-        """Index of an input whose borrowed buffer must be overwritten while its owner still holds it, or after
-        the memory was given back (`resize_`).
+        """Index of an input whose borrowed buffer must be overwritten while its owner still holds it; or its
+        memory was given back meanwhile (`resize_`).
         """
         if not self.borrowed:
             return None

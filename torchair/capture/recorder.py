@@ -35,8 +35,8 @@ class Recorder:
         self._homes = Homes(self._device)
         self._is_shared = policy.reuse_pool or policy.pool is not None
         self.copies_inside = self._row.copies_inside
-        # The memory of a call's tensors would serve one key alone; buffers serve all. And what comes unchecked
-        # may be another view of that memory.
+        # The memory of a call's tensors would serve one key alone; buffers serve all. And who does not check
+        # calls may come with another view of that memory.
         inputs = compiled.inputs
         self.borrows = inputs.guarded and not policy.clone_input and not inputs.key
         self._watched = watched_inputs(

@@ -323,6 +323,9 @@ class AutoGears:
             if isinstance(value, torch.Tensor):
                 if dim is not None and -value.dim() <= dim < value.dim():
                     named[name] = value, dim % value.dim()
+                elif dim is not None:
+                    what = f"{name} has no gears: it has {value.dim()} dimensions, and dims names {dim}"
+                    self._degradations.add(what)
                 rest[name] = _look(value, named[name][1] if name in named else None)
             elif value is None or isinstance(value, bool | int | float | str):
                 rest[name] = type(value), value

@@ -71,9 +71,11 @@ def cache_compile(
     `ge_cache`.
     """
     how = how_of(config, dynamic, kwargs)
-    check_root(root_of(cache_dir))
+    root = root_of(cache_dir)
+    check_root(root)
     ranks = Ranks(global_rank, tp_rank, pp_rank)
-    find = partial(place_of, how=how, cache_dir=cache_dir, ranks=ranks)
+    # As text without the working directory, which may be another one in the first call.
+    find = partial(place_of, how=how, cache_dir=str(root), ranks=ranks)
     return Cached(checked_method(func), how, find)
 
 
@@ -214,7 +216,8 @@ class CompiledModel:
         if global_vars is not None:
             function = with_globals(function, global_vars)
         how = how_of_entry(entry)
-        find = None if cache_dir is None else partial(place_of, how=how, cache_dir=cache_dir, ranks=Ranks())
+        root = None if cache_dir is None else str(root_of(cache_dir))
+        find = None if root is None else partial(place_of, how=how, cache_dir=root, ranks=Ranks())
         return Kept(types.MethodType(function, model), how, find, variants_of(entry.files))
 
     def readable(self, print_output: bool = True, file: str | None = None) -> str:
