@@ -10,8 +10,9 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from torchair.core.plugin import PLUGIN
 
@@ -60,6 +61,25 @@ def home_of(name: str) -> str | None:
         if name == alias or name.startswith(f"{alias}."):
             return home + name.removeprefix(alias)
     return None
+
+
+def missing(module: str, name: str, *next_steps: str) -> AttributeError:
+    """What a module lacks, told by the name that users know it by."""
+    home = max((home for home in HOMES.values() if f"{module}.".startswith(f"{home}.")), key=len)
+    known = next(alias for alias in HOMES if HOMES[alias] == home) + module.removeprefix(home)
+    steps = "; ".join([f"dir({known}) lists what it has", *next_steps])
+    return AttributeError(f"module {known!r} of the simulated device has no attribute {name!r}: {steps}")
+
+
+def tell_missing(package: str) -> None:
+    """From now on the modules below a package tell what they lack."""
+    for module, loaded in list(sys.modules.items()):
+        if module.startswith(f"{package}.") and "__getattr__" not in vars(loaded):
+            vars(loaded)["__getattr__"] = partial(_refuse, module)
+
+
+def _refuse(module: str, name: str) -> NoReturn:
+    raise missing(module, name)
 
 
 def give_names() -> None:

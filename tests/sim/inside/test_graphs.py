@@ -109,6 +109,96 @@ def test_memory_of_a_pool_is_used_again() -> None:
     assert torch.npu.memory_reserved() == reserved
 
 
+def test_graphs_of_one_pool_read_what_the_others_made() -> None:
+    """Forward and backward by hand: the second lets go of what autograd kept of the first."""
+    weight, x = torch.randn(4, 4, device="npu", requires_grad=True), torch.randn(3, 4, device="npu")
+    pool, forward, backward = torch.npu.graph_pool_handle(), torch.npu.NPUGraph(), torch.npu.NPUGraph()
+    with torch.npu.graph(forward, pool=pool):
+        y = (x @ weight).tanh() @ weight
+    with torch.npu.graph(backward, pool=pool):
+        (grad,) = torch.autograd.grad(y.sum(), weight)
+    for _ in range(2):
+        x.copy_(torch.randn(3, 4))
+        forward.replay()
+        backward.replay()
+        on_host = weight.detach().cpu().requires_grad_()
+        want = (x.cpu() @ on_host).tanh() @ on_host
+        want.sum().backward()
+        torch.testing.assert_close(y.detach().cpu(), want.detach())
+        torch.testing.assert_close(grad.cpu(), on_host.grad)
+
+
+def test_a_later_graph_takes_what_it_lets_go_of_an_earlier_one() -> None:
+    """Replayed in the order of capture, both are right."""
+    x, pool = torch.ones(1 << 16, device="npu"), torch.npu.graph_pool_handle()
+    first, second = torch.npu.NPUGraph(), torch.npu.NPUGraph()
+    with torch.npu.graph(first, pool=pool):
+        y = x + 1
+    reserved, address = torch.npu.memory_reserved(), y.data_ptr()
+    with torch.npu.graph(second, pool=pool):
+        doubled = y * 2
+        del y
+        z = doubled - 1
+    assert z.data_ptr() == address
+    assert torch.npu.memory_reserved() - reserved == x.nbytes
+    for value in (1.0, 5.0):
+        x.fill_(value)
+        first.replay()
+        second.replay()
+        assert z.cpu().eq((value + 1) * 2 - 1).all()
+
+
+def test_capturing_writes_nothing_of_an_earlier_graph() -> None:
+    x, pool = torch.ones(3, device="npu"), torch.npu.graph_pool_handle()
+    first, second = torch.npu.NPUGraph(), torch.npu.NPUGraph()
+    with torch.npu.graph(first, pool=pool):
+        y = x + 1
+    first.replay()
+    with torch.npu.graph(second, pool=pool):
+        y.add_(5)
+    assert y.tolist() == [2.0] * 3
+    second.replay()
+    assert y.tolist() == [7.0] * 3
+
+
+def of_another_pool() -> tuple[torch.Tensor, tuple[int, int]]:
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        made = torch.ones(3, device="npu")
+    return made, torch.npu.graph_pool_handle()
+
+
+def of_a_pool_that_has_ended() -> tuple[torch.Tensor, tuple[int, int]]:
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        made = torch.ones(3, device="npu")
+    return made, graph.pool()
+
+
+def of_a_pool_of_the_user() -> tuple[torch.Tensor, tuple[int, int]]:
+    pool = torch.npu.MemPool()
+    with torch.npu.use_mem_pool(pool):
+        made = torch.ones(3, device="npu")
+    return made, pool.id
+
+
+@pytest.mark.parametrize("source", [of_another_pool, of_a_pool_that_has_ended, of_a_pool_of_the_user])
+def test_freed_memory_that_no_graph_of_the_pool_made(
+    source: Callable[[], tuple[torch.Tensor, tuple[int, int]]],
+) -> None:
+    before = torch.npu.memory_allocated()
+    made, pool = source()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, pool=pool):
+        y = made * 2
+    graph.replay()
+    del made
+    with pytest.raises(RuntimeError, match=r"use after free.*aten::mul"):
+        graph.replay()
+    del y
+    assert torch.npu.memory_allocated() == before
+
+
 def test_a_side_stream_is_captured_with_the_first() -> None:
     x, side, graph = torch.ones(4, device="npu"), torch.npu.Stream(), torch.npu.NPUGraph()
     with torch.npu.graph(graph):
@@ -151,6 +241,42 @@ def test_graphed_callables() -> None:
         plain(x).square().sum().backward()
         made(x).square().sum().backward()
         torch.testing.assert_close(made.weight.grad, plain.weight.grad)
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    first = nn.Linear(4, 8), nn.Tanh(), nn.Sigmoid(), nn.Tanh(), nn.ReLU()
+    return nn.Sequential(*first, nn.Linear(8, 8), nn.Tanh(), nn.Sigmoid(), nn.Linear(8, 2))
+
+
+def whole(model: nn.Sequential, x: torch.Tensor) -> nn.Module:
+    return torch.npu.make_graphed_callables(model, (x,))
+
+
+def in_two(model: nn.Sequential, x: torch.Tensor) -> nn.Module:
+    """The backward of the second runs between forward and backward of the first."""
+    first, second = model[:5], model[5:]
+    samples = (x,), (first(x).detach().requires_grad_(),)
+    return nn.Sequential(*torch.npu.make_graphed_callables((first, second), samples))
+
+
+@pytest.mark.parametrize("graphed", [whole, in_two])
+def test_graphed_layers_train_as_on_the_host(
+    graphed: Callable[[nn.Sequential, torch.Tensor], nn.Module],
+) -> None:
+    plain, model = layers(), layers().npu()
+    made = graphed(model, torch.randn(64, 4, device="npu"))
+    steps = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (plain, model)]
+    for _ in range(4):
+        x = torch.randn(64, 4)
+        want, got = plain(x), made(x.npu())
+        torch.testing.assert_close(got.detach().cpu(), want.detach())
+        for result, step in zip((want, got), steps, strict=True):
+            step.zero_grad()
+            result.square().mean().backward()
+            step.step()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(other.detach().cpu(), one.detach())
 
 
 def test_a_pool_that_is_none() -> None:

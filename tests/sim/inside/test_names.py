@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import logging
 import pickle
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_npu
 
 from torchair.core.log import logger
 from torchair.sim import npu
@@ -219,3 +221,42 @@ def test_capture_mode_is_an_attribute() -> None:
     assert npu.npugraph_ex.__name__ == "torchair.npugraph_ex"
     with pytest.raises(AttributeError):
         npu.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["torch_npu", "torch_npu.npu", "torch_npu.npu.amp", "torch_npu.optim", "torch_npu.contrib.function"],
+)
+def test_what_is_missing_is_told_by_the_name_that_users_know(module: str) -> None:
+    lacking = importlib.import_module(module)
+    message = rf"^module '{module}' of the simulated device has no attribute 'NpuNone': dir\({module}\) lists"
+    with pytest.raises(AttributeError, match=message) as error:
+        lacking.NpuNone  # noqa: B018
+    assert "torchair" not in str(error.value)
+    assert not hasattr(lacking, "NpuNone")
+    assert getattr(lacking, "NpuNone", 3) == 3
+
+
+def test_operators_that_are_missing_can_be_added() -> None:
+    with pytest.raises(AttributeError, match=r"torch\.library, to the namespace `npu`"):
+        torch_npu.npu_halve  # noqa: B018
+    library = torch.library.Library("npu", "FRAGMENT")
+    try:
+        library.define("npu_halve(Tensor x) -> Tensor")
+        library.impl("npu_halve", lambda x: x / 2, "PrivateUse1")
+        assert torch_npu.npu_halve(torch.ones(2, device="npu")).tolist() == [0.5, 0.5]
+    finally:
+        library._destroy()
+
+
+def test_the_version_is_a_module() -> None:
+    version = importlib.import_module("torch_npu.version")
+    assert version is torch_npu.version
+    assert version.__version__ == torch_npu.__version__
+    assert version.git_version == "Unknown"
+
+
+@pytest.mark.parametrize(("module", "name"), [("grad_scaler", "GradScaler"), ("autocast_mode", "autocast")])
+def test_modules_of_precision(module: str, name: str) -> None:
+    for package in ("torch_npu.npu.amp", "torch.npu.amp"):
+        assert getattr(importlib.import_module(f"{package}.{module}"), name) is getattr(npu.amp, name)

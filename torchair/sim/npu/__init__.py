@@ -8,6 +8,7 @@ from typing import Any
 from torch import OutOfMemoryError
 
 from torchair.core.late import attribute
+from torchair.sim.names import missing, tell_missing
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
 from torchair.sim.npu.amp import (
     get_amp_supported_dtype,
@@ -285,4 +286,9 @@ def _lazy_call(call: Callable[[], Any], **options: Any) -> None:
 
 def __getattr__(name: str) -> Any:
     """`torch.npu.npugraph_ex` is capture mode, loaded when it is asked for."""
-    return attribute(__name__, {"npugraph_ex": "torchair"}, name)
+    if name == "npugraph_ex":
+        return attribute(__name__, {name: "torchair"}, name)
+    raise missing(__name__, name)
+
+
+tell_missing(__name__)

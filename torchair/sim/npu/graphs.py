@@ -218,9 +218,12 @@ class _Graphed(torch.autograd.Function):
 
 
 class _Replayed:
-    """One callable, captured: its inputs and parameters, outputs and gradients where the graphs have them."""
+    """One callable, captured: its inputs and parameters, outputs and gradients where the graphs have them.
 
-    def __init__(self, call: Callable[..., Any], args: Sequence[Any], pool: Any, allow_unused: bool) -> None:
+    The backward is captured later, by `capture_backward`.
+    """
+
+    def __init__(self, call: Callable[..., Any], args: Sequence[Any], pool: Any) -> None:
         flat, self.args_spec = flatten(tuple(args))
         if not all(isinstance(arg, torch.Tensor) for arg in flat):
             raise TypeError("graphed callables take tensors, alone or in lists, tuples and dictionaries")
@@ -232,10 +235,10 @@ class _Replayed:
             results = call(*args)
         outputs, self.outputs_spec = flatten(results)
         self.outputs: tuple[Any, ...] = tuple(outputs)
-        self._capture_backward(pool, allow_unused)
         self.parameters = parameters
 
-    def _capture_backward(self, pool: Any, allow_unused: bool) -> None:
+    def capture_backward(self, pool: Any, allow_unused: bool) -> None:
+        """It takes the memory that it lets go, so all that runs between the two has to be captured before."""
         wanted = [each for each in self.inputs if each.requires_grad]
         self.grad_outputs = [torch.empty_like(o) if o.requires_grad else None for o in self.outputs]
         grads: list[Any] = []
@@ -286,12 +289,15 @@ def make_graphed_callables(
                         allow_unused=allow_unused_input,
                     )
     current_stream().synchronize()
-    made = [_graphed(call, args, pool, allow_unused_input) for call, args in zip(calls, samples, strict=True)]
+    # In the order in which they are replayed: they share the pool.
+    replayed = [_Replayed(call, args, pool) for call, args in zip(calls, samples, strict=True)]
+    for each in reversed(replayed):
+        each.capture_backward(pool, allow_unused_input)
+    made = [_graphed(call, each) for call, each in zip(calls, replayed, strict=True)]
     return made[0] if single else tuple(made)
 
 
-def _graphed(call: Any, args: Any, pool: Any, allow_unused: bool) -> Any:
-    replayed = _Replayed(call, args, pool, allow_unused)
+def _graphed(call: Any, replayed: _Replayed) -> Any:
     if not isinstance(call, torch.nn.Module):
         return replayed
     plain, training = call.forward, call.training

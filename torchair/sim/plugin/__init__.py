@@ -14,9 +14,22 @@ from torchair.ops import npu as library
 from torchair.ops.printing import print_tensor as print_npugraph_tensor
 from torchair.ops.saving import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
-from torchair.sim.plugin import _C, attention, contrib, distributed, dynamo, eager, optim, profiler, utils
+from torchair.sim.names import missing, tell_missing
+from torchair.sim.plugin import (
+    _C,
+    attention,
+    contrib,
+    distributed,
+    dynamo,
+    eager,
+    optim,
+    profiler,
+    utils,
+    version,
+)
 from torchair.sim.plugin.eager import empty_with_format
 from torchair.sim.plugin.formats import Format, get_npu_format, npu_format_cast, npu_format_cast_
+from torchair.sim.plugin.version import __version__ as __version__
 
 __all__ = [
     "_C",
@@ -35,9 +48,9 @@ __all__ = [
     "profiler",
     "save_npugraph_tensor",
     "utils",
+    "version",
 ]
 
-__version__ = f"{torch.__version__.partition('+')[0]}.post0+sim"
 __simulated__ = True
 """This is not the vendor's."""
 
@@ -50,7 +63,7 @@ float4_e1m2fn_x2 = OWN_TYPES + BY_NAME["FLOAT4_E1M2"].runtime
 
 
 def __getattr__(name: str) -> Any:
-    """`torch_npu.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`."""
+    """`torch_npu.npu_rms_norm` is `torch.ops.npu.npu_rms_norm`, and so are operators that users add there."""
     if name in attention.NAMES:
         return getattr(getattr(torch.ops, attention.NAMES[name]), name)
     if name in eager.NAMES:
@@ -59,9 +72,19 @@ def __getattr__(name: str) -> Any:
         for namespace in ("npu", "npu_inference"):
             if f"{namespace}.{name}.default" in library.schemas():
                 return getattr(getattr(torch.ops, namespace), name)
-    raise AttributeError(f"module 'torch_npu' of the simulated device has no attribute {name!r}")
+    if name.startswith("npu_") and hasattr(torch.ops.npu, name):
+        return getattr(torch.ops.npu, name)
+    raise missing(
+        __name__,
+        name,
+        "an operator is added with torch.library, to the namespace `npu` and for the key PrivateUse1 "
+        "(docs/guide/without_hardware.md)",
+    )
 
 
 def __dir__() -> list[str]:
     names = {full.split(".")[1] for full in library.schemas() if full.startswith("npu")}
     return sorted({*globals(), *names, *attention.NAMES, *eager.NAMES})
+
+
+tell_missing(__name__)

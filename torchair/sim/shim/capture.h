@@ -1,8 +1,10 @@
 // Graphs of the simulated device: a log of what a stream was given, run again by a replay.
 //
 // While a stream is captured nothing is written that was there before: what an op would write there goes to a shadow,
-// which later ops of the capture read. Memory that the capture makes is the pool's and stays there, so a replay finds
-// every address as it was. The log holds addresses, no tensors: who frees memory that a graph uses is told.
+// which later ops of the capture read. Memory that captures make is their pool's and stays there as long as any graph of
+// the pool does, so a replay finds every address as it was; what one graph lets go a later one may take, and both are
+// right if they are replayed in the order in which they were captured. The log holds addresses, no tensors: who frees
+// other memory that a graph uses is told.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,7 +63,7 @@ inline void refuse_on_waiting(const c10::Stream& stream) {
       "deadlock: the stream waits for an ExternalEvent that nobody has recorded yet; record it on another stream first");
 }
 
-// Memory that was there before a graph was captured, and that it uses.
+// Memory that a graph uses and that no graph of its pool made.
 struct Need {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   const void* address;
@@ -72,6 +74,7 @@ struct Capture : std::enable_shared_from_this<Capture> {
   uint64_t number;
   c10::DeviceIndex device;
   PoolId pool;
+  uint64_t pool_number;
   c10::StreamId origin;
   std::set<c10::StreamId> streams;
   std::vector<Task> tasks;
@@ -84,7 +87,8 @@ struct Capture : std::enable_shared_from_this<Capture> {
   std::vector<Range> ranges;  // what a replay reads and writes
   bool was_reset = false;
 
-  Capture(c10::DeviceIndex device, PoolId pool) : device(device), pool(pool) { use_pool(device, pool, +1); }
+  Capture(c10::DeviceIndex device, PoolId pool)
+      : device(device), pool(pool), pool_number(use_pool(device, pool, +1)) {}
 
   // Replays that wait for their turn keep it, and its memory, until they are done: whoever lets go of a graph need not
   // wait for them. That may be the garbage collector, in the middle of anything.
@@ -105,13 +109,19 @@ struct Capture : std::enable_shared_from_this<Capture> {
   }
 
   bool is_own(const c10::Storage& storage) const {
-    const auto& memory = storage.data_ptr();
-    return memory.get_deleter() == &free_block && static_cast<Block*>(memory.get_context())->capture == number;
+    const auto* block = storage.data_ptr().cast_context<Block>(&free_block);
+    return block && block->capture == number;
+  }
+
+  // Does it stay as long as this graph? Memory that a user took from the pool does not: another one may take it.
+  bool is_of_pool(const c10::Storage& storage) const {
+    const auto* block = storage.data_ptr().cast_context<Block>(&free_block);
+    return block && block->capture != 0 && block->segment->pool == pool_number;
   }
 
   // The log uses this memory by its address.
   void need(const c10::Storage& storage, const std::string& name) {
-    if (!is_own(storage) && storage.data() != nullptr && needed.insert(storage.unsafeGetStorageImpl()).second) {
+    if (!is_of_pool(storage) && storage.data() != nullptr && needed.insert(storage.unsafeGetStorageImpl()).second) {
       needs.push_back({storage.getWeakStorageImpl(), storage.data(), name});
     }
   }

@@ -55,6 +55,7 @@ struct Pool {
     c10::DataPtr memory;
     bool is_small;
     c10::StreamId stream;
+    uint64_t pool;  // the number of the pool it is of
   };
   struct Piece {
     std::shared_ptr<Segment> segment;
@@ -63,6 +64,8 @@ struct Pool {
 
   std::map<char*, Piece> free;
   int users = 0;  // captures and graphs
+  uint64_t number = ++last;  // a handle is not enough: once a pool has ended, another one may begin by the same
+  inline static std::atomic<uint64_t> last{0};
 
   // The smallest free piece that is large enough, cut to size; none where there is no such piece.
   std::optional<std::pair<char*, Piece>> take(size_t bytes, c10::StreamId stream) {
@@ -197,7 +200,7 @@ inline void free_block(void* context) {
   memory.requested.decrease(block->requested);
   if (block->segment) {
     auto pool = memory.pools.find(block->pool);
-    if (pool != memory.pools.end()) {
+    if (pool != memory.pools.end() && pool->second.number == block->segment->pool) {
       pool->second.give(static_cast<char*>(block->memory.get()), {block->segment, block->bytes});
     }
   }
@@ -281,17 +284,19 @@ inline std::optional<Into> taken_from(c10::DeviceIndex device) {
   return into;
 }
 
-// A pool has one user more, or less; without any it ends.
-inline void use_pool(c10::DeviceIndex device, PoolId pool, int more) {
+// A pool has one user more, or less; without any it ends. Its number.
+inline uint64_t use_pool(c10::DeviceIndex device, PoolId pool, int more) {
   Memory& memory = memory_of(device);
   std::map<char*, Pool::Piece> gone;
   std::lock_guard<std::mutex> guard(memory.mutex);
   Pool& used = memory.pools[pool];
+  const uint64_t number = used.number;
   used.users += more;
   if (used.users == 0) {
     gone.swap(used.free);
     memory.pools.erase(pool);
   }
+  return number;
 }
 
 // Fresh memory on a device.
@@ -317,7 +322,7 @@ inline c10::DataPtr take_memory(c10::DeviceIndex device, size_t requested) {
     const size_t whole = is_small ? SMALL_SEGMENT : bytes;
     auto fresh = c10::GetAllocator(setup().backing)->allocate(whole);
     char* const address = static_cast<char*>(fresh.get());
-    auto segment = std::make_shared<Pool::Segment>(Pool::Segment{std::move(fresh), is_small, stream});
+    auto segment = std::make_shared<Pool::Segment>(Pool::Segment{std::move(fresh), is_small, stream, pool.number});
     pool.give(address, {std::move(segment), whole});
     memory.reserved.increase(static_cast<int64_t>(whole));
     memory.segments.increase(1);

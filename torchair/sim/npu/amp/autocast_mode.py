@@ -1,16 +1,16 @@
-"""Mixed precision."""
+"""Calls that choose their own precision."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch.amp.autocast_mode import autocast as _autocast
-from torch.amp.grad_scaler import GradScaler as _GradScaler
 
 from torchair.sim.load import shim
 from torchair.sim.plain import Plain
+
+__all__ = ["autocast", "custom_bwd", "custom_fwd"]
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -42,15 +42,3 @@ class autocast(_autocast):
 custom_fwd = functools.partial(torch.amp.custom_fwd, device_type="npu")
 custom_bwd = functools.partial(torch.amp.custom_bwd, device_type="npu")
 """For `forward` and `backward` of a user's `torch.autograd.Function`."""
-
-
-class GradScaler(_GradScaler):
-    """`torch.amp.GradScaler("npu", …)`; with `dynamic=False` the scale stays what it is."""
-
-    def __init__(self, *args: Any, dynamic: bool = True, **kwargs: Any) -> None:
-        super().__init__("npu", *args, **kwargs)
-        self._dynamic = dynamic
-
-    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """The scale of the next step."""
-        super().update(self.get_scale() if new_scale is None and not self._dynamic else new_scale)

@@ -1,0 +1,22 @@
+"""Gradients of small types, scaled so that none is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler as _GradScaler
+
+__all__ = ["GradScaler"]
+
+
+class GradScaler(_GradScaler):
+    """`torch.amp.GradScaler("npu", …)`; with `dynamic=False` the scale stays what it is."""
+
+    def __init__(self, *args: Any, dynamic: bool = True, **kwargs: Any) -> None:
+        super().__init__("npu", *args, **kwargs)
+        self._dynamic = dynamic
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """The scale of the next step."""
+        super().update(self.get_scale() if new_scale is None and not self._dynamic else new_scale)
