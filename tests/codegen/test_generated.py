@@ -131,9 +131,14 @@ def test_what_is_light_is_the_same() -> None:
         assert getattr(select_algorithm.extern_kernels, name) is getattr(torch, name), name
     assert memory_planning._align is torch._inductor.utils._align
     head = "\n" + "\n".join(generated.LIGHTER) + "\n"
-    for text in ("extern_kernels.bias_addmm(x)", "torch.ops.prims.inductor_seed.default()"):
+    for text in (
+        "extern_kernels.bias_addmm(x)",
+        "torch.ops.prims.inductor_seed.default()",
+        "torch.ops.my.op(x)",
+    ):
         assert generated._light(head + text) == head + text
-    assert generated._light(f"{head}extern_kernels.mm(x)").endswith("extern_kernels.mm(x)")
+    text = "extern_kernels.mm(x)  # torch.ops.prims.mul.default\naten = torch.ops.aten"
+    assert generated._light(head + text) == "\n" + "\n".join(generated.LIGHTER.values()) + "\n" + text
 
 
 def test_kernels_that_are_not_kept_any_more(code: InductorCode, inductor_dir: Path) -> None:

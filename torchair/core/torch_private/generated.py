@@ -39,6 +39,8 @@ and where else that name is.
 """
 OF_TORCH = frozenset({"_int_mm", "_scaled_mm", "addmm", "baddbmm", "bmm", "convolution", "mm"})
 """Of Inductor's `extern_kernels`, those that are functions of torch."""
+BUILT_IN = frozenset({"_quantized", "aten", "inductor", "mkl", "mkldnn"})
+"""Namespaces of operators that need no import."""
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -131,8 +133,10 @@ class GeneratedModule:
 
 def _light(source: str) -> str:
     """The same module without the compiler, unless it uses kernels or ops that the compiler defines."""
-    used = set(re.findall(r"\bextern_kernels\.([\w.]+)", source))
-    if not used <= OF_TORCH or "torch.ops.prims." in source:
+    code = re.sub("#.*", "", source)  # comments name the ops that a kernel was made of
+    kernels = set(re.findall(r"\bextern_kernels\.([\w.]+)", code))
+    namespaces = set(re.findall(r"\btorch\.ops\.(\w+)", code))
+    if not (kernels <= OF_TORCH and namespaces <= BUILT_IN):
         return source
     for line, lighter in LIGHTER.items():
         source = source.replace(f"\n{line}\n", f"\n{lighter}\n", 1)
