@@ -32,13 +32,6 @@ def test_what_others_have_put_aside_stays_there() -> None:
     assert gc.get_freeze_count() > 1000
 
 
-def test_what_others_put_aside_meanwhile_stays_there() -> None:
-    with older_left_alone():
-        made = [[] for _ in range(1000)]
-        gc.freeze()
-    assert gc.get_freeze_count() > len(made)
-
-
 @pytest.mark.parametrize("was_on", [True, False])
 def test_the_search_is_on_or_off_as_before(was_on: bool) -> None:
     try:
