@@ -31,7 +31,7 @@ from torchair.core.tables import table
 
 SUBJECTS = ("mlp", "llama-decode", "bert", "cnn", "llama-8b-decode")
 IMPORTS = 5
-"""Processes that import torch, and torch and torchair, in turn."""
+"""Processes that import torch, and then torchair."""
 
 
 def run(options: Options) -> report.Suite:
@@ -78,15 +78,10 @@ def in_process(model: str, column: str, device: str, caches: Path) -> dict[str, 
 
 def imported() -> float:
     """Seconds of CPU time that `import torchair` adds to `import torch`."""
-    codes = ("import torch", "import torch, torchair")
-    seconds: dict[str, list[float]] = {code: [] for code in codes}
-    for _ in range(IMPORTS):
-        for code in codes:
-            text = f"{code}; import time; print(time.process_time())"
-            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-            seconds[code].append(float(done.stdout))
-    alone, both = (median(seconds[code]) for code in codes)
-    return max(both - alone, 0.0)
+    text = "import time, torch; t = time.process_time(); import torchair; print(time.process_time() - t)"
+    command = [sys.executable, "-c", text]
+    made = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(IMPORTS)]
+    return median(float(each.stdout) for each in made)
 
 
 def show(model: str, figures: dict[str, float], device: str, columns: Sequence[Column]) -> None:
