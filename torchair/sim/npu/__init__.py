@@ -10,7 +10,7 @@ from torch import OutOfMemoryError
 from torchair.core.late import attribute
 from torchair.sim.names import missing, tell_missing
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
-from torchair.sim.npu.amp import (
+from torchair.sim.npu.amp.autocast_mode import (
     get_amp_supported_dtype,
     get_autocast_dtype,
     is_autocast_enabled,
