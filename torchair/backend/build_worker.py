@@ -1,5 +1,5 @@
-"""Compiles orders: `python -m torchair.backend.build_worker SOCKET PARENT`, each in a child. It gives way to
-whoever serves, and ends with who ordered.
+"""Compiles orders: `python -m torchair.backend.build_worker SOCKET`, each in a child. It gives way to
+whoever serves. Its parent is a supervisor (`core/supervisor.py`), and it ends with that.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ import contextlib
 import gc
 import os
 import pickle
-import shutil
+import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -19,10 +20,10 @@ from pathlib import Path
 import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
-from torchair.backend.order import ORDER, TEMPORARY, Order, leave
-from torchair.backend.workshop import is_ready
+from torchair.backend.order import ORDER, Order, leave
 from torchair.codegen import load
 from torchair.core.program import Code
+from torchair.core.supervisor import adopt_orphans, below, end_below
 from torchair.core.torch_private.inductor import load_compilers
 
 TRIAL_SECONDS = 900
@@ -34,55 +35,95 @@ GLANCE_SECONDS = 0.1
 
 def main() -> None:
     """Take orders; in a child, leave the code of the program beside the order."""
+    parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # how children end is asked, unlike the user's
     with contextlib.suppress(OSError):
         os.nice(LOWEST)
+    adopt_orphans()
     load_compilers()
     gc.freeze()  # children do not look through what is loaded, and so do not copy it
-    folder = serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    folder = Server(socket.socket(fileno=int(sys.argv[1])), parent).serve()
     if folder is not None:
         fill(folder)
         # Python's own end would wait for compilers of Inductor's that are still starting, for nothing.
         sys.stderr.flush()
         os._exit(0)
+    end_below(os.getpid())
 
 
-def serve(orders: socket.socket, parent: int) -> Path | None:
-    """In a child: where its order lies. Else nothing, when there is nothing more to do."""
-    server, children, idle_since = os.getpid(), dict[int, int](), time.monotonic()
-    while True:
-        if is_ready(orders.fileno(), GLANCE_SECONDS):
-            said, files, *_ = socket.recv_fds(orders, 4096, 2)
-            if not said:
+class Server:
+    """Has a child for each order. What a child has started ends with it."""
+
+    def __init__(self, orders: socket.socket, parent: int) -> None:
+        self._orders, self._parent, self._pid = orders, parent, os.getpid()
+        self._children: dict[int, socket.socket] = {}
+        """To each, who is told how it ends."""
+        self._residents = {process.pid for process in below(self._pid)}
+        """Processes that were here before the first order."""
+        self._idle_since = time.monotonic()
+
+    def serve(self) -> Path | None:
+        """In a child: where its order lies. Else nothing, when there is nothing more to do."""
+        while True:
+            ready = self._ready()
+            if self._orders.fileno() in ready:
+                said, files, *_ = socket.recv_fds(self._orders, 4096, 2)
+                if not said:
+                    return None
+                log, told = files[0], socket.socket(fileno=files[1])
+                if self._begin(log, told):
+                    return Path(os.fsdecode(said))
+            elif os.getppid() != self._parent or self._is_idle():
                 return None
-            log, told = files
-            folder = Path(os.fsdecode(said))
-            child = _fork(log)
-            if child == 0:
-                os.setpgid(0, 0)
-                os.dup2(log, sys.stderr.fileno())
-                orders.close()
-                for file in (log, told, *children.values()):  # who waits there sees when the others end
-                    os.close(file)
-                _end_with(server, folder)
-                return folder
+            for child, told in list(self._children.items()):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended or told.fileno() in ready:  # nobody waits for it any more
+                    self._end(child, os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL)
+
+    def _ready(self) -> set[int]:
+        """Where something can be read. However many files are open."""
+        poll = select.poll()
+        for each in (self._orders, *self._children.values()):
+            poll.register(each, select.POLLIN)
+        return {file for file, _ in poll.poll(1000 * GLANCE_SECONDS)}
+
+    def _is_idle(self) -> bool:
+        return not self._children and time.monotonic() > self._idle_since + IDLE_SECONDS
+
+    def _begin(self, log: int, told: socket.socket) -> bool:
+        """Have a child for an order; true in the child."""
+        child = _fork(log)
+        if child == 0:
+            os.setpgid(0, 0)
+            os.dup2(log, sys.stderr.fileno())
             os.close(log)
-            if child < 0:
-                _tell(told, os.getpid())
-                _tell(told, 1)
-                os.close(told)
-                continue
-            if not _announce(child, told):
-                _remove(folder)
-            children[child] = told
-        elif os.getppid() != parent or (not children and time.monotonic() > idle_since + IDLE_SECONDS):
-            return None
-        for child in list(children):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                _tell(children[child], os.waitstatus_to_exitcode(status))
-                os.close(children.pop(child))
-                idle_since = time.monotonic()
+            for each in (
+                self._orders,
+                told,
+                *self._children.values(),
+            ):  # their ends are seen there
+                each.close()
+            adopt_orphans()
+            _stand_somewhere()
+            _end_with(self._pid)
+            return True
+        os.close(log)
+        if child > 0:
+            self._children[child] = told
+            _tell(told, child)
+        else:
+            _tell(told, self._pid)
+            _tell(told, 1)
+            told.close()
+        return False
+
+    def _end(self, child: int, status: int) -> None:
+        """End a child with what it has started, and say how it ended."""
+        told = self._children.pop(child)
+        end_below(self._pid, {*self._children, *self._residents})
+        _tell(told, status)
+        told.close()
+        self._idle_since = time.monotonic()
 
 
 def _fork(log: int) -> int:
@@ -94,23 +135,18 @@ def _fork(log: int) -> int:
         return -1
 
 
-def _announce(child: int, told: int) -> bool:
-    """Say who compiles it. Where nobody waits for it any more, nobody does."""
-    with contextlib.suppress(OSError):
-        os.setpgid(child, child)
-    is_heard = _tell(told, child)
-    if not is_heard:
-        os.kill(child, signal.SIGKILL)
-    return is_heard
+def _tell(told: socket.socket, number: int) -> None:
+    """Say it, where anybody hears."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        told.sendall(f"{number}\n".encode())
 
 
-def _tell(told: int, number: int) -> bool:
-    """Does anybody hear it?"""
+def _stand_somewhere() -> None:
+    """Go to the folder for temporary files where the working directory has been removed."""
     try:
-        os.write(told, f"{number}\n".encode())
-    except BrokenPipeError:
-        return False
-    return True
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir(tempfile.gettempdir())
 
 
 def fill(folder: Path) -> None:
@@ -124,22 +160,17 @@ def fill(folder: Path) -> None:
         leave(made, folder)  # with what that has found out
 
 
-def _end_with(server: int, folder: Path) -> None:
-    """Also where it was killed: then nobody else removes what it has left for this process."""
+def _end_with(server: int) -> None:
+    """In a child of the server: end where the server was killed, and so can end nobody."""
+    own = os.getpid()
 
     def watch() -> None:
         while os.getppid() == server:
             time.sleep(0.5)
-        _remove(folder)
-        os.killpg(0, signal.SIGKILL)  # with the compilers that run here
+        end_below(own)
+        os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _remove(folder: Path) -> None:
-    """Who ordered cannot any more. What shall stay, stays."""
-    if folder.name.startswith(TEMPORARY):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def try_out(code: Code, order: Order) -> None:
