@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from torchair.core.files import whole_file
 from torchair.core.number import Number
 from torchair.core.pack import pack
 from torchair.core.program import Code, Program, code_of
+from torchair.core.scratch import builds
 from torchair.core.torch_private.fake import FakeTensorMode, fake_tensor_prop, faking, load_graph
 from torchair.core.torch_private.inductor import code_kept_in
 from torchair.core.torch_private.symbols import Symbols
@@ -33,8 +35,6 @@ from torchair.fxgraph.symbols import is_symbol
 KERNELS = "static_kernel_cache"
 ORDER, MADE = "order.pickle", "program.pack"
 """What the process is given, and what it leaves."""
-TEMPORARY = "torchair-order-"
-"""How folders begin that do not stay."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,11 @@ def workplace(root: str) -> Iterator[Path]:
     if root:
         yield make_folder(Path(root), f"ts{now()}_pid{os.getpid()}_outputs")
         return
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
-        yield Path(folder)
+    folder = Path(tempfile.mkdtemp(prefix="order-", dir=builds().path))
+    try:
+        yield folder
+    finally:  # whatever stays goes with the folder of the process
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def last_line(text: str) -> str:

@@ -9,9 +9,7 @@ import contextlib
 import os
 import pickle
 import select
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,20 +20,31 @@ from pathlib import Path
 from typing import IO
 
 from torchair.backend.order import MADE, ORDER, Made, Order, last_line
+from torchair.core.folder import NATIVE
 from torchair.core.pack import unpack
-from torchair.core.torch_private.inductor import code_folder
+from torchair.core.scratch import END_SECONDS, builds
+from torchair.core.torch_private.inductor import code_folder, inductor_cache_dir
 
 WORKER_MODULE = "torchair.backend.build_worker"
 # Modules are looked for where this process looks for them, but only once Python has started: a `types.py`
-# beside the user's script is nothing that Python itself may find.
-WORKER = (
-    "import os, sys; del sys.argv[0]; sys.path[:] = sys.argv.pop().split(os.pathsep); import runpy; "
-    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
+# beside the user's script is nothing that Python itself may find. The process starts in a folder of ours: the
+# working directory of this one may be gone. Relative paths are relative to that one as long as it is there.
+WORKER = """
+import os, sys
+del sys.argv[0]
+path, folder = sys.argv.pop(), sys.argv.pop()
+try:
+    os.chdir(folder)
+except OSError:
+    pass
+sys.path[:] = path.split(os.pathsep)
+import runpy; runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 NVML_CHECK = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """Whether there is a GPU is asked without starting the driver, which children could not use any more."""
 
 
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 TEST_NAME = "PYTEST_CURRENT_TEST"
 """Is another with each test of a suite, which shall not start a process for each."""
 
@@ -51,10 +60,24 @@ class Place:
     @classmethod
     def of(cls, order: Order) -> Place:
         """Where an order is compiled that is given now."""
-        variables = os.environ | (code_folder(order.folder) if order.folder else {}) | NVML_CHECK
+        # Inductor's cache is named: its default depends on where temporary files are, which differs there.
+        code = code_folder(order.folder) if order.folder else {CACHE: inductor_cache_dir()}
+        variables = os.environ | code | NVML_CHECK
         variables.pop(TEST_NAME, None)
         path = os.pathsep.join(entry for entry in sys.path if isinstance(entry, str))
-        return cls(tuple(sorted(variables.items())), path, os.getcwd())
+        return cls(tuple(sorted(variables.items())), path, _working_directory())
+
+    def native_folder(self) -> str:
+        """Return the folder in which native libraries are made there."""
+        return os.path.join(self.working_directory, dict(self.variables)[CACHE], NATIVE)
+
+
+def _working_directory() -> str:
+    """Return the working directory, and nothing where it has been removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 class Workshop:
@@ -63,52 +86,51 @@ class Workshop:
     def __init__(self, place: Place, log: IO[bytes]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            who = [str(theirs.fileno()), str(os.getpid())]
-            self._process = subprocess.Popen(
-                [get_executable(), "-c", WORKER, WORKER_MODULE, *who, place.path],
-                env=dict(place.variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # what interrupts the user's work does not end it
+            self._supervised = builds().start(
+                [
+                    get_executable(),
+                    "-c",
+                    WORKER,
+                    WORKER_MODULE,
+                    str(theirs.fileno()),
+                    place.working_directory,
+                    place.path,
+                ],
+                dict(place.variables),
+                log,
+                files=[theirs.fileno()],
+                parents=[place.native_folder()],
             )
+        self._process = self._supervised.process
 
     def is_there(self) -> bool:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End it, with what it runs; its children see that."""
+        """End it, with everything that it has started, and wait for that."""
         self._socket.close()
-        if self.is_there():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._supervised.end()
 
     def disown(self) -> None:
         """In a child of this process, whose own it is not."""
         self._socket.close()
-        self._process.returncode = 0
 
-    def take(self, folder: Path, log: IO[bytes]) -> int:
-        """Have the order in a folder compiled: what can be read there is the child, then how it ended."""
-        answers, theirs = os.pipe()
-        try:
-            socket.send_fds(self._socket, [os.fsencode(folder)], [log.fileno(), theirs])
-        except OSError as error:
-            os.close(answers)
-            raise _Gone(self) from error
-        finally:
-            os.close(theirs)
+    def take(self, folder: Path, log: IO[bytes]) -> socket.socket:
+        """Have the order in a folder compiled: what can be read there is the child, then how it ended. Once
+        this side is shut down, the child is ended, with everything that it has started.
+        """
+        answers, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._socket, [os.fsencode(folder)], [log.fileno(), theirs.fileno()])
+            except OSError as error:
+                answers.close()
+                raise _Gone from error
         return answers
 
 
 class _Gone(Exception):
     """A process ended before it took the order."""
-
-    def __init__(self, shop: Workshop) -> None:
-        super().__init__()
-        self.shop = shop
 
 
 class Workshops:
@@ -125,22 +147,27 @@ class Workshops:
             shop.disown()
         self._lock, self._by_place = threading.Lock(), {}
 
-    def close(self) -> None:
-        """End them all."""
+    def refuse(self) -> None:
+        """Take no more orders."""
         with self._lock:
             self._is_closed = True
-            for shop in self._by_place.values():
-                shop.close()
-            self._by_place.clear()
+
+    def close(self) -> None:
+        """End them all."""
+        self.refuse()
+        with self._lock:
+            self._by_place, shops = {}, list(self._by_place.values())
+        for shop in shops:
+            shop.close()
 
     def drop(self, gone: Workshop) -> None:
         """That one does not take orders any more."""
         with self._lock:
-            gone.close()
             self._by_place = {place: shop for place, shop in self._by_place.items() if shop is not gone}
+        gone.close()
 
     @contextlib.contextmanager
-    def taken(self, place: Place, folder: Path, log: IO[bytes]) -> Iterator[tuple[Workshop, int]]:
+    def taken(self, place: Place, folder: Path, log: IO[bytes]) -> Iterator[tuple[Workshop, socket.socket]]:
         """Give an order to the process of that place."""
         with self._lock:
             for known, shop in list(self._by_place.items()):
@@ -151,16 +178,18 @@ class Workshops:
             if place not in self._by_place:
                 self._by_place[place] = Workshop(place, log)
             shop = self._by_place[place]
-            answers = shop.take(folder, log)
-        try:
+            try:
+                answers = shop.take(folder, log)
+            except _Gone:
+                self._by_place.pop(place).close()
+                raise
+        with answers:
             yield shop, answers
-        finally:
-            os.close(answers)
 
 
 WORKSHOPS = Workshops()
 os.register_at_fork(after_in_child=lambda: WORKSHOPS.forked())
-atexit.register(lambda: WORKSHOPS.close())
+atexit.register(lambda: WORKSHOPS.refuse())  # then `core/scratch.py` ends the processes
 
 
 def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
@@ -173,8 +202,7 @@ def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) 
         with log.open("wb") as file:
             try:
                 status = _status(place, folder.absolute(), file, seconds)
-            except _Gone as gone:  # it had nothing to do for so long that it ended just now
-                WORKSHOPS.drop(gone.shop)
+            except _Gone:  # it had nothing to do for so long that it ended just now
                 status = _status(place, folder.absolute(), file, seconds)
     except TimeoutError:
         return None, "Python ends" if seconds is None else f"it took more than {seconds:.0f} s"
@@ -196,22 +224,40 @@ def is_ready(file: int, seconds: float | None) -> bool:
 
 
 def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) -> str:
-    """How the child ended that compiled the order; it is given so much time."""
+    """How the child ended that compiled the order; it is given so much time. Nothing that it has started runs
+    any more.
+    """
     end = None if seconds is None else time.monotonic() + seconds
-    answer = b""
     with WORKSHOPS.taken(place, folder, said) as (shop, answers):
-        while answer.count(b"\n") < 2:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not is_ready(answers, left):
-                if answer:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(int(answer), signal.SIGKILL)  # with the compilers that it runs
-                raise TimeoutError
-            more = os.read(answers, 64)
-            if not more:
-                break
-            answer += more
-    child, _, status = answer.decode().strip().partition("\n")
-    if not child:
-        raise _Gone(shop)
+        try:
+            child, _, status = _read(answers, end).strip().partition("\n")
+        except TimeoutError:
+            _stop(shop, answers)
+            raise
+        if not status:
+            WORKSHOPS.drop(shop)
+        if not child:
+            raise _Gone
     return status or "unknown"
+
+
+def _read(answers: socket.socket, end: float | None) -> str:
+    """Both lines of an answer; fewer where the process that gives it ends."""
+    answer = b""
+    while answer.count(b"\n") < 2:
+        if not is_ready(answers.fileno(), None if end is None else max(0.0, end - time.monotonic())):
+            raise TimeoutError
+        more = answers.recv(64)
+        if not more:
+            break
+        answer += more
+    return answer.decode()
+
+
+def _stop(shop: Workshop, answers: socket.socket) -> None:
+    """End the child of an order, and wait for that. Where it cannot be ended, all of the shop is."""
+    answers.shutdown(socket.SHUT_WR)
+    try:
+        _read(answers, time.monotonic() + END_SECONDS)
+    except TimeoutError:
+        WORKSHOPS.drop(shop)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from torchair.core.errors import NotPossible
 from torchair.core.folder import cache_folder
 from torchair.core.log import logger
 from torchair.core.overlaps import CAREFUL, careful_writes
+from torchair.core.scratch import Scratch
 from torchair.core.torch_private.fake import symbol_facts
 from torchair.core.torch_private.inductor import (
     BoxedBool,
@@ -141,15 +141,14 @@ def _place(path: Path, content: bytes) -> None:
 
 
 def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:
-    place = Path(tempfile.mkdtemp(prefix="making_", dir=entry.parent))
-    try:
+    with Scratch(entry.parent) as folder:
+        place = folder / "library"
+        place.mkdir(mode=0o700)
         with inductor_config.patch({"aot_inductor.output_path": str(place)}):
             path = _compile(parts, backward=backward, inference=inference)
         check_loadable(path)
         _finish(place, path)
         return _publish(place, entry)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:

@@ -7,9 +7,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from types import ModuleType
 import torch
 
 from torchair.core.folder import cache_folder
+from torchair.core.scratch import Scratch, check_running
 from torchair.core.torch_private.inductor import get_cpp_compiler
 
 BUILDER = Path(__file__).with_name("extension_build.py")
@@ -76,20 +75,23 @@ class Extension:
 
     def _compile(self, path: Path) -> None:
         compiler = get_cpp_compiler()
-        with tempfile.TemporaryDirectory(prefix="making_", dir=path.parent) as folder:
-            done = subprocess.run(
-                [sys.executable, str(BUILDER), str(self.source), self.name, folder],
-                cwd=folder,  # setuptools reads the project files that it finds where it runs
-                env=os.environ | {"CC": compiler, "CXX": compiler, **NO_PLUGINS},
-                capture_output=True,
-                text=True,
-                timeout=BUILD_SECONDS,
-                check=False,
+        scratch = Scratch(path.parent)
+        with scratch as folder, (folder / "compiler.log").open("w+b") as log:
+            # setuptools reads the project files that it finds where it runs: there are none in this folder
+            command = [sys.executable, str(BUILDER), str(self.source), self.name, str(folder)]
+            building = scratch.start(
+                command, os.environ | {"CC": compiler, "CXX": compiler, **NO_PLUGINS}, log
             )
-            if done.returncode:
-                lines = done.stderr.splitlines() or [f"exit status {done.returncode}"]
+            try:
+                status = building.process.wait(BUILD_SECONDS)
+            finally:
+                building.end()
+            check_running()
+            if status:
+                log.seek(0)
+                lines = log.read().decode(errors="replace").splitlines() or [f"exit status {status}"]
                 raise RuntimeError(f"{compiler}: {next((s for s in lines if ' error: ' in s), lines[-1])}")
-            os.replace(Path(folder) / f"{self.name}.so", path)
+            os.replace(folder / f"{self.name}.so", path)
 
     def remove_damaged(self, path: Path) -> None:
         """Where it still cannot be loaded: another process may have made it again meanwhile."""

@@ -8,10 +8,12 @@ from pathlib import Path
 from torchair.core.errors import NotPossible
 from torchair.core.torch_private.inductor import inductor_cache_dir
 
+NATIVE = "torchair_native"
+
 
 def cache_folder() -> Path:
     """Under Inductor's cache, ours alone and closed to others: what lies there is loaded as code."""
-    path = Path(inductor_cache_dir()) / "torchair_native"
+    path = Path(inductor_cache_dir()) / NATIVE
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
     if status.st_uid != os.getuid():
