@@ -280,8 +280,9 @@ def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, 
     wanted, names = set(codes), {code.co_name for code in codes} | {"__new__"}
     found = dict[types.CodeType, tuple[str, str]]()
     for kind in _classes(object, set()):
-        for name in names & vars(kind).keys():
-            code = getattr(getattr(vars(kind)[name], "__func__", vars(kind)[name]), "__code__", None)
+        own = type.__dict__["__dict__"].__get__(kind)  # `vars(kind)` may be what a metaclass answers
+        for name in names & own.keys():
+            code = getattr(getattr(own[name], "__func__", own[name]), "__code__", None)
             if code in wanted:
                 found[code] = (kind.__module__, f"{kind.__qualname__}.{name}")
     return found
