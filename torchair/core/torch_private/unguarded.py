@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -28,9 +28,9 @@ import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.exc import ObservedException
 from torch._dynamo.source import is_from_skip_guard_source
+from torch._dynamo.variables import builtin
 from torch._dynamo.variables import torch as torch_variables
 from torch._dynamo.variables.base import VariableTracker
-from torch._dynamo.variables.builtin import BuiltinVariable
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 
@@ -78,9 +78,11 @@ def recorded_reads() -> Iterator[Reads]:
         mock.patch.object(dynamo_guards, "is_from_skip_guard_source", lambda source: False),
         mock.patch.object(ConstDictVariable, *_lookup(reads)),
         mock.patch.object(ConstDictVariable, *_dict_method(reads)),
-        mock.patch.object(BuiltinVariable, *_builtin(reads)),
         mock.patch.object(torch_variables.TorchInGraphFunctionVariable, *_torch_function(reads)),
+        ExitStack() as stack,
     ):
+        for kind in _builtin_kinds():
+            stack.enter_context(mock.patch.object(kind, *_builtin(kind, reads)))
         yield reads
 
 
@@ -116,14 +118,21 @@ def _add_key(reads: Reads, table: Any, key: Any) -> None:
         reads.add(table, "HAS_KEY", key=constant)
 
 
-def _builtin(reads: Reads) -> tuple[str, Callable[..., Any]]:
-    own = BuiltinVariable.call_function
+def _builtin_kinds() -> list[Any]:
+    """Return the classes that call built-in functions: torch 2.13 has one of its own for `getattr`."""
+    found = [each for each in vars(builtin).values() if isinstance(each, type)]
+    return [each for each in found if each.__module__ == builtin.__name__ and "call_function" in vars(each)]
+
+
+def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = kind.call_function
 
     def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        if function.fn not in (getattr, hasattr, dir) or not args:
+        called = function.as_python_constant()
+        if called not in (getattr, hasattr, dir) or not args:
             return own(function, tx, args, kwargs)
         of = args[0]
-        if function.fn is dir:
+        if called is dir:
             reads.add(of, "NAMES")
             return own(function, tx, args, kwargs)
         name = args[1].as_python_constant() if args[1].is_python_constant() else None
@@ -134,7 +143,7 @@ def _builtin(reads: Reads) -> tuple[str, Callable[..., Any]]:
         except ObservedException:
             reads.add(of, "HAS_ATTRIBUTE", attr=name)
             raise
-        if function.fn is hasattr or len(args) > 2:
+        if called is hasattr or len(args) > 2:
             reads.add(of, "HAS_ATTRIBUTE", attr=name)
         elif _is_unguarded(of, result):
             reads.add(of, "ATTRIBUTE", attr=name)
@@ -155,8 +164,11 @@ def _is_unguarded(of: Any, result: Any) -> bool:
         return False
     if issubclass(kind, type) and kind is not type:
         return True
-    is_definition = issubclass(kind, (type, types.ModuleType, types.FunctionType, types.CodeType))
-    return is_definition and result.source is None and isinstance(result, ConstantVariable)
+    if not isinstance(result, ConstantVariable):
+        return False
+    # Dynamo knows the source of `co_argcount` and still leaves the guard out.
+    is_definition = issubclass(kind, (type, types.ModuleType, types.FunctionType))
+    return issubclass(kind, types.CodeType) or (is_definition and result.source is None)
 
 
 def _torch_function(reads: Reads) -> tuple[str, Callable[..., Any]]:
@@ -211,8 +223,11 @@ def attribute_of(value: Any, attr: str, needed: bool = True) -> tuple[Any, ...]:
 
 
 def names_of(value: Any) -> tuple[Any, ...]:
-    """Return what `dir` lists."""
-    return tuple(sorted(dir(value)))
+    """Return what `dir` lists, without the names that Dynamo puts into modules while it traces."""
+    names = dir(value)
+    if isinstance(value, types.ModuleType):
+        names = [name for name in names if not name.startswith("__") or name.endswith("__")]
+    return tuple(sorted(names))
 
 
 READS: dict[str, Callable[..., tuple[Any, ...]]] = {
