@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import abc
 import collections
+import dis
 import enum
 import functools
 import hashlib
 import inspect
 import itertools
+import re
 import sys
 import types
 import weakref
@@ -38,6 +40,7 @@ OWN = ("torch", "torchair")
 PYTHONS = sys.stdlib_module_names - {"__main__"}
 FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 """As they stand in a class."""
+GLOBAL_READS = ("LOAD_GLOBAL", "LOAD_NAME")
 _DEEPEST = 8
 
 
@@ -47,6 +50,8 @@ def identity(value: Any) -> tuple[str, ...]:
         return (type(value).__name__, repr(value))
     if isinstance(value, enum.Enum):
         return ("enum", *_name(type(value)), value.name)
+    if isinstance(value, re.Pattern):
+        return ("pattern", str(value.flags), repr(value.pattern))
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__)
     if isinstance(value, type):
@@ -247,10 +252,15 @@ class Traced:
     digest: str
     file: str = ""
     """The file, where the code is found in no function of its module; the digest is that of its content."""
+    absent: tuple[str, ...] = ()
+    """Global names that the code reads and its module does not have: they are Python's own."""
 
     def why_other(self) -> str | None:
         """None where this process has the same code there."""
         title = f"{self.module}.{self.name}"
+        names = vars(sys.modules[self.module]) if self.module in sys.modules else {}
+        if hidden := [name for name in self.absent if name in names]:
+            return f"{self.module} has a global {hidden[0]}, which {title} reads"
         if self.file:
             return None if _file_digest(self.file) == self.digest else f"{self.file} ({title}) has changed"
         found = [code_digest(code) for code in _codes(self.module, self.name)]
@@ -280,8 +290,9 @@ def _owners(codes: Sequence[types.CodeType]) -> dict[types.CodeType, tuple[str, 
     wanted, names = set(codes), {code.co_name for code in codes} | {"__new__"}
     found = dict[types.CodeType, tuple[str, str]]()
     for kind in _classes(object, set()):
-        for name in names & vars(kind).keys():
-            code = getattr(getattr(vars(kind)[name], "__func__", vars(kind)[name]), "__code__", None)
+        own = type.__dict__["__dict__"].__get__(kind)  # `vars(kind)` may be what a metaclass answers
+        for name in names & own.keys():
+            code = getattr(getattr(own[name], "__func__", own[name]), "__code__", None)
             if code in wanted:
                 found[code] = (kind.__module__, f"{kind.__qualname__}.{name}")
     return found
@@ -307,15 +318,24 @@ def _is_of_python(module: str, code: types.CodeType) -> bool:
 
 def _traced(module: str, name: str, code: types.CodeType) -> Traced:
     digest = code_digest(code)
+    absent = _absent(module, code)
     if module and any(code_digest(found) == digest for found in _codes(module, name)):
-        return Traced(module, name, digest)
+        return Traced(module, name, digest, absent=absent)
     content = _file_digest(code.co_filename)
     if content is None or digest not in _digests_in(code.co_filename, content):
         raise NotPossible(
             f"the source of {name} is not known: {code.co_filename} does not have it (any more)",
             next="define it in a module, and start again after changes",
         )
-    return Traced(module, name, content, code.co_filename)
+    return Traced(module, name, content, code.co_filename, absent)
+
+
+def _absent(module: str, code: types.CodeType) -> tuple[str, ...]:
+    """Return the global names that code reads and its module does not have."""
+    if module not in sys.modules:
+        return ()
+    read = {each.argval for each in dis.get_instructions(code) if each.opname in GLOBAL_READS}
+    return tuple(sorted(read - vars(sys.modules[module]).keys()))
 
 
 def qualified(code: types.CodeType) -> str:

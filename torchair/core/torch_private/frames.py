@@ -39,6 +39,7 @@ from torchair.core.identity import PLAIN, Traced, traced
 from torchair.core.torch_private.assumed import Assumed, recorded_constants
 from torchair.core.torch_private.guard_facts import Guards, OtherCall
 from torchair.core.torch_private.op_facts import op_facts, targets_of, why_other_ops
+from torchair.core.torch_private.unguarded import Reads, recorded_reads
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Scope = dict[str, Any]
@@ -160,7 +161,7 @@ def capture_frame(
 
     frame = convert_frame._get_frame(method, args, kwargs)
     before = set(frame.globals)
-    with _tracing(dynamic), recorded_constants() as calls:
+    with _tracing(dynamic), recorded_constants() as calls, recorded_reads() as reads:
         made = convert_frame.compile_frame(
             frame.code,
             frame.globals,
@@ -178,7 +179,7 @@ def capture_frame(
         added = {each: frame.globals[each] for each in set(frame.globals) - before}
         try:
             function = convert_frame.get_traced_fn(method)[0]
-            return _frame(captured, function, Called(name, text, targets, added, calls)), compiled
+            return _frame(captured, function, Called(name, text, targets, added, calls, reads)), compiled
         finally:
             # Whoever runs the frame adds them for as long as that takes.
             for each in added.keys() - captured.import_sources.keys():
@@ -211,6 +212,8 @@ class Called:
     """What Dynamo has added to the names of the module."""
     calls: Sequence[tuple[Any, ...]]
     """Calls of functions that are said to be constant."""
+    reads: Reads
+    """What the trace has read without a guard."""
 
     def constants(self) -> dict[str, Any]:
         """Those of them that are data."""
@@ -241,7 +244,7 @@ def _frame(made: Any, function: Any, called: Called) -> Frame:
     if unknown:
         raise NotKept(f"Dynamo's code has variables of its own: {', '.join(sorted(unknown))}")
     try:
-        guards = Guards.of(function.__code__, graph)
+        guards = Guards.of(function.__code__, graph, called.reads)
         ops = op_facts(called.targets)
         assumed = tuple(Assumed.of(*call) for call in called.calls)
         sources = traced([function.__code__, *made.traced_code])

@@ -40,6 +40,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from torchair.core.errors import BadEntry, NotPossible, first_line
 from torchair.core.identity import data, identity
+from torchair.core.torch_private.assumed import Assumed
+from torchair.core.torch_private.unguarded import READS, Reads, is_left_out
 
 Scope = dict[str, Any]
 Fact = tuple[Any, ...]
@@ -108,6 +110,19 @@ class Seen:
         except NotPossible as error:
             raise NotPossible(f"a guard cannot be kept: {seen.kind} of {guard.name}: {error.what}") from error
 
+    @staticmethod
+    def read(source: Any, kind: str, given: tuple[tuple[str, Any], ...], values: Values) -> Seen:
+        """A read that has no guard; `NotPossible` where what it gave is no data."""
+        seen = Seen(source, kind, given)
+        try:
+            return dataclasses.replace(seen, fact=seen.now(values))
+        except NotPossible as error:
+            arguments = ", ".join(str(value) for _, value in given)
+            raise NotPossible(
+                f"Dynamo has no guard for {kind} {arguments} of {seen.name}, and it cannot be compared in"
+                f" another process: {error.what}"
+            ) from error
+
     @property
     def name(self) -> str:
         """How Dynamo writes the source."""
@@ -118,6 +133,8 @@ class Seen:
         """What the guard sees."""
         if self.kind in OF_STATE:
             return OF_STATE[self.kind](values)
+        if self.kind in READS:
+            return READS[self.kind](values.of(self.source), **dict(self.given))
         if self.kind not in FACTS:
             raise NotPossible(f"{self.kind} says nothing in another process")
         if self._names_attribute:
@@ -166,9 +183,13 @@ class Guards:
     """What Dynamo knows beside the guards: sizes and strides of tensors, modes of torch, aliases."""
     shapes: Any
     seen: tuple[Seen, ...]
+    unguarded: tuple[Seen, ...]
+    """What the trace has read and Dynamo does not guard,"""
+    called: tuple[Assumed, ...]
+    """and calls whose results it took for constants."""
 
     @staticmethod
-    def of(code: types.CodeType, graph: Any) -> Guards:
+    def of(code: types.CodeType, graph: Any, reads: Reads) -> Guards:
         """Of a trace; `NotPossible` where something in them is no data."""
         state = dataclasses.replace(
             graph.dump_guards_state(),
@@ -184,10 +205,18 @@ class Guards:
         if _has_any_global_hook():
             raise NotPossible(HOOKS_OF_ALL)
         values = Values(graph.local_scope, graph.global_scope, graph.torch_function_mode_stack, state)
+        left_out = [guard for guard in sorted(graph.guards, key=Guard.sort_key) if is_left_out(guard)]
+        graph.guards.inner.difference_update(left_out)
         seen = tuple(Seen.of(guard, values) for guard in sorted(graph.guards, key=Guard.sort_key))
+        unguarded = [Seen.of(guard, values) for guard in left_out]
+        unguarded += [Seen.read(*row, values) for row in reads.rows]
+        called = [
+            Assumed.of(function, args, dict(named), result)
+            for (function, args, named), result in reads.calls.items()
+        ]
         with _quietly():
             made = _Unwritten(code, graph, save_guards=True, strict_error=True)
-        return Guards(state, made.shape_code_parts, seen)
+        return Guards(state, made.shape_code_parts, seen, tuple(unguarded), tuple(called))
 
     def manager(self, code: types.CodeType, local_scope: Scope, global_scope: Scope) -> tuple[Any, Any]:
         """The guards on the objects of this call, and what must live as long; `OtherCall` where one of these
@@ -200,8 +229,11 @@ class Guards:
             values = Values(local_scope, global_scope, modes, self.state)
         except Exception as error:
             raise OtherCall(f"a dictionary is not there: {first_line(error)}") from error
-        for each in self.seen:
+        for each in (*self.seen, *self.unguarded):
             if (why := each.why_other(values)) is not None:
+                raise OtherCall(why)
+        for call in self.called:
+            if (why := call.why_other()) is not None:
                 raise OtherCall(why)
         graph = dataclasses.replace(
             self.state,

@@ -1,0 +1,239 @@
+"""Record what a trace reads and Dynamo installs no guard for. `guard_facts.py` keeps it and compares it again.
+
+Dynamo assumes that some things do not change while a process runs, and reads them without a guard:
+
+- values behind a `SkipGuardSource`: the globals of Python's own modules (so all that `os.getenv` reads),
+  `__annotations__`, and objects of `inspect`;
+- keys that a dictionary does not have, where the lookup raises KeyError or takes a default;
+- attributes of modules, classes and functions that are absent, or that give a constant without a source;
+- the names that `dir` lists;
+- state of torch that functions such as `torch.get_num_threads` return as constants.
+
+In another process each of them can differ.
+"""
+
+# pyright: reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._dynamo import guards as dynamo_guards
+from torch._dynamo.exc import ObservedException
+from torch._dynamo.source import is_from_skip_guard_source
+from torch._dynamo.variables import builtin
+from torch._dynamo.variables import torch as torch_variables
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+
+from torchair.core.errors import NotPossible
+from torchair.core.identity import BY_TEXT, PLAIN, data
+
+Given = tuple[tuple[str, Any], ...]
+LOOKUPS = {"__contains__", "__getitem__", "get", "pop", "setdefault"}
+"""Methods of a dictionary that look for a key."""
+PURE: set[Any] = {
+    torch._assert,
+    torch.is_complex,
+    torch.is_floating_point,
+    torch.promote_types,
+    torch._utils._get_device_index,
+    torch.nn._reduction.get_enum,
+}
+"""Functions that Dynamo calls while it traces, and whose results depend on the arguments alone."""
+BUILT_IN_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
+"""Attributes that C code computes, as `__annotations__` of a function and `__flags__` of a class."""
+
+
+@dataclass
+class Reads:
+    """What a trace has read so far; the keys are in the order of the reads."""
+
+    rows: dict[tuple[Any, str, Given], None] = field(default_factory=dict[tuple[Any, str, Given], None])
+    """The source, the kind (a row of `READS`), and its arguments."""
+    calls: dict[tuple[Any, tuple[Any, ...], Given], Any] = field(
+        default_factory=dict[tuple[Any, tuple[Any, ...], Given], Any]
+    )
+    """Functions of torch that were called, with their results."""
+
+    def add(self, of: VariableTracker, kind: str, **given: Any) -> None:
+        """Record a read of an object that another process has, too."""
+        if of.source is not None:
+            self.rows[of.source, kind, tuple(given.items())] = None
+
+
+@contextmanager
+def recorded_reads() -> Iterator[Reads]:
+    """Record what the trace inside reads. Guards that Dynamo leaves out are installed."""
+    reads = Reads()
+    with (
+        mock.patch.object(dynamo_guards, "is_from_skip_guard_source", lambda source: False),
+        mock.patch.object(ConstDictVariable, *_lookup(reads)),
+        mock.patch.object(ConstDictVariable, *_dict_method(reads)),
+        mock.patch.object(torch_variables.TorchInGraphFunctionVariable, *_torch_function(reads)),
+        ExitStack() as stack,
+    ):
+        for kind in _builtin_kinds():
+            stack.enter_context(mock.patch.object(kind, *_builtin(kind, reads)))
+        yield reads
+
+
+def is_left_out(guard: Any) -> bool:
+    """Return True for a guard that Dynamo itself does not install."""
+    return is_from_skip_guard_source(guard.originating_source)
+
+
+def _lookup(reads: Reads) -> tuple[str, Callable[..., Any]]:
+    name = "getitem_const_raise_exception_if_absent"
+    own = getattr(ConstDictVariable, name)
+
+    def lookup(table: Any, tx: Any, key: Any) -> Any:
+        _add_key(reads, table, key)
+        return own(table, tx, key)
+
+    return name, lookup
+
+
+def _dict_method(reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = ConstDictVariable.call_method
+
+    def call_method(table: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name in LOOKUPS and args:
+            _add_key(reads, table, args[0])
+        return own(table, tx, name, args, kwargs)
+
+    return "call_method", call_method
+
+
+def _add_key(reads: Reads, table: Any, key: Any) -> None:
+    if key.is_python_constant() and isinstance(constant := key.as_python_constant(), PLAIN):
+        reads.add(table, "HAS_KEY", key=constant)
+
+
+def _builtin_kinds() -> list[Any]:
+    """Return the classes that call built-in functions: torch 2.13 has one of its own for `getattr`."""
+    found = [each for each in vars(builtin).values() if isinstance(each, type)]
+    return [each for each in found if each.__module__ == builtin.__name__ and "call_function" in vars(each)]
+
+
+def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = kind.call_function
+
+    def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        called = function.as_python_constant()
+        if called not in (getattr, hasattr, dir) or not args:
+            return own(function, tx, args, kwargs)
+        of = args[0]
+        if called is dir:
+            reads.add(of, "NAMES")
+            return own(function, tx, args, kwargs)
+        name = args[1].as_python_constant() if args[1].is_python_constant() else None
+        if not isinstance(name, str):
+            return own(function, tx, args, kwargs)
+        try:
+            result = own(function, tx, args, kwargs)
+        except ObservedException:
+            reads.add(of, "HAS_ATTRIBUTE", attr=name)
+            raise
+        if called is hasattr or len(args) > 2:
+            reads.add(of, "HAS_ATTRIBUTE", attr=name)
+        elif _is_unguarded(of, result):
+            reads.add(of, "ATTRIBUTE", attr=name)
+        return result
+
+    return "call_function", call_function
+
+
+def _is_unguarded(of: Any, result: Any) -> bool:
+    """Return True for a constant of a module, class or function that Dynamo knows no source of, and for what
+    may be found in a metaclass.
+    """
+    if of.source is None or of.is_tensor():
+        return False
+    try:
+        kind = of.python_type()
+    except NotImplementedError:
+        return False
+    if issubclass(kind, type) and kind is not type:
+        return True
+    if not isinstance(result, ConstantVariable):
+        return False
+    # Dynamo knows the source of `co_argcount` and still leaves the guard out.
+    is_definition = issubclass(kind, (type, types.ModuleType, types.FunctionType))
+    return issubclass(kind, types.CodeType) or (is_definition and result.source is None)
+
+
+def _torch_function(reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = torch_variables.TorchInGraphFunctionVariable.call_function
+
+    def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        result = own(function, tx, args, kwargs)
+        if isinstance(result, ConstantVariable) and function.value not in PURE:
+            given = [each for each in (*args, *kwargs.values()) if not isinstance(each, ConstantVariable)]
+            value, of = result.as_python_constant(), function.value
+            if not given and value is not None and isinstance(value, (*PLAIN, *BY_TEXT)):
+                names = tuple((name, each.as_python_constant()) for name, each in kwargs.items())
+                reads.calls[of, tuple(each.as_python_constant() for each in args), names] = value
+        return result
+
+    return "call_function", call_function
+
+
+def has_key(value: Any, key: Any) -> tuple[Any, ...]:
+    """Return if a dictionary has a key."""
+    return (dict.__contains__(value, key) if isinstance(value, dict) else key in value,)
+
+
+def has_attribute(value: Any, attr: str) -> tuple[Any, ...]:
+    """Return if an object has an attribute, and which constant that is for modules, classes and functions."""
+    if isinstance(value, type | types.ModuleType | types.FunctionType):
+        return attribute_of(value, attr, needed=False)
+    return (hasattr(value, attr),)
+
+
+def attribute_of(value: Any, attr: str, needed: bool = True) -> tuple[Any, ...]:
+    """Return what an attribute is, as data, without running code of the user.
+
+    `NotPossible` if it is no data and `needed`. A descriptor is known by its type: the trace has gone through
+    its code.
+    """
+    found = inspect.getattr_static(value, attr, value)
+    if found is value and isinstance(value, types.ModuleType):
+        return ("computed", hasattr(value, attr))
+    if found is value:
+        return ("absent",)
+    if isinstance(found, BUILT_IN_FIELDS):
+        found = getattr(value, attr, value)
+    elif hasattr(type(found), "__get__"):
+        return ("descriptor", f"{type(found).__module__}.{type(found).__qualname__}")
+    try:
+        return data(found)
+    except NotPossible:
+        if needed:
+            raise
+        return ("there", f"{type(found).__module__}.{type(found).__qualname__}")
+
+
+def names_of(value: Any) -> tuple[Any, ...]:
+    """Return what `dir` lists, without the names that Dynamo puts into modules while it traces."""
+    names = dir(value)
+    if isinstance(value, types.ModuleType):
+        names = [name for name in names if not name.startswith("__") or name.endswith("__")]
+    return tuple(sorted(names))
+
+
+READS: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "HAS_KEY": has_key,
+    "HAS_ATTRIBUTE": has_attribute,
+    "ATTRIBUTE": attribute_of,
+    "NAMES": names_of,
+}
+"""What the reads of each kind look at."""
