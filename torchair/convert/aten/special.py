@@ -28,6 +28,8 @@ TABLES = json.loads((Path(__file__).parent / "special.json").read_text())
 map_one_to_one({
     aten.special_zeta.default: ge.Zeta, aten.special_zeta.self_scalar: ge.Zeta,
     aten.special_zeta.other_scalar: ge.Zeta, prims.zeta.default: ge.Zeta,
+    aten.special_xlog1py.default: ge.Xlog1py, aten.special_xlog1py.self_scalar: ge.Xlog1py,
+    aten.special_xlog1py.other_scalar: ge.Xlog1py,
     prims.bessel_i0e.default: ge.BesselI0e, prims.bessel_i1e.default: ge.BesselI1e,
 }, promoted=True)  # fmt: skip
 
@@ -84,6 +86,7 @@ def _elementary(op: Callable[..., Tensor]) -> Callable[[Real], Real]:
 
 exp, log, sqrt, sin, cos, tan = map(_elementary, (ge.Exp, ge.Log, ge.Sqrt, ge.Sin, ge.Cos, ge.Tan))
 magnitude, round_, floor = map(_elementary, (ge.Abs, ge.Round, ge.Floor))
+erfc, log1p = map(_elementary, (ge.Erfc, ge.Log1p))
 
 
 def where(condition: Tensor, a: Real | float, b: Real) -> Real:
@@ -267,7 +270,7 @@ def _airy_tail(x: Real) -> Real:
 _STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
 _DIGAMMA = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 # Where digamma is zero: what float32 holds of it, and the rest.
-_ROOT = (1.461632132530212402, 1.2438149843418955e-8)
+_ROOT = (1.461632132530212402, 1.2438149938918910e-8)
 
 
 def fitted(x: Real, name: str) -> list[float]:
@@ -388,6 +391,14 @@ def _erfcx_tail(x: Real) -> Real:
     square = inverse * inverse
     ratio = (square * (square * 2.0 + 4.5) + 1.0) / (square * (square * 3.75 + 5.0) + 1.0)
     return inverse * ratio / math.sqrt(math.pi)
+
+
+@function(aten.special_log_ndtr.default)
+def log_ndtr(x: Real) -> Real:
+    """log of the normal distribution function. Left of -1 it would be the logarithm of almost nothing."""
+    t = x * math.sqrt(0.5)
+    left = log(erfcx(-t) * 0.5) - t * t
+    return where(x < -1.0, left, log1p(erfc(t) * -0.5))
 
 
 # Per dtype: the integer of the same width, bits of the fraction, bias of the exponent.
