@@ -221,7 +221,7 @@ def norm_gradient(x: torch.Tensor) -> Any:
 
 NEW_OPS = {
     "GroupNormV2": (lambda x: F.group_norm(x, 2), "GroupNorm"),
-    "ReduceStdV2": (lambda x: torch.std(x, 1, correction=2), "ReduceStdWithMean"),
+    "ReduceStdV2": (lambda x: torch.std(x, 1, correction=2), "ReduceStd"),
     "BatchNormGradV3": (norm_gradient, "BNTrainingReduceGrad"),
 }
 

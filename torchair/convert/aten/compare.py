@@ -133,22 +133,23 @@ def copysign(self, other, *, meta_outputs):
 @converter(aten.fmax.default)
 def fmax(self, other, *, meta_outputs):
     """The larger one; a number beats NaN."""
-    return _numbers_first(ge.Maximum, ge.LogicalOr, self, other, meta_outputs)
+    return _numbers_first(ge.Maximum, ge.LogicalOr, ge.GreaterEqual, self, other, meta_outputs)
 
 
 @converter(aten.fmin.default)
 def fmin(self, other, *, meta_outputs):
     """The smaller one; a number beats NaN."""
-    return _numbers_first(ge.Minimum, ge.LogicalAnd, self, other, meta_outputs)
+    return _numbers_first(ge.Minimum, ge.LogicalAnd, ge.LessEqual, self, other, meta_outputs)
 
 
-def _numbers_first(op, on_bool, self, other, meta):
+def _numbers_first(op, on_bool, wins, self, other, meta):
+    """Of equal numbers the first one: of 0.0 and -0.0 that shows."""
     a, b = promote(self, other, to=meta.dtype)
     if meta.torch_dtype is torch.bool:
         return on_bool(a, b)
     if not meta.torch_dtype.is_floating_point:
         return op(a, b)
-    return ge.SelectV2(ge.IsNan(a), b, ge.SelectV2(ge.IsNan(b), a, op(a, b)))
+    return ge.SelectV2(ge.LogicalOr(wins(a, b), ge.IsNan(b)), a, b)
 
 
 @converter(aten.heaviside.default)

@@ -12,6 +12,8 @@ from torchair.convert.registry import opaque, register_decomposition
 from torchair.core.torch_private.ops import find_overload
 
 aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+_MEAN = 1  # of a loss: what `reduction` is then
 
 
 # Products of narrow types
@@ -33,6 +35,7 @@ def int8_weight_product(x, weight, scales):
 def _quantised(x, scale, zero_point, quant_min, quant_max):
     at = (x * (1.0 / scale)).round() + zero_point
     inside = (at >= quant_min) & (at <= quant_max)
+    at = torch.where(at != at, quant_min, at)  # a NaN is the least number
     return ((at.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), inside
 
 
@@ -146,6 +149,24 @@ def weight_norm_backward(grad, v, g, norms, dim):
     return grad_v.to(v.dtype), along.reshape(g.shape).to(g.dtype)
 
 
+def smooth_l1_backward(grad, x, target, reduction, beta):
+    """The gradient of x. torch's own formula asks for a sign in place of comparing, and a NaN has sign 0."""
+    made = [part.float() if part.dtype in _HALVES else part for part in (grad, x - target)]
+    norm = 1.0 / x.numel() if reduction == _MEAN else 1.0
+    grad, apart = made[0] * norm, made[1]
+    inside = torch.where(apart >= beta, grad, apart * grad / beta)
+    return torch.where(apart <= -beta, -grad, inside).to(x.dtype)
+
+
+def logit_backward(grad, x, eps=None):
+    """The gradient of logit. torch's own formula takes a NaN for a number outside of the range."""
+    has_range = eps is not None and eps >= 0
+    low, high = (eps, 1.0 - eps) if has_range else (0.0, 1.0)
+    wide = x.float() if x.dtype in _HALVES else x
+    inside = grad / (wide * (1.0 - wide))
+    return torch.where((wide < low) | (wide > high), 0.0 if has_range else math.nan, inside).to(x.dtype)
+
+
 def extremes(x, dim=None, keepdim=False):
     """The least and the greatest."""
     if dim is None:
@@ -173,6 +194,8 @@ PARTS = {
     "_thnn_fused_lstm_cell.default": lstm_cell,
     "conv_tbc.default": time_convolution,
     "_weight_norm_interface_backward.default": weight_norm_backward,
+    "logit_backward.default": logit_backward,
+    "smooth_l1_loss_backward.default": smooth_l1_backward,
     "_aminmax.default": extremes,
     "_aminmax.dim": extremes,
     "_add_relu.Tensor": lambda x, other, alpha=1: torch.add(x, other, alpha=alpha).relu(),

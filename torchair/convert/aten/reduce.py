@@ -14,7 +14,6 @@ from torchair.convert.operands import (
     dims_of,
     is_newest_chip,
     like,
-    shape_of,
     size_of,
     torch_dtype,
 )
@@ -176,26 +175,32 @@ def _std_mean(x, dim, correction, keepdim):
     if not x.rank or torch_dtype(x).is_complex:
         raise NotImplementedError(f"{torch_dtype(x)} with {x.rank} dims")
     axes = dims_of(dim, x.rank)
-    if correction != int(correction) or torch_dtype(x) == torch.float64:
-        return _any_correction(x, axes, float(correction), keepdim)
+    if torch_dtype(x) == torch.float64:
+        return _of_doubles(x, axes, float(correction), keepdim)
     if correction in (0, 1):
         return ge.ReduceStd(x, dim=axes, unbiased=correction == 1, keepdim=keepdim)
-    if is_newest_chip():
+    if correction == int(correction) and is_newest_chip():
         return ge.ReduceStdV2(x, dim=axes, correction=int(correction), keepdim=keepdim)
-    middle = ge.ReduceMean(x, axes, keep_dims=True)
-    spread = ge.BroadcastTo(middle, shape_of(x))
-    deviation = ge.ReduceStdWithMean(x, spread, dim=axes, keepdim=keepdim, correction=int(correction))
-    return deviation, middle if keepdim else ge.Squeeze(middle, axis=axes)
+    deviation, middle = ge.ReduceStd(x, dim=axes, unbiased=False, keepdim=keepdim)
+    count, freedom = _counts(x, axes, float(correction), FLOAT)
+    scaled = ge.Mul(cast(deviation, FLOAT), ge.Sqrt(ge.RealDiv(count, freedom)))
+    return cast(scaled, x.dtype), middle
 
 
-def _any_correction(x, axes, correction, keepdim):
-    """The ops know whole corrections only, and no doubles: the definition, for all others."""
-    middle = ge.ReduceMean(x, axes, keep_dims=True)
-    squares = ge.ReduceSum(ge.Square(ge.Sub(x, middle)), axes, keep_dims=keepdim)
-    count = cast(1, x.dtype)
+def _counts(x, axes, correction, dtype):
+    """How many elements are reduced to one, and the same less the correction, which is not below zero."""
+    count = cast(1, dtype)
     for axis in axes:
-        count = ge.Mul(count, cast(size_of(x, axis), x.dtype))
-    freedom = ge.Maximum(ge.Sub(count, like(correction, x)), like(0, x))
+        count = ge.Mul(count, cast(size_of(x, axis), dtype))
+    return count, ge.Maximum(ge.Sub(count, like(correction, count)), like(0, count))
+
+
+def _of_doubles(x, axes, correction, keepdim):
+    """The ops know no doubles: the definition. The mean is taken in two steps, because a sum may overflow."""
+    count, freedom = _counts(x, axes, correction, x.dtype)
+    middle = ge.ReduceSum(ge.RealDiv(x, count), axes, keep_dims=True)
+    middle = ge.Add(middle, ge.ReduceMean(ge.Sub(x, middle), axes, keep_dims=True))
+    squares = ge.ReduceSum(ge.Square(ge.Sub(x, middle)), axes, keep_dims=keepdim)
     deviation = ge.Sqrt(ge.RealDiv(squares, freedom))
     return deviation, middle if keepdim else ge.Squeeze(middle, axis=axes)
 

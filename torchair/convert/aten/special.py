@@ -28,6 +28,8 @@ TABLES = json.loads((Path(__file__).parent / "special.json").read_text())
 map_one_to_one({
     aten.special_zeta.default: ge.Zeta, aten.special_zeta.self_scalar: ge.Zeta,
     aten.special_zeta.other_scalar: ge.Zeta, prims.zeta.default: ge.Zeta,
+    aten.special_xlog1py.default: ge.Xlog1py, aten.special_xlog1py.self_scalar: ge.Xlog1py,
+    aten.special_xlog1py.other_scalar: ge.Xlog1py,
     prims.bessel_i0e.default: ge.BesselI0e, prims.bessel_i1e.default: ge.BesselI1e,
 }, promoted=True)  # fmt: skip
 
@@ -83,7 +85,8 @@ def _elementary(op: Callable[..., Tensor]) -> Callable[[Real], Real]:
 
 
 exp, log, sqrt, sin, cos, tan = map(_elementary, (ge.Exp, ge.Log, ge.Sqrt, ge.Sin, ge.Cos, ge.Tan))
-magnitude, round_ = map(_elementary, (ge.Abs, ge.Round))
+magnitude, round_, floor = map(_elementary, (ge.Abs, ge.Round, ge.Floor))
+erfc, log1p = map(_elementary, (ge.Erfc, ge.Log1p))
 
 
 def where(condition: Tensor, a: Real | float, b: Real) -> Real:
@@ -149,7 +152,9 @@ def _k(order: int, is_scaled: bool) -> Callable[[Real], Real]:
     table = TABLES[f"k{order}"]
 
     def run(x: Real) -> Real:
-        series, logarithm = chebyshev(x * x - 2.0, table["A"]), log(x * 0.5)
+        series = chebyshev(x * x - 2.0, table["A"])
+        # The half of the smallest number is zero.
+        logarithm = where(x < 1.0, log(x) - math.log(2.0), log(x * 0.5))
         near = series - logarithm * i0(x) if order == 0 else logarithm * i1(x) + series / x
         far = chebyshev(8.0 / x - 2.0, table["B"]) / sqrt(x)
         near, far = (near * exp(x), far) if is_scaled else (near, far * exp(-x))
@@ -192,9 +197,9 @@ def j1(x: Real) -> Real:
     table, right = TABLES["j1"], magnitude(x)
     square = right * right
     near = polynomial(square, table["RP"]) / polynomial(square, table["RQ"])
-    near = near * right * (square - 14.6819706421238932572) * (square - 49.2184563216946036703)
-    value = where(right <= 5.0, near, _wave(right, 1, "j"))
-    return where(x < 0.0, -value, value)
+    near = near * x * (square - 14.6819706421238932572) * (square - 49.2184563216946036703)
+    far = _wave(right, 1, "j")
+    return where(right <= 5.0, near, where(x < 0.0, -far, far))
 
 
 @function(aten.special_bessel_y0.default)
@@ -245,7 +250,7 @@ def _airy_series(x: Real) -> Real:
 
 def _airy_wave(x: Real) -> Real:
     table, left = TABLES["airy"], -x
-    angle = left * sqrt(left) * (2 / 3)
+    angle = left * 2.0 * sqrt(left) / 3.0
     z = 1.0 / angle
     square, phase = z * z, angle + math.pi / 4
     even = square * polynomial(square, table["AFN"]) / polynomial(square, table["AFD"]) + 1.0
@@ -255,51 +260,83 @@ def _airy_wave(x: Real) -> Real:
 
 def _airy_tail(x: Real) -> Real:
     table = TABLES["airy"]
-    power = x * sqrt(x) * (2 / 3)
+    power = x * 2.0 * sqrt(x) / 3.0
     z = 1.0 / power
     ratio = polynomial(z, table["AN"]) / polynomial(z, table["AD"])
     return ratio / (sqrt(sqrt(x)) * exp(power) * (2 * math.sqrt(math.pi)))
 
 
-# Coefficients of Stirling's series in 1 / x², for log gamma and for its derivative.
-_STIRLING = (1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+# Coefficients of Stirling's series in 1 / x², for log gamma above 8 and for its derivative above 10.
+_STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
 _DIGAMMA = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
+# Where digamma is zero: what float32 holds of it, and the rest.
+_ROOT = (1.461632132530212402, 1.2438149938918910e-8)
+
+
+def fitted(x: Real, name: str) -> list[float]:
+    """The coefficients of a polynomial that is fitted to the precision of the dtype of `x`."""
+    return TABLES[name][str(torch_dtype(x.x)).removeprefix("torch.")]
 
 
 @function(aten.lgamma.default, prims.lgamma.default)
 def lgamma(x: Real) -> Real:
-    """log |Γ(x)|: Stirling's series above 8, the recurrence below, reflection on the left."""
-    left = x < 0.5
-    right = where(left, 1.0 - x, x)
-    small = right < 8.0
-    z = where(small, right + 8.0, right)
-    inverse = 1.0 / z
-    stirling = (z - 0.5) * (log(z) - 1.0) + (0.5 * math.log(2 * math.pi) - 0.5)
-    stirling = stirling + inverse * polynomial(inverse * inverse, _STIRLING)
-    product = right
-    for step in range(1, 8):
-        product = product * (right + step)
-    value = where(small, stirling - log(product), stirling)
-    reflected = math.log(math.pi) - log(magnitude(sin((x - round_(x)) * math.pi))) - value
-    return where(ge.IsInf(x.x), INF, where(left, reflected, value))
+    """log |Γ(x)|: Stirling's series above 8, a polynomial and the recurrence below, reflection on the left.
+
+    The reflection is log(π / (x sin πx)) - lgamma(-x). Near zero both sides are equal. Where lgamma(-x)
+    overflows, x is a pole.
+    """
+    right = magnitude(x)
+    value = where(right < 8.0, _lgamma_near(right), _lgamma_far(right))
+    sine = magnitude(sin((x - round_(x)) * math.pi))
+    reflected = log(math.pi / (right * sine)) - value
+    is_left = ge.LogicalAnd(x < 0.0, right > 1e-17)
+    return where(value.equals(INF), INF, where(is_left, reflected, value))
+
+
+def _lgamma_near(x: Real) -> Real:
+    """log Γ(2 + y) is y (1 + y) times a polynomial for |y| <= 1: exact at its zeros. For x below 1 it is one
+    recurrence above, beyond 3 up to five below.
+    """
+    is_small = x < 1.0
+    shift = where(is_small, 1.0, Real(ge.Maximum(floor(x).x, _operand(2.0, x))))
+    y = x - shift
+    value = y * (x - (shift - 1.0)) * polynomial(y, fitted(x, "lgamma"))
+    product = where(x < 3.0, 1.0, x - 1.0)
+    for step in range(2, 6):
+        product = product * where(x < step + 2.0, 1.0, x - step)
+    return value + where(is_small, -log(x), log(product))
+
+
+def _lgamma_far(x: Real) -> Real:
+    inverse = 1.0 / x
+    series = inverse * polynomial(inverse * inverse, _STIRLING)
+    return (x - 0.5) * (log(x) - 1.0) + (0.5 * math.log(2 * math.pi) - 0.5) + series
 
 
 @function(aten.digamma.default, prims.digamma.default)
 def digamma(x: Real) -> Real:
-    """The derivative of log Γ: an asymptotic series above 10, the recurrence below, reflection left of 0."""
+    """The derivative of log Γ: an asymptotic series above 10, a polynomial and the recurrence below,
+    reflection left of 0.
+    """
     left = x < 0.0
     right = where(left, 1.0 - x, x)
-    small = right < 10.0
-    z = where(small, right + 10.0, right)
-    square = 1.0 / (z * z)
-    value = log(z) - 0.5 / z - square * polynomial(square, _DIGAMMA)
-    steps = 1.0 / right
-    for step in range(1, 10):
-        steps = steps + 1.0 / (right + step)
-    value = where(small, value - steps, value)
+    square = 1.0 / (right * right)
+    far = log(right) - 0.5 / right - square * polynomial(square, _DIGAMMA)
+    value = where(right < 10.0, _digamma_near(right), far)
     reflected = value - math.pi / tan((x - round_(x)) * math.pi)
     reflected = where(x.equals(round_(x)), NAN, reflected)
     return where(x.equals(0.0), -1.0 / x, where(left, reflected, value))
+
+
+def _digamma_near(x: Real) -> Real:
+    """Between 1 and 2 it is the distance from its root times a polynomial."""
+    is_small = x < 1.0
+    y = where(is_small, x + 1.0, x - (floor(x) - 1.0))
+    value = (y - _ROOT[0] - _ROOT[1]) * polynomial(y * 2.0 - 3.0, fitted(x, "digamma"))
+    steps = where(is_small, -1.0 / x, x * 0.0)
+    for step in range(1, 9):
+        steps = steps + where(x < step + 1.0, 0.0, 1.0 / (x - step))
+    return value + steps
 
 
 def trigamma(x: Real) -> Real:
@@ -354,6 +391,14 @@ def _erfcx_tail(x: Real) -> Real:
     square = inverse * inverse
     ratio = (square * (square * 2.0 + 4.5) + 1.0) / (square * (square * 3.75 + 5.0) + 1.0)
     return inverse * ratio / math.sqrt(math.pi)
+
+
+@function(aten.special_log_ndtr.default)
+def log_ndtr(x: Real) -> Real:
+    """log of the normal distribution function. Left of -1 it would be the logarithm of almost nothing."""
+    t = x * math.sqrt(0.5)
+    left = log(erfcx(-t) * 0.5) - t * t
+    return where(x < -1.0, left, log1p(erfc(t) * -0.5))
 
 
 # Per dtype: the integer of the same width, bits of the fraction, bias of the exponent.

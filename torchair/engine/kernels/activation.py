@@ -25,14 +25,14 @@ def relu_grad(gradients, features):
 
 @kernel("ThresholdV2")
 def threshold(x, threshold: Operand, value: Operand):
-    """x where it is above the threshold, else `value`."""
-    return torch.where(x > threshold, x, 0 if value is None else value)
+    """`value` where x is not above the threshold; a NaN stays."""
+    return torch.where(x <= threshold, 0 if value is None else value, x)
 
 
 @kernel("ThresholdV2D")
 def threshold_d(x, *, threshold, value):
     """ThresholdV2 with its numbers as attributes."""
-    return torch.where(x > threshold, x, value)
+    return torch.where(x <= threshold, value, x)
 
 
 @kernel("Relu6Grad")
@@ -188,7 +188,7 @@ def glu_grad(y_grad, x, *, dim):
 @kernel("LogSigmoidGrad")
 def log_sigmoid_grad(grads, features):
     """The gradient of LogSigmoid."""
-    return grads * torch.sigmoid(-features)
+    return aten.log_sigmoid_backward(grads, features, torch.exp(-features.abs()))
 
 
 @kernel("HardtanhGrad")
