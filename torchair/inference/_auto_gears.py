@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import random
 import threading
 import time
 from collections import Counter, deque
@@ -37,9 +38,19 @@ from torchair.core.errors import Degraded, DegradedWarning, first_line
 from torchair.core.tables import text_lines
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.devices import device_row
-from torchair.inference._crops import Crops, Declared, Unknown, declared_crops, symbolic_crops
-from torchair.inference._gear_checks import Checks, Writes, arguments_of, difference, drawing_again, tells
+from torchair.inference._crops import Declared, Unknown
+from torchair.inference._gear_checks import Checks, arguments_of
 from torchair.inference._gear_choice import SMALLEST, choose, cost, serving
+from torchair.inference._gear_graphs import (
+    Apart,
+    Captured,
+    Padding,
+    Refused,
+    Seen,
+    Unsuitable,
+    padding_of,
+    unchecked,
+)
 from torchair.inference._gear_wishes import Wishes, checked, signature_of
 
 FORMS = 4  # that have gears
@@ -54,6 +65,8 @@ SIZES = 4096  # of which is known what a call takes
 COUNTED = "sizes are counted"
 CROWDED = "other arguments differ from call to call"
 SPENT = "gears took what they may"
+CURE = "see the page on performance for what can be padded; check=False pads whatever comes of it"
+ENOUGH = 3  # calls of a form before its graph is looked at
 
 _names = itertools.count()
 
@@ -155,29 +168,6 @@ def _extra(bound: inspect.BoundArguments) -> str:
     return next(p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD)
 
 
-class Apart:
-    """A model that is compiled apart from all others: with a code object of its own, where Dynamo keeps its
-    results.
-    """
-
-    def __init__(self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool) -> None:
-        self.graphs = 0  # that Dynamo had compiled
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return model(*args, **kwargs)
-
-        def torchair(*args: Any, **kwargs: Any) -> Any:  # torch's errors name it
-            made = backend(*args, **kwargs)
-            self.graphs += 1  # not where torch begins again, which it says by an exception
-            return made
-
-        run.__code__ = run.__code__.replace(co_name=f"auto_gears_{next(_names)}")
-        self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(*args, **kwargs)
-
-
 @dataclass
 class Form:
     """Calls that differ in nothing but the size."""
@@ -192,7 +182,7 @@ class Form:
     is_crowded: bool = False  # by forms that have gears
     calls: Counter[int] = field(default_factory=Counter[int])  # of each gear
     checks: dict[int, Checks] = field(default_factory=dict[int, Checks])
-    crops: Crops | None = None
+    padding: Padding | None = None
     why_not_padded: str | None = None
     bytes: dict[int, int] = field(default_factory=dict[int, int])  # of inputs and outputs, by the size
 
@@ -213,6 +203,15 @@ class Form:
         """Gears share memory: the largest counts."""
         return self.takes(self.gears[-1]) if self.gears else 0
 
+    def admits(self, size: int) -> bool:
+        """Do calls of this size what those do of which it is known how they are padded?"""
+        return self.padding is not None and self.padding.admits(size)
+
+    def program(self) -> Apart:
+        """That of its gears."""
+        assert self.run is not None, "there are gears"
+        return self.run
+
     def begin(self, run: Apart, gears: tuple[int, ...]) -> None:
         """Have programs for these gears, which are made when each first comes."""
         self.run, self.made_for, self.gears = run, gears, gears
@@ -227,7 +226,7 @@ class AutoGears:
         self._wishes = wishes
         self._backend = get_npu_backend(compiler_config=config)
         self._signature = signature_of(model)
-        self._dynamic = self._compiled(dynamic=True)
+        self._dynamic = self._compiled(dynamic=True, keeps=wishes.may_pad)
         self._forms: dict[Hashable, Form] = {}  # the latest last
         self._degradations = Degradations()
         self._lock, self._turn = threading.Lock(), threading.RLock()
@@ -248,8 +247,8 @@ class AutoGears:
             return self._dynamically(args, kwargs, plan)
         call, form, gear = plan
         if gear is None:
-            outputs = self._dynamically(args, kwargs, self._why_no_gear(form))
-            self._note(call, form, outputs)
+            outputs, seen = self._watched(args, kwargs, self._why_no_gear(form))
+            self._note(call, form, outputs, seen)
             return outputs
         try:
             return self._with_gear(call, form, gear)
@@ -280,14 +279,16 @@ class AutoGears:
             return "arguments that gears cannot be told of"
 
     def _dynamically(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
+        return self._watched(args, kwargs, why)[0]
+
+    def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> tuple[Any, list[Seen]]:
+        """A dynamic call, and the graphs that ran."""
         with self._lock:
             self._without[why] += 1
-        if self._first:
-            return self._dynamic(*args, **kwargs)
         began = time.perf_counter()
-        outputs = self._dynamic(*args, **kwargs)
-        self._first = time.perf_counter() - began
-        return outputs
+        found = self._dynamic.watched(args, kwargs)
+        self._first = self._first or time.perf_counter() - began
+        return found
 
     def report(self) -> GearReport:
         """What came so far, and how it was served."""
@@ -367,7 +368,7 @@ class AutoGears:
         return form
 
     def _may_pad(self, form: Form) -> bool:
-        return self._wishes.may_pad and form.crops is not None and form.why_not_padded is None
+        return self._wishes.may_pad and form.padding is not None and form.why_not_padded is None
 
     def _why_no_gear(self, form: Form) -> str:
         if form.is_crowded:
@@ -378,8 +379,10 @@ class AutoGears:
 
     def _serving(self, form: Form, size: int) -> int | None:
         """The gear of a size; where nothing is left to build others with, of those that are built."""
-        waste, may_pad = self._wishes.waste, self._may_pad(form)
+        waste, may_pad = self._wishes.waste, self._may_pad(form) and form.admits(size)
         gear = serving(size, form.gears, waste, may_pad=may_pad)
+        if gear is not None and gear != size and not form.admits(gear):
+            return None
         if gear is None or form.calls[gear] or not self._is_spent():
             return gear
         with self._lock:
@@ -395,22 +398,19 @@ class AutoGears:
         is_late = wishes.seconds is not None and self._seconds + next_one > wishes.seconds
         return is_late or (wishes.memory_bytes is not None and self._measured >= wishes.memory_bytes)
 
-    def _note(self, call: Call, form: Form, outputs: Any) -> None:
-        """What calls take, and how their outputs are cropped if the user says it."""
-        if call.size < 1 or call.size in form.bytes or len(form.bytes) >= SIZES:
+    def _note(self, call: Call, form: Form, outputs: Any, seen: list[Seen]) -> None:
+        """What calls take, and how they are padded."""
+        if call.size < 1:
             return
-        leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
-        tensors = [*leaves, *(tensor for tensor, _ in call.named.values())]
-        form.bytes[call.size] = HELD * sum(tensor.nbytes for tensor in tensors)
-        if form.crops is not None or form.why_not_padded is not None or not self._wishes.may_pad:
-            return
-        if self._wishes.crop is False:
-            form.crops = Crops(None)
-        elif self._wishes.crop is not True:
-            try:
-                form.crops = declared_crops(outputs, self._wishes.crop)
-            except Unknown as why:
-                self._stop_padding(form, str(why))
+        if call.size not in form.bytes and len(form.bytes) < SIZES:
+            leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
+            tensors = [*leaves, *(tensor for tensor, _ in call.named.values())]
+            form.bytes[call.size] = HELD * sum(tensor.nbytes for tensor in tensors)
+        is_open = self._wishes.may_pad and form.padding is None and form.why_not_padded is None
+        # The next call may be the one by which gears are chosen.
+        is_time = form.choices or len(form.recent) >= min(ENOUGH, max(1, self._wishes.after) - 1)
+        if is_open and is_time and not self._is_spent():
+            self._learn(call, form, seen, outputs)
 
     # Choosing
 
@@ -420,8 +420,6 @@ class AutoGears:
             return
         wishes = self._wishes
         with self._building, self._timed(call):
-            if form.crops is None and wishes.crop is True and wishes.may_pad and not form.why_not_padded:
-                self._find_crops(call, form)
             may_pad = self._may_pad(form)
             others = [other for other in self._forms.values() if other is not form]
             left = wishes.most - sum(len(other.gears) for other in others)
@@ -436,93 +434,129 @@ class AutoGears:
                     form.begin(self._compiled(dynamic=len(gears) > 1), gears)
                 form.cost = cost(recent, form.gears, wishes.waste, may_pad=may_pad)
 
-    def _find_crops(self, call: Call, form: Form) -> None:
-        """From symbolic shapes."""
-        args, kwargs = call.bound.args, call.bound.kwargs
-        names = [p.name for p in self._signature.parameters.values()][: len(args)]
-        dims = {name: dim for name, (_, dim) in call.named.items()}
-        try:
-            form.crops = symbolic_crops(self.model, dict(zip(names, args, strict=True)), kwargs, dims)
-        except Unknown as why:
-            self._stop_padding(form, str(why), next='say which with crop={"logits": 1}, or crop=False')
+    def _learn(self, call: Call, form: Form, seen: list[Seen], outputs: Any) -> Padding | None:
+        """How calls like this one are padded; None where this one does not show it, or they are not."""
+        wishes = self._wishes
+        with self._building, self._timed(call):
+            try:
+                if wishes.check or wishes.crop is True:
+                    found = padding_of(seen, outputs, call.named, wishes.pad, wishes.crop, wishes.check)
+                else:
+                    found = unchecked(outputs, wishes.crop)
+            except Unsuitable:
+                return None
+            except Unknown as why:
+                self._stop_padding(form, str(why), next=CURE)
+                return None
+        form.padding = found
+        return found
 
     def _stop_padding(self, form: Form, why: str, next: str = "") -> None:
         form.why_not_padded = why
         self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
 
-    def _compiled(self, *, dynamic: bool) -> Apart:
-        return Apart(self.model, self._backend, dynamic=dynamic)
+    def _compiled(self, *, dynamic: bool, keeps: bool = False) -> Apart:
+        name = f"auto_gears_{next(_names)}"
+        return Apart(self.model, self._backend, dynamic=dynamic, name=name, keeps=keeps)
 
     # Running
 
     def _with_gear(self, call: Call, form: Form, gear: int) -> Any:
-        padding = gear - call.size
+        size = call.size
         checks = form.checks.setdefault(gear, Checks())
-        if padding and self._wishes.check and checks.is_due(padding):
+        if gear == size:
+            outputs = self._run(call, form, gear)
+        elif self._wishes.check and checks.is_due(gear - size):
             return self._compared(call, form, gear)
-        outputs = self._run(call, form, gear)
-        if padding:
-            assert form.crops is not None, "else nothing is padded"
-            outputs = form.crops.cut(outputs, call.size)
+        else:
+            assert form.padding is not None, "else nothing is padded"
+            try:
+                outputs = form.padding.crops.cut(self._run(call, form, gear), size)
+            except Refused:
+                return self._compared(call, form, gear)
             checks.calls += 1
         with self._lock:
-            self._exact += not padding
-            self._padded += bool(padding)
+            self._exact += gear == size
+            self._padded += gear != size
             self._work += gear
-            self._added += padding
+            self._added += gear - size
         return outputs
 
     def _compared(self, call: Call, form: Form, gear: int) -> Any:
-        """The dynamic result; the padded one is held against it. Where outputs stay padded, there is nothing
-        to compare, but writes are noticed.
+        """The dynamic result, and whether a padded one would be the same: both are computed on the captured
+        graph, which writes nothing. From then on the graph of the gear may serve padded calls.
         """
-        crops, checks = form.crops, form.checks[gear]
-        assert crops is not None, "else nothing is padded"
-        with self._building, drawing_again(call.device) as again:
-            writes = Writes(self.model, call.bound)
-            outputs = self._dynamically(call.bound.args, call.bound.kwargs, "to compare with")
-            if writes.happened():
-                self._stop_padding(form, "the model writes its arguments or its state")
-                return outputs
-            again()
-            padded = crops.cut(self._run(call, form, gear), call.size)
-        why = None if crops.dims is None else difference(outputs, padded)
-        if why is not None:
-            what = f"from {call.size} to {gear}, {why}"
-            self._stop_padding(form, what, next="see that masks are 0 there")
+        checks, state = form.checks[gear], random.getstate()
+        graph = self._graph_of(call, form, gear)
+        random.setstate(state)  # Dynamo draws the numbers of Python's that a model asks for before its graph
+        outputs, seen = self._watched(call.bound.args, call.bound.kwargs, "to compare with")
+        padding = form.padding
+        if not seen or padding is None or seen[0].graph.known is not padding.graph:
+            padding = self._learn(call, form, seen, outputs)
+        if padding is None or not padding.admits(call.size) or not padding.admits(gear):
             return outputs
-        if crops.dims is None or tells(outputs):
+        with self._building:
+            try:
+                why, has_seen = padding.why_not(
+                    seen[0].args,
+                    lambda place, tensor: self._padded_to(padding.places[place], call, gear, tensor),
+                    call.size,
+                    gear,
+                    not checks.padding,
+                )
+            except Exception as error:
+                why, has_seen = f"its graph cannot be run: {type(error).__name__}: {first_line(error)}", True
+        if why is not None:
+            self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
+            return outputs
+        if graph is not None:
+            graph.approved = padding
+        if has_seen:
             checks.passed(gear - call.size)
         checks.calls += 1
-        return padded if crops.dims is None else outputs
+        return outputs
 
     def _run(self, call: Call, form: Form, gear: int) -> Any:
         """With the program of a gear; the first calls of each make it. A program that torch compiled once
         more (its caches were cleared) knows nothing of gears, and is made anew.
         """
-        tensors = {name: self._padded_to(name, call, gear) for name in call.named}
-        run = form.run
-        assert run is not None, "there are gears"
+        run, tensors = form.program(), self._tensors(call, gear)
+        padding = form.padding if gear != call.size else None
         if form.calls[gear] < BUILDING:
             with self._building, self._timed(call, builds=True):
-                return self._built(call, form, gear, tensors)
+                return self._built(call, form, gear, padding, tensors)
         args, kwargs = call.with_tensors(tensors)
         before = run.graphs
-        outputs = run(*args, **kwargs)
+        outputs = run(*args, **kwargs) if padding is None else run.padded(padding, args, kwargs)
         if run.graphs != before and len(form.made_for) > 1:
             self._begin_again(form)
         return outputs
 
-    def _built(self, call: Call, form: Form, gear: int, tensors: dict[str, torch.Tensor]) -> Any:
-        run = form.run
-        assert run is not None, "there are gears"
-        if len(form.made_for) > 1:
-            tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-            for name, tensor in tensors.items():
-                set_dim_gears(tensor, {call.named[name][1]: list(form.made_for)})
-        args, kwargs = call.with_tensors(tensors)
+    def _tensors(self, call: Call, gear: int) -> dict[str, torch.Tensor]:
+        return {name: self._padded_to(name, call, gear, tensor) for name, (tensor, _) in call.named.items()}
+
+    def _marked(self, call: Call, form: Form, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """With the gears that a program is made for, where there are several."""
+        if len(form.made_for) < 2:
+            return tensors
+        tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            set_dim_gears(tensor, {call.named[name][1]: list(form.made_for)})
+        return tensors
+
+    def _graph_of(self, call: Call, form: Form, gear: int) -> Captured | None:
+        """The graph that would serve a padded call. It is not run."""
+        with self._building, self._timed(call):
+            args, kwargs = call.with_tensors(self._marked(call, form, self._tensors(call, gear)))
+            return form.program().found(args, kwargs)
+
+    def _built(
+        self, call: Call, form: Form, gear: int, padding: Padding | None, tensors: dict[str, torch.Tensor]
+    ) -> Any:
+        run = form.program()
+        args, kwargs = call.with_tensors(self._marked(call, form, tensors))
         is_first = not run.graphs
-        outputs = run(*args, **kwargs)
+        outputs = run(*args, **kwargs) if padding is None else run.padded(padding, args, kwargs)
         form.calls[gear] += 1
         if is_first and run.graphs > 1 and len(form.made_for) > 1:
             what = f"auto_gears has gears of the first of {run.graphs} graphs only"
@@ -537,8 +571,8 @@ class AutoGears:
             what = "auto_gears serves some calls without gears: torch compiles their program again and again"
             self._degradations.add(what, next="TORCH_LOGS=recompiles says why")
 
-    def _padded_to(self, name: str, call: Call, gear: int) -> torch.Tensor:
-        tensor, dim = call.named[name]
+    def _padded_to(self, name: str, call: Call, gear: int, tensor: torch.Tensor) -> torch.Tensor:
+        dim = call.named[name][1]
         if gear == call.size:
             return tensor
         shape = list(tensor.shape)

@@ -1,4 +1,4 @@
-"""Is a padded call as good as one that is not? Both are run, and compared.
+"""Is a padded call as good as one that is not? The captured graph is run both ways, and compared.
 
 One look at one call is little: numbers may be zero, and a padding of one element among thousands hardly
 shows. So a gear is checked again when a call is padded by more than twice what was compared before, when
@@ -8,15 +8,12 @@ outputs were all zero, and from time to time.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
-from torchair.compare.scene import random_state, set_random_state
 from torchair.core.torch_private.fake import tree_flatten
 
 AGAIN = 4  # times as many padded calls: when a gear is checked again
@@ -55,62 +52,58 @@ def arguments_of(bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-class Writes:
-    """Notices what a call writes of its arguments and of the state of the model."""
-
-    def __init__(self, model: Callable[..., Any], bound: inspect.BoundArguments) -> None:
-        given = [value for _, value in arguments_of(bound)]
-        self._state = [value for value in [*given, *_state_of(model)] if isinstance(value, torch.Tensor)]
-        self._before = [_version(tensor) for tensor in self._state]
-
-    def happened(self) -> bool:
-        """Was something written since?"""
-        return any(
-            not torch.equal(_bytes(tensor), before)
-            if isinstance(before, torch.Tensor)
-            else tensor._version != before
-            for tensor, before in zip(self._state, self._before, strict=True)
-        )
-
-
-def _version(tensor: torch.Tensor) -> int | torch.Tensor:
-    """Tensors made in inference mode have none: how they are."""
-    return _bytes(tensor) if tensor.is_inference() else tensor._version
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy; two that are not a number are the same here."""
-    return tensor.detach().flatten().clone().view(torch.uint8)
-
-
-def _state_of(model: Callable[..., Any]) -> Iterator[Any]:
-    """Of a module, or the module that a method is of: what it holds, and plain attributes as well. Parameters
-    of inference mode are taken to stay: they are too many to be copied.
+def variants(args: Sequence[Any], places: Collection[int], indexes: bool) -> Iterator[list[Any]]:
+    """Return the inputs of a graph as they are, and with other numbers in those that are padded: negative,
+    positive, large and repeated ones, zeros, another order. Whole numbers that may be places in a tensor, and
+    zeros and ones next to other inputs (masks), are those that came, in another order.
     """
-    owner = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
-    if not isinstance(owner, nn.Module):
-        return
-    yield from owner.buffers()
-    yield from (each for each in owner.parameters() if not each.is_inference())
-    for module in owner.modules():
-        yield from vars(module).values()
+    for change in CHANGES:
+        yield [
+            _changed(arg, change, _may_be_any(arg, len(places), indexes)) if at in places else arg
+            for at, arg in enumerate(args)
+        ]
 
 
-@contextmanager
-def drawing_again(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Inside, calling what it gives lets random numbers begin anew; afterwards they were drawn once."""
-    begin, after = random_state(device), None
+def _may_be_any(tensor: torch.Tensor, count: int, indexes: bool) -> bool:
+    if tensor.dtype is torch.bool or (indexes and not (tensor.is_floating_point() or tensor.is_complex())):
+        return False
+    return count == 1 or not bool(((tensor == 0) | (tensor == 1)).all())
 
-    def again() -> None:
-        nonlocal after
-        after = random_state(device)
-        set_random_state(begin)
 
-    try:
-        yield again
-    finally:
-        if after is not None:
-            set_random_state(after)
+def _changed(tensor: torch.Tensor, change: Change, is_free: bool) -> torch.Tensor:
+    number, order = change
+    made = tensor.detach()
+    made = made if order is None else order(made)
+    return number(made).to(tensor.dtype) if number is not None and is_free else made
+
+
+Change = tuple[Callable[[torch.Tensor], torch.Tensor] | None, Callable[[torch.Tensor], torch.Tensor] | None]
+"""What is made of numbers, if they may be any; and of their order."""
+
+
+def _reversed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flip(list(range(tensor.dim())))
+
+
+def _first(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten()[:1].expand(tensor.numel()).reshape(tensor.shape).clone()
+
+
+def _last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten()[-1:].expand(tensor.numel()).reshape(tensor.shape).clone()
+
+
+CHANGES: tuple[Change, ...] = (
+    (None, None),
+    (torch.neg, None),
+    (None, _reversed),
+    (lambda x: -x.abs() - 1, None),
+    (lambda x: x.abs() + 1, None),
+    (lambda x: x * 100, _reversed),
+    (torch.zeros_like, None),
+    (lambda x: x.abs() * 100 + 100, _first),
+    (lambda x: -x.abs() * 100 - 100, _last),
+)
 
 
 def tells(outputs: Any) -> bool:
