@@ -13,11 +13,15 @@ Looked at for every call:
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+import threading
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -27,15 +31,19 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 import torchair
-from tests.fuzz.programs import Feed, Names, Program, loss
+from tests.fuzz.programs import AFTER, BEFORE, SWAPPED, Feed, Names, Program, loss
 from tests.fuzz.simulated import AnyLayout
 from tests.memory import distance, strides
-from torchair.backend import pieces, settings
+from torchair.backend import background, pieces, settings
+from torchair.backend.background import BACKGROUND, Job
+from torchair.backend.order import Made, Order
 from torchair.core.log import logger
+from torchair.core.pack import pack, unpack
 from torchair.devices import device_row, installed
 from torchair.engine import lower as lowering
 
 TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.float64: (1e-8, 1e-9)}
+LONGEST_BUILD = 900.0  # seconds
 Function = Callable[..., list[torch.Tensor]]
 _view = lowering._view
 # Lowering that leaves results as they come, and returns copies in place of views of inputs.
@@ -100,11 +108,14 @@ def look(program: Program, outputs: list[torch.Tensor], names: Names) -> Seen:
     return seen
 
 
-def observe(run: Function, program: Program, device: str = "cpu") -> list[Seen]:
-    """Make the calls of a program."""
+def observe(
+    run: Function, program: Program, device: str = "cpu", before: Callable[[int], None] = lambda number: None
+) -> list[Seen]:
+    """Make the calls of a program; `before` is called with the number of each."""
     seen: list[Seen] = []
     held: list[tuple[list[torch.Tensor], Names]] = []
-    for feed in program.feeds:
+    for number, feed in enumerate(program.feeds):
+        before(number)
         held.append(call(run, program, feed, device))
         if not program.keep:
             seen.append(finish(program, *held.pop()))
@@ -179,13 +190,23 @@ class Count:
     replayed: int = 0
     own: Counter[str] = field(default_factory=Counter)  # torch's own, by kind
     mended: int = 0  # programs whose results the runner had to mend
+    swaps: Counter[str] = field(default_factory=Counter)  # optimized programs taken, by kind
+    swapped: int = 0  # programs all of whose graphs took an optimized program
+    unswapped: Counter[str] = field(default_factory=Counter)  # why there was none
     failures: int = 0
+
+    def __iadd__(self, other: Count) -> Count:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+        return self
 
     def __str__(self) -> str:
         share = self.own.total() / max(1, self.programs)
+        swaps = f"{self.swapped} swapped {dict(self.swaps)}, not built {dict(self.unswapped)}; "
         return (
             f"{self.programs} programs, {self.calls} calls; on a simulated device {self.simulated}: "
             f"{self.recordable} recordable, {self.recorded} recorded, {self.replayed} replayed; "
+            f"{swaps if self.swaps or self.unswapped else ''}"
             f"{self.mended} mended; torch's own {share:.1%} {dict(self.own)}; {self.failures} failures"
         )
 
@@ -195,18 +216,25 @@ def backend_of(program: Program, engine: str) -> Callable[..., Any]:
     config = torchair.CompilerConfig()
     config.mode = program.mode
     interprets = engine == "reference" and program.mode == "npugraph_ex"
-    config.engine_config.codegen = "eager" if interprets else engine
+    codegen = "auto" if engine in SWAPPED else engine
+    config.engine_config.codegen = "eager" if interprets else codegen
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def attempt(program: Program, backend: Any, want: list[Seen], device: str) -> Failure | None:
+def attempt(
+    program: Program,
+    backend: Any,
+    want: list[Seen],
+    device: str,
+    before: Callable[[int], None] = lambda number: None,
+) -> Failure | None:
     """Compile and compare; what is raised is a difference, too."""
     torch.compiler.reset()
     limits = {"recompile_limit": 64, "accumulated_recompile_limit": 256, "fail_on_recompile_limit_hit": True}
     try:
         with torch._dynamo.config.patch(**limits):
             run = torch.compile(program.function(), backend=backend, dynamic=program.dynamic)
-            return compare(want, observe(run, program, device))
+            return compare(want, observe(run, program, device, before))
     except Exception as error:
         return raised(error)
 
@@ -220,9 +248,13 @@ def raised(error: Exception) -> Failure:
 
 
 def check(program: Program, engine: str, count: Count, device: str = "cpu") -> Failure | None:
-    """Compare a program with eager. None also where stock torch.compile is not eager's equal either."""
-    count.programs += 1
-    count.calls += len(program.feeds)
+    """Compare a program with eager. None also where stock torch.compile is not eager's equal either, which is
+    not asked about joined programs: one of them would excuse the others.
+    """
+    count.programs += program.parts
+    if engine in SWAPPED:
+        program = replace(program, feeds=program.feeds * (BEFORE + AFTER))
+    count.calls += len(program.feeds) * program.parts
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -230,11 +262,11 @@ def check(program: Program, engine: str, count: Count, device: str = "cpu") -> F
         except NotImplementedError:  # programs are made on the CPU, and a device may lack an op
             return None
         failure = ours(program, engine, want, count, device)
-        own = None if failure is None else torchs_own(program, engine, want, device)
+        own = None if failure is None or program.parts > 1 else torchs_own(program, engine, want, device)
     if own is not None:
         count.own[own.kind] += 1
         return None
-    count.failures += failure is not None
+    count.failures += failure is not None and program.parts == 1
     return failure
 
 
@@ -281,12 +313,69 @@ def may_be_mended(program: Program, engine: str) -> bool:
     return program.careless or two_dtypes or engine not in ("reference", "eager")
 
 
+class Swap:
+    """Waits for optimized programs between two calls, and notes which of them serve afterwards."""
+
+    def __init__(self, program: Program, engine: str) -> None:
+        self._number = len(program.feeds) * BEFORE // (BEFORE + AFTER) if engine in SWAPPED else -1
+        self._is_eager = engine == "auto-eager"
+        self._jobs: list[Job] = []
+        self._taken: list[Job] = []
+        self._gate = threading.Event()
+
+    def __call__(self, number: int) -> None:
+        """Wait before this call, if it is the one."""
+        if number == self._number:
+            self._gate.set()
+            assert BACKGROUND.wait(LONGEST_BUILD), "the optimized programs are not ready in time"
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note the jobs that are made and taken."""
+        begin, take = Job.__init__, Job.take
+
+        def noted(job: Job, *args: Any) -> None:
+            self._jobs.append(job)
+            begin(job, *args)
+
+        def taken(job: Job) -> Any:
+            self._taken.append(job)
+            return take(job)
+
+        with contextlib.ExitStack() as patches:
+            patches.enter_context(mock.patch.object(Job, "__init__", noted))
+            patches.enter_context(mock.patch.object(Job, "take", taken))
+            if self._is_eager:
+                patches.enter_context(mock.patch.object(background, "compile_elsewhere", self._fill))
+            try:
+                yield
+            finally:
+                self._gate.set()
+
+    def _fill(self, order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
+        """Do the work of the other process with the eager code generator, while no call is served."""
+        self._gate.wait(LONGEST_BUILD)
+        there = pickle.loads(pickle.dumps(order))
+        return unpack(pack(replace(there, kinds=("eager",)).fill())), ""
+
+    def note(self, count: Count, parts: int) -> None:
+        """Add what happened to the count, and forget the jobs."""
+        programs = [program for job in self._taken if (program := job.peek()) is not None]
+        count.swaps.update(program.kind for program in programs)
+        count.unswapped.update(" ".join(job.failed.split())[:120] for job in self._jobs if job.failed)
+        is_whole = bool(self._jobs) and all(job in self._taken and not job.failed for job in self._jobs)
+        count.swapped += is_whole * parts
+        self._jobs, self._taken = [], []
+
+
 def ours(program: Program, engine: str, want: list[Seen], count: Count, device: str) -> Failure | None:
     """Compare our backend with eager, on a simulated device where the program says so."""
     backend = backend_of(program, engine)
     row = AnyLayout()
     is_simulated = program.simulated and device == "cpu"
+    swap = Swap(program, engine)
     with (
+        swap.watched(),
         warnings.catch_warnings(record=True) as said,
         installed(row if is_simulated else device_row(torch.device(device))),
         mock.patch.dict(vars(lowering), CARELESS if program.careless else {}),
@@ -295,16 +384,18 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
     ):
         logger.forget()
         warnings.simplefilter("always", torchair.DegradedWarning)
-        failure = attempt(program, backend, want, device)
+        failure = attempt(program, backend, want, device, swap)
+    swap.note(count, program.parts)
     mends = [str(warning.message) for warning in said if "puts it right" in str(warning.message)]
-    count.mended += bool(mends)
+    count.mended += bool(mends) * program.parts
     if failure is None and mends and not may_be_mended(program, engine):
         failure = Failure("mended", mends[0])
     if not is_simulated:
         return failure
-    count.simulated += 1
+    count.simulated += program.parts
     # A copy of an input has no memory beside it, where as_strided may look.
-    count.recordable += not any(line.reaches for line in program.lines) and len(program.feeds) > 1
-    count.recorded += row.records > 0
-    count.replayed += row.replays > 0
+    is_recordable = not any(line.reaches for line in program.lines) and len(program.feeds) > 1
+    count.recordable += is_recordable * program.parts
+    count.recorded += (row.records > 0) * program.parts
+    count.replayed += (row.replays > 0) * program.parts
     return failure

@@ -21,6 +21,10 @@ import torch
 
 Names = dict[str, Any]
 MODES = ("max-autotune", "npugraph_ex")
+SWAPPED = ("auto", "auto-eager")
+"""Engines whose first program is replaced by an optimized one: Inductor's, or eager code that takes its way."""
+BEFORE, AFTER = 2, 2
+"""Rounds of all calls before and after the optimized program is ready."""
 LONGEST = 60  # elements of one tensor
 LARGEST = 100.0  # rounding stays invisible up to here
 REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NameError, KeyError)
@@ -105,6 +109,7 @@ class Program:
     simulated: bool = False  # device graphs are simulated in CPU memory
     keep: bool = False  # all results are held, and looked at and differentiated only after the last call
     careless: bool = False  # lowering forgets about layouts: the runner must notice and mend
+    parts: int = 1  # programs that are joined into this one
 
     @property
     def inputs(self) -> list[str]:
@@ -126,12 +131,14 @@ class Program:
         call = f"held.append((run({', '.join(self.inputs)}), dict(locals())))"
         shown = "" if self.keep else "show(*held.pop())"
         calls = "\n".join(f"{feed.source(device)}\n{call}\n{shown}" for feed in self.feeds)
+        if engine in SWAPPED:
+            calls = "\n".join([*[calls] * BEFORE, "torchair.wait_until_optimised()", *[calls] * AFTER])
         return SCRIPT.format(
             function=self.source(),
             loss=inspect.getsource(loss),
             device=SIMULATED if self.simulated else "",
             mode=self.mode,
-            engine=engine,
+            engine="auto" if engine in SWAPPED else engine,
             dynamic=self.dynamic,
             calls=calls.replace("\n", "\n    "),
         )
@@ -179,8 +186,9 @@ def loss(outputs: list[torch.Tensor]) -> torch.Tensor | None:
     terms = []
     for i, o in enumerate(outputs):
         if o.requires_grad and o.is_floating_point():
-            weights = torch.arange(o.numel(), device=o.device).reshape(o.shape) / 8 + i if i % 2 else 1.0
-            terms.append((o * weights).sum() * (i + 2) / 2)
+            k = i % 6  # programs of many outputs have no larger weights
+            weights = torch.arange(o.numel(), device=o.device).reshape(o.shape) / 8 + k if k % 2 else 1.0
+            terms.append((o * weights).sum() * (k + 2) / 2)
     return sum(terms[1:], terms[0]) if terms else None
 
 
