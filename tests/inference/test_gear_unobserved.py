@@ -1,5 +1,5 @@
-"""Choosing gears, and finding out how calls are padded, is not seen by a model: its state, its random numbers and
-what it prints are those of one run a call.
+"""A model does not notice that gears are chosen, or how it is found out whether calls may be padded: its state,
+its random numbers and what it prints are those of one run a call.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-PADDED = (counter_of_the_module, counter_of_an_object, draws)
+PADDED = (counter_of_an_object, draws)
 """Models that are padded as well; with the others padding would be seen, and ends before it begins."""
 
 
@@ -248,8 +248,7 @@ def test_what_is_not_padded_is_reported_before_a_padded_call() -> None:
     model, _ = closure_tensor()
     run = auto_gears(model, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
     with pytest.warns(torchair.DegradedWarning, match="writes its arguments or its state.*check=False"):
-        for n in [4, 8] * 4:
-            run(torch.ones(3, n))
+        _ = [run(torch.ones(3, n)) for n in [4, 8] * 4]
     assert run.report().gears == ((4, 8),)
 
 

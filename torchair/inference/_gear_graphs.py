@@ -144,8 +144,8 @@ class Apart:
     def _expecting(
         self, what: Padding | bool, is_sure: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that the
-        model asks for: they are drawn again.
+        """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that
+        the model asks for: they are drawn again.
         """
         self._expected, self._random = what, None if is_sure else random.getstate()
         try:
@@ -185,8 +185,8 @@ class Padding:
 
     @property
     def is_checked(self) -> bool:
-        """Is it only for graphs that are known?"""
-        return self.graph is not None
+        """Is it only for graphs that are known to give the same results?"""
+        return self.graph is not None and self.crops.dims is not None
 
     def admits(self, size: int) -> bool:
         """Does a call of this size run the same ops?"""
@@ -264,6 +264,8 @@ def padding_of(
     check: bool,
 ) -> Padding:
     """How calls like one that was watched are padded; `Unknown` where they must not be."""
+    if not seen:
+        raise Unknown("torch runs the model without compiling it")
     graph = seen[0].graph.known if len(seen) == 1 and seen[0].is_outermost else None
     if graph is None or not graph.is_whole:
         raise Unknown("the model is not one graph, and what it does between its graphs is not known")
@@ -370,6 +372,8 @@ def _is_size(size: Any, number: Any) -> bool:
 
 
 def _check_writes(traced: SizedGraph) -> None:
+    if traced.writes:
+        raise Unknown("the model writes its arguments or its state")
     for node in traced.gm.graph.nodes:
         if node.op == "call_function" and mutates(node.target):
             raise Unknown("the model writes its arguments or its state")
@@ -385,8 +389,8 @@ def _fakes(traced: SizedGraph) -> Iterator[Any]:
 def _crops(
     traced: SizedGraph, run: Seen, outputs: Any, named: Mapping[str, tuple[torch.Tensor, int]]
 ) -> Crops:
-    """Of each output the dimensions that have the size. What a graph returns and the model does not, the model
-    keeps.
+    """Of each output the dimensions that have the size. What a graph returns and the model does not, the
+    model keeps.
     """
     fakes = list(_fakes(traced))
     leaves = tree_flatten(outputs)[0]

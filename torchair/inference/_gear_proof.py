@@ -1,9 +1,9 @@
 """Is a padded call the same as one that is not, whatever the data? Reasoned about the ops of its graph.
 
-Each tensor of a padded call is described by `Value`: its real elements are those of the unpadded call, and its
-tails hold what is known of them. Rules by family of op (`_gear_rules.py`) say what an op makes of that. An op
-that would let a tail into real elements ends it (`Leak`): a mean over the padded dimension, a maximum where the
-padding is not known to be the least number, the last element, the size as a number.
+Each tensor of a padded call is described by `Value`: its real elements are those of the unpadded call, and
+its tails hold what is known of them. Rules by family of op (`_gear_rules.py`) say what an op makes of that. An op
+that would let a tail into real elements ends it (`Leak`): a mean over the padded dimension, a maximum where
+the padding is not known to be the least number, the last element, the size as a number.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Proof:
         pads: Mapping[int, tuple[int, Any]],
         rule_of: Callable[[Op], Rule | None],
     ) -> None:
-        """`pads`: by the place of each input that is padded, the dimension and the number that fills it up."""
+        """`pads`: by the place of each input that is padded, the dimension and the number to fill it with."""
         self.sized = sized
         self._rule_of = rule_of
         self._known: dict[fx.Node, Any] = {}
@@ -215,7 +215,7 @@ class Proof:
             raise Leak(f"{leak} ({place})" if place else str(leak), leak.is_certain) from None
 
     def _ruled(self, op: Op) -> Result:
-        if draws(op.node):
+        if draws(op.node) and op.arg("dropout_p") != 0:
             return self._drawn(op)
         if is_symbol(op.result) and op.name.startswith("sym_"):
             return None
