@@ -50,9 +50,10 @@ def crops_of(model: Callable[..., Any], x: torch.Tensor) -> Crops:
 
 def test_crops_come_from_symbols_not_from_numbers() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x.relu(), x.sum(1), x.new_ones(7, 7), x.mT @ x
+        y = x.relu()
+        return y, x.sum(1), x.new_ones(7, 7), x.mT @ x, y
 
-    assert crops_of(f, torch.randn(3, 7)) == Crops(((1,), (), (), (0, 1)))
+    assert crops_of(f, torch.randn(3, 7)) == Crops(((1,), (), (), (0, 1), (1,)))
     torch.compiler.reset()  # Dynamo remembers sizes that differed
     with pytest.raises(Unsuitable):
         crops_of(f, torch.randn(7, 7))

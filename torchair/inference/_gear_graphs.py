@@ -223,7 +223,7 @@ class Padding:
                     with torch.no_grad():
                         outcomes.append(self.traced.gm(*padded))
                 expected, found = outcomes
-                why = difference(expected, self._cut(found, size))
+                why = difference(tuple(expected), self._cut(found, size))
                 if why is not None:
                     return why, True
                 has_seen = has_seen or tells(expected)
@@ -238,7 +238,7 @@ class Padding:
         for at, dims in enumerate(self.cuts):
             for dim in dims:
                 cut[at] = cut[at].narrow(dim, 0, size)
-        return type(outputs)(cut)
+        return tuple(cut)
 
     @cached_property
     def _indexes(self) -> bool:
@@ -400,14 +400,12 @@ def _crops(
         if not isinstance(leaf, Known):
             raise Unknown(f"output {place} is or holds a {type(leaf).__name__}, which nobody can look into")
         own = [dim for tensor, dim in named.values() if tensor is leaf]
-        at = places.pop(id(leaf), None) if isinstance(leaf, torch.Tensor) else None
-        if at is not None:
-            known = {id(leaf): _dims(place, fakes[at], traced)}
-        found.append(tuple(own) if own else known[id(leaf)] if at is not None else ())
+        at = places.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None
+        found.append(tuple(own) if own else () if at is None else _dims(place, fakes[at], traced))
     for fake in fakes:
         if not isinstance(fake, torch.Tensor) and traced.has_size(fake):
             raise Unknown("the model returns or keeps a number that depends on the size")
-    if places:
+    if places.keys() - {id(leaf) for leaf in leaves}:
         raise Unknown("the model keeps results in its state")
     return Crops(tuple(found))
 
