@@ -43,7 +43,7 @@ def auto(model: Callable[..., Any], **how: Any) -> Any:
 
 
 def crops_of(model: Callable[..., Any], x: torch.Tensor) -> Crops:
-    apart = Apart(model, lambda gm, _: gm.forward, dynamic=True, name="crops", keeps=True)
+    apart = Apart(model, lambda gm, _: gm.forward, dynamic=True, keeps=True)
     outputs, seen = apart.watched((x,), {})
     return padding_of(seen, outputs, {"x": (x, 1)}, {"x": 0.0}, crop=True, check=False).crops
 

@@ -166,7 +166,7 @@ LEAKING: list[Case] = [
 def judged(model: Callable[..., Any], pad: Any, come: Any) -> str | None:
     """Why calls would not be padded."""
     x = come(11)
-    apart = Apart(model, lambda gm, _: gm.forward, dynamic=True, name="judged", keeps=True)
+    apart = Apart(model, lambda gm, _: gm.forward, dynamic=True, keeps=True)
     outputs, seen = apart.watched((x,), {})
     try:
         padding = padding_of(seen, outputs, {"x": (x, 1)}, {"x": pad}, crop=True, check=True)

@@ -18,7 +18,6 @@ A call never fails for any of this: what goes wrong with gears is told, and the 
 from __future__ import annotations
 
 import inspect
-import itertools
 import random
 import threading
 import time
@@ -67,8 +66,6 @@ CROWDED = "other arguments differ from call to call"
 SPENT = "gears took what they may"
 CURE = "see the page on performance for what can be padded; check=False pads whatever comes of it"
 ENOUGH = 3  # calls of a form before its graph is looked at
-
-_names = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -461,8 +458,7 @@ class AutoGears:
         self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
 
     def _compiled(self, *, dynamic: bool, keeps: bool = False) -> Apart:
-        name = f"auto_gears_{next(_names)}"
-        return Apart(self.model, self._backend, dynamic=dynamic, name=name, keeps=keeps)
+        return Apart(self.model, self._backend, dynamic=dynamic, keeps=keeps)
 
     # Running
 
@@ -509,8 +505,8 @@ class AutoGears:
                     gear,
                     not checks.padding,
                 )
-            except Exception as error:
-                why, has_seen = f"its graph cannot be run: {type(error).__name__}: {first_line(error)}", True
+            except Unknown as error:
+                why, has_seen = str(error), True
         if why is not None:
             self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
             return outputs

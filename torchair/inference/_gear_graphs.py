@@ -7,6 +7,7 @@ writes. The Python code of the model runs once in each call, and sees nothing of
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ PURE = ("aten", "prims", "npu")
 TRUSTED = ("torch", "operator", "_operator", "builtins", "math")
 """Modules whose functions do nothing else; a graph of Dynamo's calls them before it is traced to ATen."""
 UNTRUSTED = ("torch._higher_order_ops", "torch.distributed", "torch._dynamo")
+
+
+_names = itertools.count()
 
 
 class Refused(Exception):
@@ -73,11 +77,11 @@ class Apart:
     """
 
     def __init__(
-        self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool, name: str, keeps: bool
+        self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool, keeps: bool
     ) -> None:
         """`keeps`: graphs can be looked at later."""
         self.graphs = 0  # that Dynamo had compiled
-        self._name = name
+        self._name = f"auto_gears_{next(_names)}"
         self._made: list[Captured] = []
         self._random: Any = None
         self._expected: Padding | bool | None = None
@@ -100,7 +104,7 @@ class Apart:
             self.graphs += 1  # not where torch begins again, which it says by an exception
             return lambda *args: self._met(graph, made, args)
 
-        run.__code__ = run.__code__.replace(co_name=name)
+        run.__code__ = run.__code__.replace(co_name=self._name)
         self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -220,8 +224,7 @@ class Padding:
                         else arg
                         for at, arg in enumerate(given)
                     ]
-                    with torch.no_grad():
-                        outcomes.append(self.traced.gm(*padded))
+                    outcomes.append(self._run(padded))
                 expected, found = outcomes
                 why = difference(tuple(expected), self._cut(found, size))
                 if why is not None:
@@ -230,6 +233,15 @@ class Padding:
         finally:
             set_random_state(state)
         return None, has_seen
+
+    def _run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """What the graph makes of these inputs, without being noticed."""
+        assert self.traced is not None, "it is asked where the graph is run"
+        try:
+            with torch.no_grad():
+                return self.traced.gm(*inputs)
+        except Exception as error:
+            raise Unknown(f"its graph cannot be run: {type(error).__name__}: {first_line(error)}") from error
 
     def _cut(self, outputs: Sequence[Any], size: int) -> Any:
         """What the graph returns, cropped."""
