@@ -16,7 +16,8 @@ from tests.backend.watch import config_of, taken_programs
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.inference import auto_gears
-from torchair.inference._crops import Crops, Unknown, declared_crops, symbolic_crops
+from torchair.inference._crops import Crops, Unknown, declared_crops
+from torchair.inference._gear_graphs import Apart, Unsuitable, padding_of
 
 EAGER = {"engine_config.codegen": "eager"}
 IDS = {"dims": {"input_ids": 1, "attention_mask": 1}, "pad": {"input_ids": 0, "attention_mask": 0}}
@@ -41,12 +42,21 @@ def auto(model: Callable[..., Any], **how: Any) -> Any:
 # Crops.
 
 
+def crops_of(model: Callable[..., Any], x: torch.Tensor) -> Crops:
+    apart = Apart(model, lambda gm, _: gm.forward, dynamic=True, keeps=True)
+    outputs, seen = apart.watched((x,), {})
+    return padding_of(seen, outputs, {"x": (x, 1)}, {"x": 0.0}, crop=True, check=False).crops
+
+
 def test_crops_come_from_symbols_not_from_numbers() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x.relu(), x.sum(1), x.new_ones(7, 7), x.mT @ x
+        y = x.relu()
+        return y, x.sum(1), x.new_ones(7, 7), x.mT @ x, y
 
-    x = torch.randn(7, 7)
-    assert symbolic_crops(f, {"x": x}, {}, {"x": 1}) == Crops(((1,), (), (), (0, 1)))
+    assert crops_of(f, torch.randn(3, 7)) == Crops(((1,), (), (), (0, 1), (1,)))
+    torch.compiler.reset()  # Dynamo remembers sizes that differed
+    with pytest.raises(Unsuitable):
+        crops_of(f, torch.randn(7, 7))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +65,13 @@ def test_crops_come_from_symbols_not_from_numbers() -> None:
         (lambda x: x[:, 1:], "- 1 elements"),
         (lambda x: x.flatten(), "elements, not the size"),
         (lambda x: (x.relu(), x.shape[1]), "a number that depends on the size"),
-        (lambda x: x.add_(1), "writes its inputs"),
+        (lambda x: x.add_(1), "writes its arguments"),
         (lambda x: x[:, : int(x.sum().item())], "."),
     ],
 )
 def test_what_cannot_be_cropped(function: Any, why: str) -> None:
     with pytest.raises(Unknown, match=why):
-        symbolic_crops(function, {"x": torch.randn(3, 7)}, {}, {"x": 1})
+        crops_of(function, torch.randn(3, 7))
 
 
 def test_declared_crops() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from torchair.inference._crops import Unknown, declared_crops
-from torchair.inference._gear_checks import Checks, Writes, difference, drawing_again, tells
+from torchair.inference._gear_checks import Checks, difference, tells
 
 X = torch.randn(4, 5)
 MINUS = torch.tensor([[float("-inf")], [torch.finfo(torch.float32).min], [-1e9], [0.0]])
@@ -63,50 +61,6 @@ def test_when_a_gear_is_checked_again() -> None:
             due.append(number)
         checks.calls += 1
     assert due == [16, 64, 256]
-
-
-class Writer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.plain = torch.zeros(2)
-        self.register_buffer("held", torch.zeros(2))
-
-    def forward(self, x: torch.Tensor, **others: torch.Tensor) -> None:
-        pass
-
-    def method(self, x: torch.Tensor) -> None:
-        pass
-
-
-@pytest.mark.parametrize("inference", [False, True])
-@pytest.mark.parametrize("what", ["x", "other", "held", "plain", "nothing"])
-@pytest.mark.parametrize("as_method", [False, True])
-def test_writes_are_noticed(inference: bool, what: str, as_method: bool) -> None:
-    with torch.inference_mode(inference):
-        model, x, other = Writer(), torch.zeros(3), torch.full((3,), float("nan"))
-        given = {} if as_method else {"other": other}
-        target = model.method if as_method else model
-        bound = inspect.signature(target if as_method else model.forward).bind(x, **given)
-        writes = Writes(target, bound)
-        assert not writes.happened()
-        named = {"x": x, "other": other, "held": model.held, "plain": model.plain}
-        if what != "nothing":
-            named[what].fill_(5.0)
-        assert writes.happened() == (what != "nothing" and not (as_method and what == "other"))
-
-
-def test_random_numbers_are_drawn_once() -> None:
-    device = torch.device("cpu")
-    torch.manual_seed(0)
-    expected = torch.rand(4)
-    torch.manual_seed(0)
-    with drawing_again(device) as again:
-        first = torch.rand(2)
-        again()
-        assert torch.equal(torch.rand(2), first)
-        torch.rand(7)
-    assert torch.equal(torch.cat([first, torch.rand(2)]), expected)
 
 
 def test_outputs_that_nobody_can_look_into() -> None:

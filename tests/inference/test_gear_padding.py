@@ -1,5 +1,5 @@
-"""Which models may be padded: each op that lets padding into a result is found before a padded call is served,
-whatever the data were until then.
+"""Which models may be padded: each op that lets padding into a result is found before a padded call is
+served, whatever the data were until then.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from torchair.inference import auto_gears
+from torchair.inference._crops import Unknown
+from torchair.inference._gear_graphs import Apart, padding_of
 
 HERE = sys.modules["torchair.inference._auto_gears"]
 F = nn.functional
@@ -98,7 +100,6 @@ SAFE: list[Case] = [
     ("causal mask", lambda x: attended(x, attn_mask=~causal(x.shape[1])), 0.0),
     ("causal mask by hand", lambda x: scores(x).masked_fill(causal(x.shape[1]), -INF).softmax(-1), 0.0),
     ("mask of what is padded", lambda x: attended(x, attn_mask=(x != 0)[:, None, None]), 0.0),
-    ("large negative mask", lambda x: (scores(x) + (x == 0)[:, None] * -1e9).softmax(-1), 0.0),
     ("embedding", lambda x: F.embedding(x, TABLE) @ SQUARE, 0),
     ("embedding that is masked", lambda x: (F.embedding(x, TABLE) * (x != 0)[..., None]).sum(1), 0),
     ("rows of a buffer", lambda x: x[..., None] + TABLE[: x.shape[1]], 0.0),
@@ -149,6 +150,7 @@ LEAKING: list[Case] = [
     ("batch statistics", lambda x: F.batch_norm(x.mT, None, None, training=True), 0.0),
     ("attention", lambda x: attended(x), 0.0),
     ("attention by hand", lambda x: scores(x).softmax(-1), 0.0),
+    ("mask that may hide all", lambda x: (scores(x) + (x == 0)[:, None] * -1e9).softmax(-1), 0.0),
     ("reversed cumsum", lambda x: x.flip(1).cumsum(1).flip(1), 0.0),
     ("unique", lambda x: x.round().unique().sum(), 0.0),
     ("positive ones", lambda x: x[x < 0.5].sum(), 0.0),
@@ -161,6 +163,44 @@ LEAKING: list[Case] = [
 ]
 
 
+def judged(model: Callable[..., Any], pad: Any, come: Any) -> str | None:
+    """Why calls would not be padded."""
+    x = come(11)
+    apart = Apart(model, lambda gm, _: gm.forward, dynamic=True, keeps=True)
+    outputs, seen = apart.watched((x,), {})
+    try:
+        padding = padding_of(seen, outputs, {"x": (x, 1)}, {"x": pad}, crop=True, check=True)
+    except Unknown as why:
+        return str(why)
+    padded = torch.cat([x, x.new_full((3, 3), pad)], 1)
+    return padding.why_not(seen[0].args, lambda _, given: padded_to(given, padded), 11, 14, True)[0]
+
+
+def padded_to(x: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, padded[:, x.shape[1] :]], 1)
+
+
+def quick(cases: list[Case]) -> list[Any]:
+    """Each third in every run."""
+    return [
+        pytest.param(case, id=case[0], marks=[pytest.mark.full] if at % 3 else [])
+        for at, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("case", quick(SAFE))
+def test_what_may_be_padded(case: Case) -> None:
+    _, model, pad = case
+    assert judged(model, pad, ids if isinstance(pad, int) else positive) is None
+
+
+@pytest.mark.parametrize("case", quick(LEAKING))
+def test_what_must_not_be_padded(case: Case) -> None:
+    _, model, pad = case
+    assert judged(model, pad, positive) is not None
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("case", SAFE, ids=[case[0] for case in SAFE])
 def test_padded(case: Case) -> None:
     _, model, pad = case
@@ -170,6 +210,7 @@ def test_padded(case: Case) -> None:
     assert report.padded >= 2, str(report)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
 @pytest.mark.parametrize("case", LEAKING, ids=[case[0] for case in LEAKING])
 def test_not_padded(case: Case) -> None:
@@ -180,6 +221,7 @@ def test_not_padded(case: Case) -> None:
     assert report.why_not_padded
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
 @pytest.mark.parametrize("case", LEAKING, ids=[case[0] for case in LEAKING])
 def test_not_padded_from_negative_to_positive(case: Case) -> None:

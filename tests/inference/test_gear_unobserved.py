@@ -1,5 +1,5 @@
-"""Choosing gears, and finding out how calls are padded, is not seen by a model: its state, its random numbers and
-what it prints are those of one run a call.
+"""A model does not notice that gears are chosen, or how it is found out whether calls may be padded: its
+state, its random numbers and what it prints are those of one run a call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import torchair
+from tests.slow import slow
 from torchair.inference import auto_gears
 
 HERE = sys.modules["torchair.inference._auto_gears"]
@@ -210,17 +211,17 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-PADDED = (counter_of_the_module, counter_of_an_object, draws)
+PADDED = (counter_of_an_object, draws)
 """Models that are padded as well; with the others padding would be seen, and ends before it begins."""
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        *(closure_tensor, closed_over_batch_norm, own_buffer, counter_of_the_module, sizes_in_a_list),
-        *(results_in_a_list, last_result_as_attribute, counter_of_an_object, prints, graph_break_before),
-        *(graph_break_after, draws_by_python, draws, draws_as_many_as_the_size, rows_of_a_cache),
-        *(functions_that_dynamo_does_not_enter, custom_ops),
+        *(closure_tensor, closed_over_batch_norm, sizes_in_a_list, counter_of_an_object, draws, custom_ops),
+        *map(slow, (own_buffer, counter_of_the_module, results_in_a_list, last_result_as_attribute, prints)),
+        *map(slow, (graph_break_before, graph_break_after, draws_by_python, draws_as_many_as_the_size)),
+        *map(slow, (rows_of_a_cache, functions_that_dynamo_does_not_enter)),
     ],
 )
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
@@ -248,8 +249,7 @@ def test_what_is_not_padded_is_reported_before_a_padded_call() -> None:
     model, _ = closure_tensor()
     run = auto_gears(model, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
     with pytest.warns(torchair.DegradedWarning, match="writes its arguments or its state.*check=False"):
-        for n in [4, 8] * 4:
-            run(torch.ones(3, n))
+        _ = [run(torch.ones(3, n)) for n in [4, 8] * 4]
     assert run.report().gears == ((4, 8),)
 
 

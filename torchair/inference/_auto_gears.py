@@ -7,9 +7,9 @@ The life of a form (everything about a call but the size):
 * then gears are chosen (`_gear_choice.py`) under the budgets. A call of a gear's size runs with the gear's
   program; one below is padded up to it, if the user said with which values and it is known which outputs to
   crop (`_crops.py`); all others run dynamically;
-* the first padded call of each gear runs both ways, and the dynamic result is returned: where the padded one
-  differs, or the model writes its arguments or its state, padding ends, and that is told. So does one now and
-  then, and whenever a call is padded by much more than those before (`_gear_checks.py`);
+* whether padding may change a result is found out on the captured graph (`_gear_graphs.py`), before a padded
+  call is served and again now and then (`_gear_checks.py`): where it may, or the model writes its arguments
+  or its state, no call is padded, and a warning says why. The model itself runs once a call;
 * when the sizes drift, gears are chosen again, a few times at most.
 
 A call never fails for any of this: what goes wrong with gears is told, and the call runs dynamically.
@@ -18,7 +18,6 @@ A call never fails for any of this: what goes wrong with gears is told, and the 
 from __future__ import annotations
 
 import inspect
-import itertools
 import random
 import threading
 import time
@@ -68,8 +67,6 @@ SPENT = "gears took what they may"
 CURE = "see the page on performance for what can be padded; check=False pads whatever comes of it"
 ENOUGH = 3  # calls of a form before its graph is looked at
 
-_names = itertools.count()
-
 
 @dataclass(frozen=True)
 class GearReport:
@@ -118,8 +115,8 @@ def auto_gears(
     fills up each of them (0 for a mask); sizes are padded only if each named argument has one. `crop`: True
     crops outputs by their symbolic shapes, a dict says which dimensions (`{"logits": 1}`, or by place), False
     leaves them padded. `most` gears at most; padding adds at most `waste` times the size of a call; gears are
-    chosen `after` so many calls. `check`: the first padded call of each gear is compared with a dynamic one,
-    and some later ones.
+    chosen `after` so many calls. `check`: calls are padded only where the captured graph shows that padding
+    changes no result; the first padded call of each gear and some later ones are compared with unpadded ones.
     `memory_bytes` and `seconds` are what gears may take. `report()` says what came and how it was served.
     """
     wishes = Wishes(
@@ -206,6 +203,11 @@ class Form:
     def admits(self, size: int) -> bool:
         """Do calls of this size what those do of which it is known how they are padded?"""
         return self.padding is not None and self.padding.admits(size)
+
+    @property
+    def is_checked(self) -> bool:
+        """Are padded calls compared with others?"""
+        return self.padding is not None and self.padding.is_checked
 
     def program(self) -> Apart:
         """That of its gears."""
@@ -456,8 +458,7 @@ class AutoGears:
         self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
 
     def _compiled(self, *, dynamic: bool, keeps: bool = False) -> Apart:
-        name = f"auto_gears_{next(_names)}"
-        return Apart(self.model, self._backend, dynamic=dynamic, name=name, keeps=keeps)
+        return Apart(self.model, self._backend, dynamic=dynamic, keeps=keeps)
 
     # Running
 
@@ -466,7 +467,7 @@ class AutoGears:
         checks = form.checks.setdefault(gear, Checks())
         if gear == size:
             outputs = self._run(call, form, gear)
-        elif self._wishes.check and checks.is_due(gear - size):
+        elif form.is_checked and checks.is_due(gear - size):
             return self._compared(call, form, gear)
         else:
             assert form.padding is not None, "else nothing is padded"
@@ -504,8 +505,8 @@ class AutoGears:
                     gear,
                     not checks.padding,
                 )
-            except Exception as error:
-                why, has_seen = f"its graph cannot be run: {type(error).__name__}: {first_line(error)}", True
+            except Unknown as error:
+                why, has_seen = str(error), True
         if why is not None:
             self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
             return outputs

@@ -7,6 +7,7 @@ writes. The Python code of the model runs once in each call, and sees nothing of
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ PURE = ("aten", "prims", "npu")
 TRUSTED = ("torch", "operator", "_operator", "builtins", "math")
 """Modules whose functions do nothing else; a graph of Dynamo's calls them before it is traced to ATen."""
 UNTRUSTED = ("torch._higher_order_ops", "torch.distributed", "torch._dynamo")
+
+
+_names = itertools.count()
 
 
 class Refused(Exception):
@@ -73,11 +77,11 @@ class Apart:
     """
 
     def __init__(
-        self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool, name: str, keeps: bool
+        self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool, keeps: bool
     ) -> None:
         """`keeps`: graphs can be looked at later."""
         self.graphs = 0  # that Dynamo had compiled
-        self._name = name
+        self._name = f"auto_gears_{next(_names)}"
         self._made: list[Captured] = []
         self._random: Any = None
         self._expected: Padding | bool | None = None
@@ -100,7 +104,7 @@ class Apart:
             self.graphs += 1  # not where torch begins again, which it says by an exception
             return lambda *args: self._met(graph, made, args)
 
-        run.__code__ = run.__code__.replace(co_name=name)
+        run.__code__ = run.__code__.replace(co_name=self._name)
         self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,8 +148,8 @@ class Apart:
     def _expecting(
         self, what: Padding | bool, is_sure: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that the
-        model asks for: they are drawn again.
+        """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that
+        the model asks for: they are drawn again.
         """
         self._expected, self._random = what, None if is_sure else random.getstate()
         try:
@@ -185,8 +189,8 @@ class Padding:
 
     @property
     def is_checked(self) -> bool:
-        """Is it only for graphs that are known?"""
-        return self.graph is not None
+        """Is it only for graphs that are known to give the same results?"""
+        return self.graph is not None and self.crops.dims is not None
 
     def admits(self, size: int) -> bool:
         """Does a call of this size run the same ops?"""
@@ -220,16 +224,24 @@ class Padding:
                         else arg
                         for at, arg in enumerate(given)
                     ]
-                    with torch.no_grad():
-                        outcomes.append(self.traced.gm(*padded))
+                    outcomes.append(self._run(padded))
                 expected, found = outcomes
-                why = difference(expected, self._cut(found, size))
+                why = difference(tuple(expected), self._cut(found, size))
                 if why is not None:
                     return why, True
                 has_seen = has_seen or tells(expected)
         finally:
             set_random_state(state)
         return None, has_seen
+
+    def _run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """What the graph makes of these inputs, without being noticed."""
+        assert self.traced is not None, "it is asked where the graph is run"
+        try:
+            with torch.no_grad():
+                return self.traced.gm(*inputs)
+        except Exception as error:
+            raise Unknown(f"its graph cannot be run: {type(error).__name__}: {first_line(error)}") from error
 
     def _cut(self, outputs: Sequence[Any], size: int) -> Any:
         """What the graph returns, cropped."""
@@ -238,7 +250,7 @@ class Padding:
         for at, dims in enumerate(self.cuts):
             for dim in dims:
                 cut[at] = cut[at].narrow(dim, 0, size)
-        return type(outputs)(cut)
+        return tuple(cut)
 
     @cached_property
     def _indexes(self) -> bool:
@@ -264,6 +276,8 @@ def padding_of(
     check: bool,
 ) -> Padding:
     """How calls like one that was watched are padded; `Unknown` where they must not be."""
+    if not seen:
+        raise Unknown("torch runs the model without compiling it")
     graph = seen[0].graph.known if len(seen) == 1 and seen[0].is_outermost else None
     if graph is None or not graph.is_whole:
         raise Unknown("the model is not one graph, and what it does between its graphs is not known")
@@ -370,6 +384,8 @@ def _is_size(size: Any, number: Any) -> bool:
 
 
 def _check_writes(traced: SizedGraph) -> None:
+    if traced.writes:
+        raise Unknown("the model writes its arguments or its state")
     for node in traced.gm.graph.nodes:
         if node.op == "call_function" and mutates(node.target):
             raise Unknown("the model writes its arguments or its state")
@@ -385,8 +401,8 @@ def _fakes(traced: SizedGraph) -> Iterator[Any]:
 def _crops(
     traced: SizedGraph, run: Seen, outputs: Any, named: Mapping[str, tuple[torch.Tensor, int]]
 ) -> Crops:
-    """Of each output the dimensions that have the size. What a graph returns and the model does not, the model
-    keeps.
+    """Of each output the dimensions that have the size. What a graph returns and the model does not, the
+    model keeps.
     """
     fakes = list(_fakes(traced))
     leaves = tree_flatten(outputs)[0]
@@ -396,14 +412,12 @@ def _crops(
         if not isinstance(leaf, Known):
             raise Unknown(f"output {place} is or holds a {type(leaf).__name__}, which nobody can look into")
         own = [dim for tensor, dim in named.values() if tensor is leaf]
-        at = places.pop(id(leaf), None) if isinstance(leaf, torch.Tensor) else None
-        if at is not None:
-            known = {id(leaf): _dims(place, fakes[at], traced)}
-        found.append(tuple(own) if own else known[id(leaf)] if at is not None else ())
+        at = places.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None
+        found.append(tuple(own) if own else () if at is None else _dims(place, fakes[at], traced))
     for fake in fakes:
         if not isinstance(fake, torch.Tensor) and traced.has_size(fake):
             raise Unknown("the model returns or keeps a number that depends on the size")
-    if places:
+    if places.keys() - {id(leaf) for leaf in leaves}:
         raise Unknown("the model keeps results in its state")
     return Crops(tuple(found))
 

@@ -1,9 +1,9 @@
 """Is a padded call the same as one that is not, whatever the data? Reasoned about the ops of its graph.
 
-Each tensor of a padded call is described by `Value`: its real elements are those of the unpadded call, and its
-tails hold what is known of them. Rules by family of op (`_gear_rules.py`) say what an op makes of that. An op
-that would let a tail into real elements ends it (`Leak`): a mean over the padded dimension, a maximum where the
-padding is not known to be the least number, the last element, the size as a number.
+Each tensor of a padded call is described by `Value`: its real elements are those of the unpadded call, and
+its tails hold what is known of them. Rules by family of op (`_gear_rules.py`) say what an op makes of that.
+An op that would let a tail into real elements ends it (`Leak`): a mean over the padded dimension, a maximum
+where the padding is not known to be the least number, the last element, the size as a number.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Op:
 
     def __init__(self, proof: Proof, node: fx.Node) -> None:
         self.proof, self.node = proof, node
+        assert isinstance(node.target, OpOverload), "it is a call of an op"
+        self._schema: Any = node.target._schema
         self.given = {argument.name: value for argument, value in arguments(node)}
-        self._defaults = {
-            a.name: a.default_value for a in node.target._schema.arguments if a.has_default_value()
-        }
+        self._defaults = {a.name: a.default_value for a in self._schema.arguments if a.has_default_value()}
 
     @property
     def name(self) -> str:
         """Of the op, whatever the overload."""
-        return self.node.target._schema.name.removeprefix("aten::")
+        return self._schema.name.removeprefix("aten::")
 
     @property
     def result(self) -> Any:
@@ -97,7 +97,7 @@ class Op:
 
     def has(self, name: str) -> bool:
         """Does the op take such an argument?"""
-        return any(argument.name == name for argument in self.node.target._schema.arguments)
+        return any(argument.name == name for argument in self._schema.arguments)
 
     def tensors(self) -> list[Value]:
         """All tensors among the arguments."""
@@ -160,7 +160,7 @@ class Proof:
         pads: Mapping[int, tuple[int, Any]],
         rule_of: Callable[[Op], Rule | None],
     ) -> None:
-        """`pads`: by the place of each input that is padded, the dimension and the number that fills it up."""
+        """`pads`: by the place of each input that is padded, the dimension and the number to fill it with."""
         self.sized = sized
         self._rule_of = rule_of
         self._known: dict[fx.Node, Any] = {}
@@ -202,8 +202,8 @@ class Proof:
 
     def _called(self, node: fx.Node) -> Result:
         if node.target is operator.getitem:
-            whole = self._known[node.args[0]]  # type: ignore[index]
-            return whole[node.args[1]] if isinstance(whole, tuple) else None
+            whole, place = self.known(node.args[0]), node.args[1]
+            return whole[place] if isinstance(whole, tuple) and isinstance(place, int) else None
         if is_symbol(node.meta.get("val")) and not isinstance(node.target, OpOverload):
             return None
         if not isinstance(node.target, OpOverload):
@@ -215,7 +215,7 @@ class Proof:
             raise Leak(f"{leak} ({place})" if place else str(leak), leak.is_certain) from None
 
     def _ruled(self, op: Op) -> Result:
-        if draws(op.node):
+        if draws(op.node) and op.arg("dropout_p") != 0:
             return self._drawn(op)
         if is_symbol(op.result) and op.name.startswith("sym_"):
             return None

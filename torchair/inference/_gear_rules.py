@@ -227,7 +227,7 @@ def _expanded(op: Op, value: Value, sizes: Sequence[Any]) -> Value:
 
 
 def repeated(op: Op) -> Value:
-    """`repeat`: dimensions of one element may become larger, others may be repeated if they are not padded."""
+    """`repeat`: dimensions of one element become larger, others are repeated if they are not padded."""
     value = op.tensor("self")
     dims: list[Dim] = []
     times = op.arg("repeats")
@@ -557,11 +557,9 @@ def _check_contracted(op: Op, a: Dim, b: Dim) -> None:
     if form_of(a) != form_of(b):
         raise undecided(f"{op.name} has operands of different make")
     for mine, theirs in zip(a, b, strict=True):
-        if isinstance(mine, Padded) and isinstance(theirs, Padded):
-            if constant_of(mine.tail) != 0 and constant_of(theirs.tail) != 0:
-                raise undecided(
-                    f"{op.name} sums over the padded dimension, and the padding is not known to be 0"
-                )
+        tails = [each.tail for each in (mine, theirs) if isinstance(each, Padded)]
+        if tails and not any(constant_of(tail) == 0 for tail in tails):
+            raise undecided(f"{op.name} sums over the padded dimension, and the padding is not known to be 0")
 
 
 def attention(op: Op) -> Result:
@@ -788,7 +786,7 @@ RULES: dict[str, Rule] = {name: rule for rule, names in FAMILIES for name in nam
 ABOUT_CONTENTS = (
     *(cast, copied, with_value, positions, viewed, permuted, expanded, repeated, sliced, selected, joining),
 )
-"""Rules that are worth asking where nothing is padded: what tensors hold that are made from numbers is known."""
+"""Rules to ask where nothing is padded: what tensors hold that are made from numbers is known."""
 
 
 def rule_of(op: Op) -> Rule | None:

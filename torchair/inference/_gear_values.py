@@ -5,8 +5,8 @@ the factors of both, so views can be followed. Of every padded factor, elements 
 the *real* ones: the same as in an unpadded call. The elements after them are its *tail*.
 
 What values are like, real ones and those of each tail (all other factors at a real place), is known by
-samples: numbers that stand for all that may be there. An op is applied to samples as to any numbers. Where all
-samples of a result are the same number, the result is that number: zero times anything finite is zero.
+samples: numbers that stand for all that may be there. An op is applied to samples as to any numbers. Where
+all samples of a result are the same number, the result is that number: zero times anything finite is zero.
 Positions (`arange`) differ with the size of a call: samples are those of several worlds, each with its size.
 """
 

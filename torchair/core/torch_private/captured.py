@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torchair.core.torch_private.fake import (
     FakeTensorMode,
@@ -21,7 +22,7 @@ from torchair.core.torch_private.fake import (
     make_fx,
     new_size,
 )
-from torchair.core.torch_private.tracing import as_in_a_compile
+from torchair.core.torch_private.tracing import as_in_a_compile, functionalized
 
 __all__ = ["CapturedGraph", "SizedGraph", "sized_graph"]
 
@@ -93,10 +94,11 @@ def _holds(guards: Sequence[Any], ranges: Mapping[Any, Any], values: Mapping[Any
 
 
 class SizedGraph:
-    """The functional ATen calls of a captured graph, where one size is a symbol and all others are numbers."""
+    """The functional ATen calls of a captured graph: one size is a symbol, all others are numbers."""
 
-    def __init__(self, gm: fx.GraphModule, env: ShapeEnv, symbol: Any) -> None:
+    def __init__(self, gm: fx.GraphModule, env: ShapeEnv, symbol: Any, writes: bool) -> None:
         self.gm, self.symbol = gm, symbol
+        self.writes = writes  # an input
         self._env = env
 
     def admits(self, size: int) -> bool:
@@ -134,8 +136,8 @@ class SizedGraph:
 def sized_graph(
     captured: CapturedGraph, args: Sequence[Any], dims: Mapping[int, int], size: int
 ) -> SizedGraph:
-    """Trace a captured graph for the inputs of one call: `dims` gives, by the place of each input that has the
-    size, its dimension (-1 where the input is the size itself).
+    """Trace a captured graph for the inputs of one call: `dims` gives, by the place of each input that has
+    the size, its dimension (-1 where the input is the size itself).
     """
     env = ShapeEnv()
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
@@ -150,16 +152,34 @@ def sized_graph(
         shape = [symbol if at == dim else int(number) for at, number in enumerate(arg.shape)]
         return torch.empty(shape, dtype=arg.dtype, device=arg.device)
 
-    run: Callable[..., Any] = _WithNumbers(captured, args).run
+    run, written = _noting_writes(_WithNumbers(captured, args).run)
     with as_in_a_compile(), keeping_switches(), torch.no_grad(), faking(mode):
         inputs = [fake(place, arg) for place, arg in enumerate(args)]
-        run = torch.func.functionalize(run, remove="mutations")
-        made = make_fx(run, tracing_mode="real", record_stack_traces=True, _allow_non_fake_inputs=True)(
-            *inputs
-        )
+        made = make_fx(
+            functionalized(run), tracing_mode="real", record_stack_traces=True, _allow_non_fake_inputs=True
+        )(*inputs)
     made.graph.eliminate_dead_code()
     made.recompile()
-    return SizedGraph(made, env, symbol.node.expr)
+    return SizedGraph(made, env, symbol.node.expr, bool(written))
+
+
+def _noting_writes(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:
+    """A function that is made functional, and a list of the arguments that it has written."""
+    written: list[int] = []
+
+    def run(*args: Any) -> Any:
+        outputs = function(*args)
+        written[:] = [
+            at for at, arg in enumerate(args) if isinstance(arg, FunctionalTensor) and _is_written(arg)
+        ]
+        return outputs
+
+    return run, written
+
+
+def _is_written(tensor: FunctionalTensor) -> bool:
+    inner = tensor.elem
+    return torch._functionalize_has_data_mutation(inner) or torch._functionalize_has_metadata_mutation(inner)
 
 
 class _WithNumbers(fx.Interpreter):
