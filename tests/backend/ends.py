@@ -176,6 +176,8 @@ ENDS: dict[str, Callable[[Builds], None]] = {
 def become(end: str, seconds: float, folder: str, *, is_fake: bool) -> NoReturn:
     """Be such a process."""
     os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and shells have these ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for stream in (1, 2):
         os.dup2(os.open(f"{folder}/said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream)
     os.environ["TMPDIR"], tempfile.tempdir = f"{folder}/tmp", None

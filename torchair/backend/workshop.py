@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import pickle
 import select
@@ -45,6 +46,8 @@ NVML_CHECK = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+ALIVE_SECONDS = 1.0
+"""How often a supervisor is looked after while a build runs."""
 TEST_NAME = "PYTEST_CURRENT_TEST"
 """Is another with each test of a suite, which shall not start a process for each."""
 
@@ -216,11 +219,11 @@ def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) 
     return made, ""
 
 
-def is_ready(file: int, seconds: float | None) -> bool:
+def is_ready(file: int, seconds: float) -> bool:
     """Can something be read there, before so much time is over? However many files are open."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else 1000 * seconds))
+    return bool(poll.poll(1000 * seconds))
 
 
 def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) -> str:
@@ -230,7 +233,7 @@ def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) 
     end = None if seconds is None else time.monotonic() + seconds
     with WORKSHOPS.taken(place, folder, said) as (shop, answers):
         try:
-            child, _, status = _read(answers, end).strip().partition("\n")
+            child, _, status = _read(shop, answers, end).strip().partition("\n")
         except TimeoutError:
             _stop(shop, answers)
             raise
@@ -241,12 +244,17 @@ def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) 
     return status or "unknown"
 
 
-def _read(answers: socket.socket, end: float | None) -> str:
-    """Both lines of an answer; fewer where the process that gives it ends."""
+def _read(shop: Workshop, answers: socket.socket, end: float | None) -> str:
+    """Both lines of an answer; fewer where the process that gives it ends, or its supervisor was killed."""
     answer = b""
     while answer.count(b"\n") < 2:
-        if not is_ready(answers.fileno(), None if end is None else max(0.0, end - time.monotonic())):
-            raise TimeoutError
+        is_there, left = shop.is_there(), math.inf if end is None else end - time.monotonic()
+        if not is_ready(answers.fileno(), min(max(0.0, left), ALIVE_SECONDS)):
+            if not is_there:
+                break
+            if left <= 0:
+                raise TimeoutError
+            continue
         more = answers.recv(64)
         if not more:
             break
@@ -258,6 +266,6 @@ def _stop(shop: Workshop, answers: socket.socket) -> None:
     """End the child of an order, and wait for that. Where it cannot be ended, all of the shop is."""
     answers.shutdown(socket.SHUT_WR)
     try:
-        _read(answers, time.monotonic() + END_SECONDS)
+        _read(shop, answers, time.monotonic() + END_SECONDS)
     except TimeoutError:
         WORKSHOPS.drop(shop)

@@ -193,7 +193,7 @@ def empty(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    for entry in os.scandir(folder):
+    for entry in list(os.scandir(folder)):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         elif entry.name != LOCK:
