@@ -209,14 +209,16 @@ def frac(self):
 
 @converter(aten.hypot.default)
 def hypot(self, other, *, meta_outputs):
-    """sqrt(a² + b²), in at least float32 so that 16-bit squares do not overflow."""
+    """sqrt(a² + b²), in at least float32 so that 16-bit squares do not overflow. An infinity beats a NaN."""
     wide = torch.float32 if meta_outputs.torch_dtype in HALVES else meta_outputs.torch_dtype
     a, b = (ge.Abs(operand) for operand in promote(self, other, to=wide))
     large, small = ge.Maximum(a, b), ge.Minimum(a, b)
     ratio = ge.RealDiv(small, large)
     length = ge.Mul(large, ge.Sqrt(ge.Add(ge.Square(ratio), like(1.0, large))))
-    plain = ge.LogicalOr(ge.Equal(small, like(0.0, small)), ge.Equal(large, like(float("inf"), large)))
-    return cast(ge.SelectV2(plain, large, length), meta_outputs.dtype)
+    length = ge.SelectV2(ge.Equal(small, like(0.0, small)), large, length)
+    infinity = like(float("inf"), large)
+    is_infinite = ge.LogicalOr(ge.Equal(a, infinity), ge.Equal(b, infinity))
+    return cast(ge.SelectV2(is_infinite, infinity, length), meta_outputs.dtype)
 
 
 @converter(aten.addcmul.default)
