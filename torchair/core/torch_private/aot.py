@@ -318,6 +318,9 @@ def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[i
     kinds = (*_PLAIN_OUTPUTS, OutputType.alias_of_input, OutputType.is_input)
     if any(more) or any(row.output_type not in kinds for row in rows.values()):
         return None
+    # AOTAutograd replays views. `as_strided` has other gradients where elements of the input share memory.
+    if any(row.output_type is OutputType.alias_of_input and row.requires_grad for row in rows.values()):
+        return None
     marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
     views = {
         place: (int(row.base_idx or 0), row.output_type is OutputType.is_input, row.requires_grad)
