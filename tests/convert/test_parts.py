@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.convert.harness import check
 from torchair.convert.aten.parts import PARTS
@@ -41,6 +42,8 @@ TENSORS: dict[str, tuple[Any, ...]] = {
     ),
     "_masked_softmax.default": (rand(2, 3, 4), MASK, 2, 2),
     "_masked_softmax_backward.default": (rand(2, 3, 4), rand(2, 3, 4).softmax(-1), MASK, 2),
+    "_jagged_to_padded_dense_forward.default": (rand(6, 2), [torch.tensor([0, 1, 1, 6])], [4], 1.5),
+    "_padded_dense_to_jagged_forward.default": (rand(3, 4, 2), [torch.tensor([0, 1, 1, 5])], 5),
     "conv_tbc.default": (rand(7, 2, 3), rand(3, 3, 5), rand(5), 1),
     "_weight_norm_interface_backward.default": (X, rand(3, 4) + 1, rand(3, 1), rand(3, 1).abs() + 1, 0),
     "_aminmax.default": (X,),
@@ -97,11 +100,12 @@ def taken(report: Report) -> set[str]:
 )
 def test_tensors(name: str, dynamic: bool) -> None:
     op, args = overload(name), TENSORS[name]
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    leaves, form = tree_flatten(args)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def call(*given: torch.Tensor) -> Any:
         left = iter(given)
-        return op(*(next(left) if isinstance(arg, torch.Tensor) else arg for arg in args))
+        return op(*tree_unflatten([next(left) if isinstance(x, torch.Tensor) else x for x in leaves], form))
 
     assert f"aten.{name}" in taken(check(call, *tensors, dynamic=dynamic))
 

@@ -173,7 +173,7 @@ class Parts:
                     gears=self.gears,
                     together=None if is_inference else self.together,
                 )
-            if is_inference and (work := work_around_call(self.count)) is not None:
+            if is_inference and (work := work_around_call(gm, self.count)) is not None:
                 self.kept = Kept(runner, written_inputs(), *work)
             return _as_function(runner.boxed) if backward else runner.boxed
 

@@ -6,8 +6,10 @@ its code.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from torchair.core.torch_private.trees import children_of, leaves_by_path
 
 Plain = bool | int | float | str | None
 EMPTY = inspect.Parameter.empty
+TUPLE, SIZES = "tuple", "torch:Size"
+"""How a form says that items are the fields of a named tuple, and that a tuple is a `torch.Size`."""
 
 
 class Fields(dict[str, Any]):
@@ -99,7 +103,7 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
         items = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
     elif isinstance(result, Mapping):
         items = dict(result)
-    elif isinstance(result, tuple) and (names := getattr(result, "_fields", ())):
+    elif isinstance(result, tuple) and (names := _fields_of(kind)):
         items = dict(zip(names, result, strict=True))
     elif isinstance(result, list | tuple):
         if kind is torch.Size and not is_of_one_size and not any(isinstance(n, Counted) for n in result):
@@ -108,7 +112,9 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
                 next="return its sizes one by one, as x.size(0)",
             )
         form = {"list": [form_of(item, place_of, is_of_one_size) for item in result]}
-        return form if isinstance(result, list) else {"tuple": form["list"]}
+        if isinstance(result, list):
+            return form
+        return {"tuple": form["list"], **({"type": SIZES} if kind is torch.Size else {})}
     else:
         children = children_of(result)
         if children is None:
@@ -123,7 +129,17 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
     return {
         "items": {key: form_of(item, place_of, is_of_one_size) for key, item in items.items()},
         "type": name,
+        **({"kind": TUPLE} if issubclass(kind, tuple) else {}),
     }
+
+
+def _fields_of(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a named tuple, which may be one of torch's; none of other classes."""
+    if not issubclass(kind, tuple):
+        return ()
+    is_structseq = isinstance(getattr(kind, "n_sequence_fields", None), int)
+    names: Any = getattr(kind, "__match_args__" if is_structseq else "_fields", ())
+    return names if isinstance(names, tuple) else ()
 
 
 def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any:
@@ -136,10 +152,13 @@ def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any
         case {"list": list(items)}:
             return [build(item, tensor_at) for item in items]
         case {"tuple": list(items)}:
-            return tuple(build(item, tensor_at) for item in items)
+            made = tuple(build(item, tensor_at) for item in items)
+            return torch.Size(made) if form.get("type") == SIZES else made
+        case {"items": dict(items), "type": str(name), "kind": "tuple"}:
+            return _named_tuple(name, {key: build(item, tensor_at) for key, item in items.items()})
         case {"items": dict(items), "type": str(name)}:
-            made = {key: build(item, tensor_at) for key, item in items.items()}
-            return made if not name else _instance(name, made)
+            fields = {key: build(item, tensor_at) for key, item in items.items()}
+            return fields if not name else _instance(name, fields)
         case _:
             raise BadCall("the file describes a result of no known kind", got=str(form)[:200])
 
@@ -154,11 +173,17 @@ def returns_arguments(form: Any) -> bool:
     return isinstance(form, list) and any(map(returns_arguments, form))
 
 
-def _instance(name: str, items: dict[str, Any]) -> Any:
+def _class_at(name: str) -> Any:
+    """What a loaded module has at this place."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
+    return found
+
+
+def _instance(name: str, items: dict[str, Any]) -> Any:
+    found = _class_at(name)
     is_known = isinstance(found, type) and (
         dataclasses.is_dataclass(found) or issubclass(found, dict) or hasattr(found, "_fields")
     )
@@ -166,3 +191,24 @@ def _instance(name: str, items: dict[str, Any]) -> Any:
         return found(**items) if is_known else Fields(items)
     except TypeError:
         return Fields(items)  # a class of other fields
+
+
+def _named_tuple(name: str, items: dict[str, Any]) -> tuple[Any, ...]:
+    """Of the class that the model returned, or of one with the same name and fields where that is not loaded
+    or has other fields now.
+    """
+    found, fields = _class_at(name), tuple(items)
+    if not isinstance(found, type) or _fields_of(found) != fields:
+        found = _like_it(name.rpartition(":")[2].rpartition(".")[2], fields)
+    if hasattr(found, "n_sequence_fields"):
+        return found(tuple(items.values()))
+    return tuple.__new__(found, items.values())  # as the model left it: `__new__` may have done more
+
+
+@functools.cache
+def _like_it(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
+    """A class of named tuples."""
+    try:
+        return namedtuple(name if name.isidentifier() else "Result", fields)
+    except ValueError as error:
+        raise BadGraph(f"the file describes a named tuple with fields that none can have: {error}") from error

@@ -69,13 +69,21 @@ def get_npu_backend(
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     _warn(config)
     decompositions = _by_overload({} if custom_decompositions is None else custom_decompositions)
-    return functools.partial(_backend, compiler_config=config, decompositions=decompositions)
+    return _registered(functools.partial(_backend, compiler_config=config, decompositions=decompositions))
 
 
 def backend_of(config: Config, custom_decompositions: Decompositions) -> functools.partial[Any]:
     """The backend of `get_npu_backend`, for a config whose warnings were told."""
     decompositions = _by_overload(custom_decompositions)
-    return functools.partial(_backend, compiler_config=config, decompositions=decompositions)
+    return _registered(functools.partial(_backend, compiler_config=config, decompositions=decompositions))
+
+
+def _registered(backend: functools.partial[Any]) -> functools.partial[Any]:
+    """Mark the backend as one that has a name: after a compile of such a backend Dynamo clears its weak
+    references to parameters, with which `torch.utils.swap_tensors` would refuse these.
+    """
+    backend.compiler_name = backend.__name__ = "npu"  # type: ignore[attr-defined]
+    return backend
 
 
 def _by_overload(given: Any) -> dict[OpOverload, Callable[..., Any]]:

@@ -71,6 +71,42 @@ def masked_softmax_backward(grad, output, mask, dim=None):
     return (kept * (grad - (grad * kept).sum(dim, keepdim=True))).masked_fill(mask, 0.0)
 
 
+# Sequences of different lengths
+
+
+def jagged_to_padded(values, offsets, max_lengths, padding_value=0.0):
+    """Sequences that lie one after the other, each in a row of its own, filled up to one length."""
+    starts, ends = _bounds(offsets)
+    at = starts.unsqueeze(1) + torch.arange(max_lengths[0], device=values.device)
+    padding = values.new_full((1, *values.shape[1:]), padding_value)
+    at = torch.where(at < ends.unsqueeze(1), at, values.shape[0])
+    rows = torch.cat([values, padding]).index_select(0, at.reshape(-1))
+    return rows.reshape(starts.shape[0], max_lengths[0], *values.shape[1:])
+
+
+def padded_to_jagged(dense, offsets, total_L=None):
+    """The other way round; what a row has no room for is zero."""
+    if total_L is None:
+        raise NotImplementedError("only the data tell how long all sequences are")
+    starts, ends = _bounds(offsets)
+    length = dense.shape[1]
+    at = torch.arange(total_L, device=dense.device)
+    row = torch.searchsorted(ends, at, right=True)
+    column = at - starts.index_select(0, row)
+    is_there = (column < length).reshape(-1, *(1,) * (dense.dim() - 2))
+    flat = dense.reshape(-1, *dense.shape[2:])
+    made = flat.index_select(0, row * length + column.clamp(max=length - 1))
+    return torch.where(is_there, made, 0).to(dense.dtype)
+
+
+def _bounds(offsets):
+    """Where each sequence starts and ends."""
+    if len(offsets) != 1:
+        raise NotImplementedError("sequences of sequences")
+    numbers = offsets[0].to(torch.int64)
+    return numbers[:-1], numbers[1:]
+
+
 # Sequences and windows
 
 
@@ -184,6 +220,8 @@ PARTS = {
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": fake_quantize_if,
     "_masked_softmax.default": masked_softmax,
     "_masked_softmax_backward.default": masked_softmax_backward,
+    "_jagged_to_padded_dense_forward.default": jagged_to_padded,
+    "_padded_dense_to_jagged_forward.default": padded_to_jagged,
     "range.default": inclusive_range,
     "range.step": inclusive_range,
     **{f"hamming_window.{name}": _window(hamming)

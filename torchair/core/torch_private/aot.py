@@ -33,6 +33,7 @@ from torch._dynamo.utils import ReinplaceCounters, ReInplaceTrigger
 from torch._dynamo.utils import counters as dynamo_counters
 from torch._dynamo.variables.tensor import SymNodeVariable
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.descriptors import SubclassGetAttrAOTInput, SubclassGetAttrAOTOutput
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 from torch._guards import TracingContext, tracing
@@ -296,14 +297,16 @@ def regenerated_outputs(count: int) -> dict[int, int]:
     }
 
 
-def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool, bool]]] | None:
+def work_around_call(
+    gm: fx.GraphModule, count: int
+) -> tuple[dict[int, set[int]], dict[int, tuple[int, bool, bool]]] | None:
     """What AOTAutograd does with the outputs of the inference graph being compiled, if that is no more than
     this: it marks sizes of them as dynamic, and makes views of inputs anew (or hands the inputs out). None if
     there is more to do around a call with `count` inputs of Dynamo's graph.
     """
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
-    if facts is None or len(facts.input_info) != count:
+    if facts is None or len(facts.input_info) != count or _has_subclasses(gm):
         return None
     metas = (*facts.subclass_inp_meta, *facts.subclass_fw_graph_out_meta)
     more = (
@@ -328,6 +331,15 @@ def work_around_call(count: int) -> tuple[dict[int, set[int]], dict[int, tuple[i
         if row.output_type not in _PLAIN_OUTPUTS
     }
     return marks, views
+
+
+def _has_subclasses(gm: fx.GraphModule) -> bool:
+    """Is an input or an output of this graph of AOTAutograd's a part of a tensor subclass? Its facts are
+    those of the parts, which say nothing of the tensor that they are put together to.
+    """
+    ends = [node.meta.get("desc") for node in gm.graph.find_nodes(op="placeholder")]
+    ends += gm.graph.output_node().meta.get("desc") or ()
+    return any(isinstance(end, SubclassGetAttrAOTInput | SubclassGetAttrAOTOutput) for end in ends)
 
 
 _PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)

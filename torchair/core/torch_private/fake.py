@@ -142,9 +142,10 @@ def symbol_ranges(values: Sequence[Any]) -> dict[str, tuple[int | None, int | No
     for value in values:
         numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
-            for symbol in free_symbols(number) if isinstance(number, torch.SymInt) else ():
-                bounds = number.node.shape_env.var_to_range[symbol]
-                found[str(symbol)] = (_bound(bounds.lower), _bound(bounds.upper))
+            known = number.node.shape_env.var_to_range if isinstance(number, torch.SymInt) else {}
+            # The ragged size of a nested tensor is a symbol without a range.
+            for symbol in free_symbols(number) & known.keys() if known else ():
+                found[str(symbol)] = (_bound(known[symbol].lower), _bound(known[symbol].upper))
     return found
 
 

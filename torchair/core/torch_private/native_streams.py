@@ -10,6 +10,8 @@ import torch
 from torch import fx
 from torch._dynamo import graph_bytecode_inputs
 
+from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+
 __all__ = [
     "external_object",
     "is_current",
@@ -66,7 +68,9 @@ def stream_call(node: fx.Node) -> str:
         return _METHODS.get(target, "") if _is_lookup(node.args[0]) else ""
     if node.op != "call_function" or isinstance(target, str):
         return ""
-    name = str(getattr(target, "_qualified_op_name", "") or getattr(target, "name", lambda: "")())
+    # Classes are called, too: a tensor subclass has a `name` that is no function.
+    is_op = isinstance(target, OpOverload | HigherOrderOperator)
+    name = target.name() if is_op else str(getattr(target, "_qualified_op_name", ""))
     return name.removeprefix("streams::").partition(".")[0] if name.startswith("streams::") else ""
 
 
