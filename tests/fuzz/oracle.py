@@ -334,8 +334,17 @@ class Swap:
     def __call__(self, number: int) -> None:
         """Wait before this call, if it is the one."""
         if number == self._number:
-            self._gate.set()
+            self.build()
             assert BACKGROUND.wait(LONGEST_BUILD), "the optimized programs are not ready in time"
+
+    def build(self) -> None:
+        """From now on, builds that replace the other process go on."""
+        self._gate.set()
+
+    @property
+    def taken(self) -> int:
+        """Count the optimized programs that serve."""
+        return sum(job.peek() is not None for job in self._taken)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
