@@ -30,7 +30,7 @@ from torchair.capture import Around, Compiled, Runner, capture
 from torchair.core.errors import BadGraph, Degraded, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.program import Program, Wrapper
-from torchair.core.torch_private.generated import CodeFile
+from torchair.core.torch_private.generated import CodeFile, GeneratedModule
 from torchair.core.torch_private.inductor import code_kept_in
 from torchair.ops import streams
 
@@ -352,6 +352,35 @@ def test_code_that_was_kept_elsewhere(tmp_path: Path) -> None:
         unpack(packed).place()
     made = here.rglob("c.so")
     assert [file.read_bytes() for file in made] == [b"code"]
+
+
+OUTSIDE = [
+    "../c.so",
+    "ab/../../c.so",
+    "/c.so",
+    "..\\c.so",
+    "ab\\..\\..\\c.so",
+    "ab/./c.so",
+    "ab//c.so",
+    "",
+    "c\0.so",
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_code_is_not_placed_outside_its_folder(name: str, tmp_path: Path) -> None:
+    """A library, the choice of a kernel, and a file of a kernel."""
+    module = GeneratedModule("key", [], {}, (), (), False, ())
+    others = (
+        replace(module, files=(CodeFile(name, "", b"code"),)),
+        replace(module, choices=((name, b"choice"),)),
+        replace(module, kernels=((name, 0, (("a.cubin", b"code"),)),)),
+        replace(module, kernels=(("hash", 0, ((name, b"code"),)),)),
+    )
+    for other in others:
+        with code_kept_in(str(tmp_path / "inside")), pytest.raises(NotPossible, match="outside its folder"):
+            other.load("")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_one_thread_at_a_time_packs_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tests.backend.test_better import Quick, compiled
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend import background
 from torchair.backend.background import BACKGROUND
+from torchair.capture.pending import Growing, Pending
 from torchair.capture.pool import Turns
 
 pytestmark = pytest.mark.usefixtures("builds")
@@ -144,3 +145,34 @@ def test_nobody_waits_for_a_build(locks: list[Waits], row: SimulatedDevice, buil
     assert not builds_later.made, "it is still being built"
     assert calls > 50
     assert max(each.longest for each in locks) < 0.4
+
+
+class Overtaken(Growing):
+    """Another thread takes the optimized program between any two reads of what is pending."""
+
+    _next: Any = None
+
+    @property
+    def _pending(self) -> Pending | None:
+        given, self._next = self._next, None
+        return given
+
+    @_pending.setter
+    def _pending(self, value: Pending | None) -> None:
+        self._next = value
+
+
+class Ready(Pending):
+    """An optimized program that is there."""
+
+    def take(self) -> Any:
+        return lambda args: [2]
+
+
+def test_another_thread_may_take_the_program_meanwhile() -> None:
+    ready = Ready()
+    ready.is_done.set()
+    first: Any = lambda args: [1]  # noqa: E731
+    program = Overtaken(first, ready)
+    assert program([]) == [2]
+    assert program([]) == [2]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +136,52 @@ def test_keys_stay_below_the_root(store: Store, key: str) -> None:
     for act in (store.get, store.remove, store.path):
         with pytest.raises(AssertionError, match="plain names"):
             act(key)
+
+
+WHOLE = {"made": 1.0, "facts": {}, "files": []}
+EMPTY = hashlib.sha256(b"").hexdigest()
+OTHER_MANIFESTS = {
+    "no JSON": b"{",
+    "no text": b"\xff\xfe",
+    "nested": b"[" * 100_000,
+    "a list": [],
+    "nothing": {},
+    "no files": {"made": 1.0, "facts": {}},
+    "no facts": {"made": 1.0, "files": []},
+    "no time": {"facts": {}, "files": []},
+    "facts in a list": WHOLE | {"facts": [["torch", "2.13"]]},
+    "a fact that is a number": WHOLE | {"facts": {"torch": 2.13}},
+    "files by name": WHOLE | {"files": {"program": 0}},
+    "no digest": WHOLE | {"files": [["program", 0]]},
+    "more than a digest": WHOLE | {"files": [["program", 0, EMPTY, "zip"]]},
+    "a size as text": WHOLE | {"files": [["program", "0", EMPTY]]},
+    "a size below 0": WHOLE | {"files": [["program", -1, EMPTY]]},
+    "a name that is a number": WHOLE | {"files": [[1, 0, EMPTY]]},
+    "a digest of another kind": WHOLE | {"files": [["program", 0, "md5:0"]]},
+    "two files of one name": WHOLE | {"files": [["program", 0, EMPTY], ["program", 0, EMPTY]]},
+}  # fmt: skip
+
+
+def entry_of(manifest: Any) -> bytes:
+    """Return an entry with this manifest and the right digest of it."""
+    text = manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode()
+    return MAGIC + hashlib.sha256(text).digest() + len(text).to_bytes(8, "big") + text
+
+
+@pytest.mark.parametrize("name", OTHER_MANIFESTS)
+def test_manifests_of_other_forms_are_refused(name: str, store: Store) -> None:
+    path = store.put(KEY, {}, {})
+    path.write_bytes(entry_of(OTHER_MANIFESTS[name]))
+    with pytest.raises(BadEntry):
+        store.read(KEY)
+    with pytest.warns(DegradedWarning, match="made again"):
+        assert store.get(KEY) is None
+    assert [row.key for row in store.rows() if row.problem] == [KEY]
+
+
+def test_a_manifest_of_this_form_is_read(store: Store) -> None:
+    store.put(KEY, {}, {}).write_bytes(entry_of(WHOLE | {"files": [["program", 0, EMPTY]]}))
+    assert store.get(KEY) == {"program": b""}
 
 
 def test_a_miss_names_what_differs(store: Store) -> None:

@@ -1,7 +1,7 @@
-"""Hunt for programs that our backend gets wrong: `python -m tests.fuzz --count 5000 --jobs 16 --seconds 900`.
+"""Hunt for programs that our backend gets wrong: `python -m tests.fuzz --count 5000 --jobs 16 --out DIR`.
 
-Each failure is printed with its seed and written to a folder as a script; `--only SEED` with the same `--batch`
-runs it again. The last line of the output is a summary in JSON. The exit status is 1 after a failure.
+Each failure is printed with its seed and written to the folder as a script; `--only SEED` with the same
+`--batch` runs it again. The last line of the output is a summary in JSON. Failures give exit status 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.batch import any_batch, join
+from tests.fuzz.batch import any_batch, join, suspects
 from tests.fuzz.oracle import Count, Failure, check
 from tests.fuzz.programs import MODES, SWAPPED, Program
 from tests.fuzz.shrink import shrink
@@ -97,9 +97,9 @@ class Hunt:
             self.tell(failure, program, seeds)
             return True
         half, scratch = len(programs) // 2, Count()
-        found = [
-            self.look(seeds[part], programs[part], scratch) for part in (slice(0, half), slice(half, None))
-        ]
+        parts = [slice(part, part + 1) for part in suspects(programs, failure.places)]
+        parts = parts or [slice(0, half), slice(half, None)]
+        found = [self.look(seeds[part], programs[part], scratch) for part in parts]
         count.own += scratch.own
         count.failures += scratch.failures
         if not any(found):
@@ -157,6 +157,7 @@ class Hunt:
 
 def hunt(given: argparse.Namespace) -> Count:
     """Compare programs with eager, and print those that differ."""
+    print(f"fuzz: seed {given.seed}, engine {given.engine}, {given.count} programs", flush=True)
     made = Hunt(given)
     summary = made.run()
     write(
@@ -280,7 +281,6 @@ def add(total: dict[str, Any], more: dict[str, Any]) -> None:
 
 def main() -> int:
     given = options()
-    print(f"python -m tests.fuzz {' '.join(sys.argv[1:])} (seed {given.seed})", flush=True)
     if given.jobs:
         return 1 if shards(given) else 0
     torch.set_num_threads(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,6 +11,7 @@ from tests.fuzz.programs import Feed, Line, Program, any_program
 
 FEEDS = 2
 """Calls of a joined program: each new layout of one input compiles all of its programs again."""
+OWNED = re.compile(r"(output |\bx|b)(\d+)")
 NUMBERED = re.compile(r"\b([vx])(\d+)\b")
 
 
@@ -49,6 +50,23 @@ def _renumber(inputs: int, results: int) -> Callable[[str], str]:
 def _add(feed: Feed, more: Feed) -> Feed:
     views = tuple(replace(view, buffer=view.buffer + len(feed.buffers)) for view in more.views)
     return Feed(feed.buffers + more.buffers, feed.views + views)
+
+
+def suspects(programs: Sequence[Program], places: Iterable[tuple[int, str]]) -> list[int]:
+    """Return the numbers of the programs that own what differs: outputs, inputs and buffers by name."""
+    feeds = min(FEEDS, max(len(program.feeds) for program in programs))
+    found: set[int] = set()
+    for call, name in places:
+        for kind, number in OWNED.findall(name):
+            left = int(number)
+            for part, program in enumerate(programs):
+                feed = program.feeds[min(call % feeds, len(program.feeds) - 1)]
+                owned = {"output ": program.returns, "x": feed.views, "b": feed.buffers}[kind]
+                if left < len(owned):
+                    found.add(part)
+                    break
+                left -= len(owned)
+    return sorted(found)
 
 
 def any_batch(seeds: Sequence[int], mode: str | None = None, dynamic: bool | None = None) -> list[Program]:

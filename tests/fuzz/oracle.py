@@ -76,6 +76,7 @@ class Failure:
 
     kind: str
     detail: str = ""
+    places: frozenset[tuple[int, str]] = frozenset()  # calls, and names of what differs
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"
@@ -170,12 +171,19 @@ def difference(want: Facts, got: Facts) -> str:
 
 
 def compare(want: list[Seen], got: list[Seen]) -> Failure | None:
-    """The first difference, by call and then by how much it says."""
-    for number, (a, b) in enumerate(zip(want, got, strict=True)):
-        found = sorted(differences(a, b), key=lambda failure: ("strides" in failure.kind, failure.kind))
-        if found:
-            return Failure(found[0].kind, f"call {number}, {found[0].detail}")
-    return None
+    """The first difference, by call and then by how much it says, and the places of all."""
+    found = [
+        (number, failure)
+        for number, (a, b) in enumerate(zip(want, got, strict=True))
+        for failure in sorted(
+            differences(a, b), key=lambda failure: ("strides" in failure.kind, failure.kind)
+        )
+    ]
+    if not found:
+        return None
+    number, first = found[0]
+    places = frozenset((number, failure.detail.partition(":")[0]) for number, failure in found)
+    return Failure(first.kind, f"call {number}, {first.detail}", places)
 
 
 @dataclass
@@ -326,8 +334,17 @@ class Swap:
     def __call__(self, number: int) -> None:
         """Wait before this call, if it is the one."""
         if number == self._number:
-            self._gate.set()
+            self.build()
             assert BACKGROUND.wait(LONGEST_BUILD), "the optimized programs are not ready in time"
+
+    def build(self) -> None:
+        """From now on, builds that replace the other process go on."""
+        self._gate.set()
+
+    @property
+    def taken(self) -> int:
+        """Count the optimized programs that serve."""
+        return sum(job.peek() is not None for job in self._taken)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ import torch
 Names = dict[str, Any]
 MODES = ("max-autotune", "npugraph_ex")
 SWAPPED = ("auto", "auto-eager")
-"""Engines whose first program is replaced by an optimized one: Inductor's, or eager code that takes its way."""
+"""Engines whose first program is replaced by an optimized one: by Inductor's, or by eager code."""
 BEFORE, AFTER = 2, 2
 """Rounds of all calls before and after the optimized program is ready."""
 LONGEST = 60  # elements of one tensor

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from tests.fuzz.__main__ import hunt, options
+from tests.fuzz import oracle
+from tests.fuzz.__main__ import Hunt, hunt, options
+from tests.fuzz.batch import any_batch, join, suspects
 from tests.fuzz.oracle import Count, compare, observe, wrong_fakes
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
 from torchair.devices import device_row, installed
 
 
-def count_of(programs: int, engine: str, mode: str, device: str = "cpu") -> Count:
+def count_of(programs: int, engine: str, mode: str, device: str = "cpu", batch: int = 1) -> Count:
     """Hunt among so many programs, others for each engine."""
-    seed = ("reference", "eager", "inductor").index(engine)
-    way = f"--engine {engine} --mode {mode} --device {device} --stop-after 3"
+    seed = ("reference", "eager", "inductor", "auto-eager", "auto").index(engine)
+    way = f"--engine {engine} --mode {mode} --device {device} --stop-after 3 --batch {batch}"
     return hunt(options([*way.split(), "--count", str(programs), "--seed", str(seed)]))
 
 
@@ -43,6 +50,25 @@ def test_many_programs_equal_eager(engine: str, mode: str) -> None:
     count = count_of(300, engine, mode)
     assert count.failures == 0
     assert count.own.total() <= 0.02 * count.programs
+
+
+@pytest.mark.usefixtures("builds")
+@pytest.mark.parametrize("mode", MODES)
+def test_swapped_programs_equal_eager(mode: str) -> None:
+    count = count_of(2, "auto-eager", mode)
+    assert count.failures == 0
+    assert count.swapped > 0
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("builds")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("engine", "programs", "batch"), [("auto-eager", 150, 1), ("auto", 60, 20)])
+def test_many_swapped_programs_equal_eager(engine: str, programs: int, batch: int, mode: str) -> None:
+    count = count_of(programs, engine, mode, batch=batch)
+    assert count.failures == 0
+    assert count.swapped >= 0.5 * programs
+    assert not count.unswapped
 
 
 @pytest.mark.cuda
@@ -134,6 +160,50 @@ def test_results_held_over_calls_must_stay() -> None:
     failure = compare(observe(held.function(), held), observe(lambda x0: [kept.copy_(x0 * 2)], held))
     assert failure is not None
     assert failure.kind == "output values"
+
+
+def test_joined_programs_return_what_each_returns() -> None:
+    programs = any_batch(range(40, 44), "npugraph_ex", False)
+    joined = join(programs)
+    assert joined.parts == 4
+    seen = observe(joined.function(), joined)
+    first = 0
+    for part, program in enumerate(programs):
+        own = observe(program.function(), replace(program, feeds=program.feeds[: len(seen)]))
+        for call, (alone, together) in enumerate(zip(own, seen, strict=False)):
+            for i in range(len(program.returns)):
+                want, got = alone.tensors[f"output {i}"], together.tensors[f"output {first + i}"]
+                assert torch.equal(want.value.nan_to_num(), got.value.nan_to_num())
+                assert want.stride == got.stride
+                assert suspects(programs, [(call, f"output {first + i}")]) == [part]
+        first += len(program.returns)
+
+
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_the_failing_one_of_joined_programs_is_found(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend returns another number than 1234 for the one program of three that returns it."""
+    programs = any_batch(range(50, 53), "npugraph_ex", False)
+    marked = replace(programs[wrong], lines=(*programs[wrong].lines, Line("v90 = torch.full([3], 1234.0)")))
+    programs[wrong] = replace(marked, returns=(*marked.returns, "v90"))
+
+    def broken(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        return lambda *args: [o + 1 if (o == 1234).any() else o for o in gm(*args)]
+
+    monkeypatch.setattr(oracle, "backend_of", lambda program, engine: broken)
+    hunting = Hunt(options(["--engine", "eager", "--shown", "0"]))
+    assert hunting.look([7, 8, 9], programs, hunting.count)
+    assert hunting.seeds == [7 + wrong]
+    assert hunting.kinds == {"output values": 1}
+
+
+@pytest.mark.full
+def test_shards_are_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--count", "6", "--jobs", "2", "--out", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    summary = json.loads((tmp_path / "summary-eager.json").read_text())
+    assert summary["programs"] == 6
+    assert summary["crashed"] == []
 
 
 def test_one_seed_is_one_program() -> None:

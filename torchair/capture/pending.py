@@ -83,8 +83,9 @@ class Growing(Wrapper):
         return self._pending
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        if self._pending is not None:
-            self._ask(self._pending)
+        pending = self._pending  # read once: another thread may take the program meanwhile
+        if pending is not None:
+            self._ask(pending)
         return self.program(args)
 
     def _ask(self, pending: Pending) -> None:

@@ -156,8 +156,12 @@ def _import(store: Store, given: argparse.Namespace) -> int:
     try:
         with tarfile.open(given.file, mode="r:") as tar:
             entries = [_entry(tar, info) for info in tar]
-    except tarfile.TarError as error:
-        raise BadEntry(f"{given.file} is no file of entries: {error}") from error
+    except (tarfile.TarError, OSError) as error:
+        raise BadEntry(f"{given.file} is not a file of entries: {error}") from error
+    keys = [entry.key for entry in entries]
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise BadEntry(f"{given.file} has the entry {twice} twice", next="export the entries again")
     # All of them are checked before the first is taken over.
     for entry in entries:
         store.put(entry.key, entry.files, entry.facts)
@@ -166,7 +170,8 @@ def _import(store: Store, given: argparse.Namespace) -> int:
 
 
 def _entry(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Entry:
-    file = tar.extractfile(info)
+    # Links may lead anywhere, and a sparse file of some bytes can fill the memory.
+    file = tar.extractfile(info) if info.isreg() and not info.issparse() else None
     if file is None or not is_key(info.name):
-        raise BadEntry(f"{info.name!r} is no entry")
+        raise BadEntry(f"{info.name!r} is not an entry")
     return unpacked(file.read(), info.name, info.name)

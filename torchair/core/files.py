@@ -65,6 +65,16 @@ def make_parents(folder: Path) -> None:
         each.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
+def below(root: str, name: str) -> Path:
+    """Return the path of a file below a folder. A name from a file that leads elsewhere is refused."""
+    parts = name.replace("\\", "/").split("/")
+    if not name or "\0" in name or Path(name).is_absolute() or {"", ".", ".."} & set(parts):
+        raise NotPossible(
+            f"a file with code names a place outside its folder: {name!r}", next="make it again"
+        )
+    return Path(root, name)
+
+
 def checked(path: Path) -> Path:
     """The path, which is no link and not too long."""
     whole = path.absolute()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from torchair.core.degraded import Degradations
-from torchair.core.errors import AirError, BadEntry
+from torchair.core.errors import AirError, BadEntry, first_line
 from torchair.core.trust import OWN_FILE, own_folder, read_own
 
 MAGIC = b"torchair entry 1\n"
@@ -258,7 +258,32 @@ def _manifest(data: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     end = int.from_bytes(size, "big")
     if hashlib.sha256(rest[:end]).digest() != digest or len(size) != _LENGTH:
         raise BadEntry(f"{where} is damaged: its manifest does not have its digest")
-    return json.loads(bytes(rest[:end])), rest[end:]
+    return _read_manifest(bytes(rest[:end]), where), rest[end:]
+
+
+def _read_manifest(text: bytes, where: str) -> dict[str, Any]:
+    """Return the manifest, if it has the fields of this version: another program may have written it."""
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadEntry(f"{where} is damaged: its manifest is not JSON: {first_line(error)}") from error
+    match manifest:
+        case {"made": int() | float(), "facts": dict() as facts, "files": list() as files}:
+            names = [row[0] for row in files if _is_file_row(row)]
+            has_files = len(files) == len(names) == len(set(names))
+            if has_files and all(isinstance(text, str) for text in facts.values()):
+                return manifest
+    raise BadEntry(
+        f"{where} is not an entry of this version: its manifest needs the time, facts by name, "
+        "and a row of name, size and digest for each file"
+    )
+
+
+def _is_file_row(row: Any) -> bool:
+    match row:
+        case [str(), int(size), str()]:
+            return size >= 0
+    return False
 
 
 def is_key(text: str) -> bool:

@@ -18,7 +18,7 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch._inductor.utils import BoxedBool
 from torch.utils._ordered_set import OrderedSet
 
-from torchair.core.files import PRIVATE_MODE, whole_file
+from torchair.core.files import PRIVATE_MODE, below, whole_file
 from torchair.core.late_module import LateModule
 
 _codecache: Any = LateModule("torch._inductor.codecache")
@@ -59,7 +59,7 @@ class CodeFile:
 
     def place(self) -> None:
         """Put it where the code looks for it, unless it is there."""
-        path = Path(cache_dir(), self.path)
+        path = below(cache_dir(), self.path)
         if not path.exists() and (self.content is not None or Path(self.root, self.path).exists()):
             _write(path, self._read())
 
@@ -113,7 +113,7 @@ class GeneratedModule:
         for file in self.files:
             file.place()
         for kernel, choice in self.choices:
-            _write(_choice_of(str(Path(cache_dir(), kernel))), choice)
+            _write(_choice_of(str(below(cache_dir(), kernel))), choice)
         if self.kernels:
             _triton.TritonBundler.read_and_emit(
                 _triton.TritonBundle([_artefacts(*kernel) for kernel in self.kernels], [])
@@ -216,6 +216,8 @@ def _kernel(device: int, name: str) -> tuple[Any, ...] | None:
 
 
 def _artefacts(kernel_hash: str, device: int, files: Any) -> Any:
+    for name in (kernel_hash, *(name for name, _ in files)):
+        below(cache_dir(), name)
     return _triton.TritonKernelArtifacts(
         kernel_hash, device, [_triton.TritonKernelArtifact(*file) for file in files]
     )
