@@ -139,6 +139,12 @@ VARIABLES = {
             "by that command",
         ),
         Variable(
+            "PYTHONHOME",
+            "",
+            "Python's own. Where it is set, processes that build programs find the library of Python there.",
+            "with the first background build",
+        ),
+        Variable(
             "ASCEND_DEVICE_ID",
             "0",
             "The device of a process without `torch_npu`. Here graphs run on the device of their tensors.",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from torchair.core import supervisor
+from torchair.core.environment import is_set
 from torchair.core.supervisor import KILL_SECONDS, LOCK, PREFIX, collect, end_below, locked, remove
 
 SUPERVISOR = os.path.abspath(supervisor.__file__)
@@ -115,7 +116,7 @@ def _make(parent: Path) -> tuple[Path, int, bool]:
 
 def _isolated() -> list[str]:
     """Return the options of an interpreter that finds its own modules only."""
-    return ["-s", "-S"] if os.environ.get("PYTHONHOME") else ["-I", "-S"]
+    return ["-s", "-S"] if is_set("PYTHONHOME") else ["-I", "-S"]
 
 
 class Supervised:

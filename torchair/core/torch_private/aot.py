@@ -322,7 +322,7 @@ def work_around_call(
     if any(more) or any(row.output_type not in kinds for row in rows.values()):
         return None
     # AOTAutograd replays views. `as_strided` has other gradients where elements of the input share memory.
-    if any(row.output_type is OutputType.alias_of_input and row.requires_grad for row in rows.values()):
+    if any(row.output_type is OutputType.alias_of_input and _has_history(row) for row in rows.values()):
         return None
     marks = {place: set(row.dynamic_dims) for place, row in rows.items() if row.dynamic_dims}
     views = {
@@ -340,6 +340,11 @@ def _has_subclasses(gm: fx.GraphModule) -> bool:
     ends = [node.meta.get("desc") for node in gm.graph.find_nodes(op="placeholder")]
     ends += gm.graph.output_node().meta.get("desc") or ()
     return any(isinstance(end, SubclassGetAttrAOTInput | SubclassGetAttrAOTOutput) for end in ends)
+
+
+def _has_history(info: Any) -> bool:
+    """Return whether gradients flow through a view. torch 2.11 does not tell views made under `no_grad`."""
+    return getattr(info, "requires_grad_for_backward", info.requires_grad)
 
 
 _PLAIN_OUTPUTS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
