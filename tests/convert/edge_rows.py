@@ -392,7 +392,12 @@ REDUCTIONS: dict[str, Call] = {
     "grid reflection": lambda x: _sampled(x.float(), padding_mode="reflection"),
     "fake_quantize": lambda x: torch.fake_quantize_per_tensor_affine(x.float(), 0.1, 3, 0, 255),
     "fake_quantize channels": lambda x: torch.fake_quantize_per_channel_affine(
-        x.t().float(), torch.full((len(x),), 0.1), torch.zeros(len(x), dtype=torch.int32), 1, -8, 7
+        x.t().float().clamp(-1e3, 1e3),
+        torch.full((len(x),), 0.1),
+        torch.zeros(len(x), dtype=torch.int32),
+        1,
+        -8,
+        7,
     ),
 }
 OF_GROUPS: dict[str, Call] = {
@@ -598,7 +603,8 @@ def rows() -> dict[str, Row]:
         for number in NUMBERS:
             full = f"number {name} {number}"
             made = functools.partial(_with_number, call, number)
-            found[full] = Row(full, made, divisible, (*FLOATS, torch.int64, torch.int8))
+            floats = _SINGLE if name == "add with alpha" else FLOATS
+            found[full] = Row(full, made, divisible, (*floats, torch.int64, torch.int8))
     add(POINTWISE, line, "point")
     add(OF_TWO, pairs, "pair")
     add(REDUCTIONS, matrix, "rows", ulps=16.0)
