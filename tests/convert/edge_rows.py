@@ -70,13 +70,14 @@ LEFT_OUT = {
     "polygamma": "it loops once for each integer left of zero; it is a row below",
     "special.polygamma": "the same op",
     "special.zeta": "the same loop; it is a row below",
+    "jiterator_unary": "only for GPUs",
+    "jiterator_binary": "only for GPUs",
+    "jiterator_binary_return_by_ref": "only for GPUs",
 }
-# torch's own decompositions of complex numbers lose infinities and signs of zeros; the magnitude of the least
-# int8 is none; eager overflows in float16.
+# torch's decompositions of complex numbers lose infinities and signs of zeros; eager overflows in float16.
 DTYPES_LEFT_OUT: dict[str, Sequence[torch.dtype]] = {
     "logaddexp": COMPLEX,
     "nn.functional.silu": COMPLEX,
-    "gcd": (torch.int8,),
     "mvlgamma": (f16,),
 }
 # Left of zero, and of waves, errors are as large beside a zero of the function as its terms there.
@@ -136,6 +137,22 @@ def positive(dtype: torch.dtype) -> list[Tensor]:
 RIGHT: Make = lambda dtype: [torch.tensor([x for x in edges(dtype) if not -1e300 < x < -1e4], dtype=dtype)]  # noqa: E731
 
 
+def tame(dtype: torch.dtype) -> list[Tensor]:
+    """The edges without the huge ones, of which no phase is known."""
+    known = [x for x in edges(dtype) if dtype in INTS or not 1e6 < abs(x) < INF]
+    return [torch.tensor(known, dtype=dtype)]
+
+
+def without_least(dtype: torch.dtype) -> list[Tensor]:
+    """All pairs without the least integer, whose magnitude is none."""
+    x, y = pairs(dtype)
+    is_kept = (x != torch.iinfo(dtype).min) & (y != torch.iinfo(dtype).min)
+    return [x[is_kept], y[is_kept]]
+
+
+MAKES: dict[str, Make] = {"special.airy_ai": tame, "lcm": without_least, "gcd": without_least}
+
+
 def from_table() -> Iterator[Row]:
     """Functions of one number and of two, with the keywords of their first sample."""
     for op in table.op_db:
@@ -151,10 +168,12 @@ def from_table() -> Iterator[Row]:
         keywords = (
             op.sample_kwargs("cpu", f32, torch.ones(1))[0] if is_unary else KEYWORDS.get(name_of(op), {})
         )
+        if not known:
+            continue
         yield Row(
             name_of(op),
             functools.partial(op.op, **keywords),
-            line if is_unary else pairs,
+            MAKES.get(op.name, line if is_unary else pairs),
             known,
             size=SIZES.get(op.name, 0.0),
             truth=TRUTHS.get(op.name),
@@ -218,6 +237,7 @@ POINTWISE: dict[str, Call] = {
     "log_ndtr": special.log_ndtr,
     "frexp": torch.frexp,
     "isposinf": torch.isposinf,
+    "isfinite": torch.isfinite,
     "signbit": torch.signbit,
     "to int": lambda x: x.clamp(-100, 100).nan_to_num().int(),
     "to float": lambda x: x.float(),
@@ -372,7 +392,12 @@ REDUCTIONS: dict[str, Call] = {
     "grid reflection": lambda x: _sampled(x.float(), padding_mode="reflection"),
     "fake_quantize": lambda x: torch.fake_quantize_per_tensor_affine(x.float(), 0.1, 3, 0, 255),
     "fake_quantize channels": lambda x: torch.fake_quantize_per_channel_affine(
-        x.t().float(), torch.full((len(x),), 0.1), torch.zeros(len(x), dtype=torch.int32), 1, -8, 7
+        x.t().float().clamp(-1e3, 1e3),
+        torch.full((len(x),), 0.1),
+        torch.zeros(len(x), dtype=torch.int32),
+        1,
+        -8,
+        7,
     ),
 }
 OF_GROUPS: dict[str, Call] = {
@@ -545,7 +570,7 @@ GRADIENTS_OF_OPS = (
         "hypot",
     ),
     *("pow", "float_power", "maximum", "minimum", "xlogy", "copysign", "fmod", "remainder", "mul", "ldexp"),
-    *("max:binary", "igamma", "true_divide"),
+    *("max:binary", "true_divide"),
 )
 
 
@@ -578,7 +603,8 @@ def rows() -> dict[str, Row]:
         for number in NUMBERS:
             full = f"number {name} {number}"
             made = functools.partial(_with_number, call, number)
-            found[full] = Row(full, made, divisible, (*FLOATS, torch.int64, torch.int8))
+            floats = _SINGLE if name == "add with alpha" else FLOATS
+            found[full] = Row(full, made, divisible, (*floats, torch.int64, torch.int8))
     add(POINTWISE, line, "point")
     add(OF_TWO, pairs, "pair")
     add(REDUCTIONS, matrix, "rows", ulps=16.0)

@@ -237,6 +237,8 @@ def check(row: Row, dtype: torch.dtype, seen: Seen | None = None, ways: Sequence
     args = row.make(dtype)
     if dtype in INTS:
         args = _calculable(row, args)
+        if args is None:
+            return seen
     expected = tensors_in(row.call(*_copies(args)))
     others = tensors_in(row.call(*_strided(args)))
     if [part.shape for part in others] != [part.shape for part in expected]:
@@ -287,8 +289,8 @@ def _exact(function: Call, number: float, known: float) -> float:
     return float(made) if isinstance(made, mpmath.mpf) else known
 
 
-def _calculable(row: Row, args: list[Tensor]) -> list[Tensor]:
-    """Integers that eager does not refuse: there is no quotient by zero, no negative power."""
+def _calculable(row: Row, args: list[Tensor]) -> list[Tensor] | None:
+    """Integers that eager does not refuse, if there are any: no quotient by zero, no negative power."""
     for keep in (torch.ones_like(args[-1], dtype=torch.bool), args[-1] != 0, args[-1] > 0):
         tried = [arg[keep] for arg in args]
         try:
@@ -296,7 +298,7 @@ def _calculable(row: Row, args: list[Tensor]) -> list[Tensor]:
         except RuntimeError:
             continue
         return tried
-    return [arg[:0] for arg in args]
+    return None
 
 
 def _shown(

@@ -196,11 +196,11 @@ def smooth_l1_backward(grad, x, target, reduction, beta):
 
 def logit_backward(grad, x, eps=None):
     """The gradient of logit. torch's own formula takes a NaN for a number outside of the range."""
-    has_range = eps is not None and eps >= 0
-    low, high = (eps, 1.0 - eps) if has_range else (0.0, 1.0)
+    low, high = (0.0, 1.0) if eps is None or eps < 0 else (eps, 1.0 - eps)
+    outside = math.nan if eps is None or eps < 0 else 0.0
     wide = x.float() if x.dtype in _HALVES else x
     inside = grad / (wide * (1.0 - wide))
-    return torch.where((wide < low) | (wide > high), 0.0 if has_range else math.nan, inside).to(x.dtype)
+    return torch.where((wide < low) | (wide > high), outside, inside).to(x.dtype)
 
 
 def extremes(x, dim=None, keepdim=False):
