@@ -1,4 +1,4 @@
-"""Record what a trace reads and Dynamo installs no guard for. `guard_facts.py` keeps it and compares it again.
+"""Record what a trace reads and Dynamo installs no guard for; `guard_facts.py` compares it again.
 
 Dynamo assumes that some things do not change while a process runs, and reads them without a guard:
 
@@ -7,7 +7,7 @@ Dynamo assumes that some things do not change while a process runs, and reads th
 - keys that a dictionary does not have, where the lookup raises KeyError or takes a default;
 - attributes of modules, classes and functions that are absent, or that give a constant without a source;
 - the names that `dir` lists;
-- state of torch that functions such as `torch.get_num_threads` return as constants.
+- what functions of torch returned that Dynamo calls while it traces (`torch.get_default_dtype`).
 
 In another process each of them can differ.
 """
@@ -35,7 +35,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 
 from torchair.core.errors import NotPossible
-from torchair.core.identity import BY_TEXT, PLAIN, data
+from torchair.core.identity import PLAIN, data
 
 Given = tuple[tuple[str, Any], ...]
 LOOKUPS = {"__contains__", "__getitem__", "get", "pop", "setdefault"}
@@ -75,7 +75,7 @@ def recorded_reads() -> Iterator[Reads]:
     """Record what the trace inside reads. Guards that Dynamo leaves out are installed."""
     reads = Reads()
     with (
-        mock.patch.object(dynamo_guards, "is_from_skip_guard_source", lambda source: False),
+        mock.patch.object(dynamo_guards, "is_from_skip_guard_source", _install_all),
         mock.patch.object(ConstDictVariable, *_lookup(reads)),
         mock.patch.object(ConstDictVariable, *_dict_method(reads)),
         mock.patch.object(torch_variables.TorchInGraphFunctionVariable, *_torch_function(reads)),
@@ -84,6 +84,11 @@ def recorded_reads() -> Iterator[Reads]:
         for kind in _builtin_kinds():
             stack.enter_context(mock.patch.object(kind, *_builtin(kind, reads)))
         yield reads
+
+
+def _install_all(source: Any) -> bool:
+    """Replace Dynamo's test for sources that need no guard."""
+    return False
 
 
 def is_left_out(guard: Any) -> bool:
@@ -176,15 +181,19 @@ def _torch_function(reads: Reads) -> tuple[str, Callable[..., Any]]:
 
     def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         result = own(function, tx, args, kwargs)
-        if isinstance(result, ConstantVariable) and function.value not in PURE:
-            given = [each for each in (*args, *kwargs.values()) if not isinstance(each, ConstantVariable)]
-            value, of = result.as_python_constant(), function.value
-            if not given and value is not None and isinstance(value, (*PLAIN, *BY_TEXT)):
-                names = tuple((name, each.as_python_constant()) for name, each in kwargs.items())
-                reads.calls[of, tuple(each.as_python_constant() for each in args), names] = value
+        of, given = function.value, (*args, *kwargs.values())
+        is_called = of in torch_variables.constant_fold_functions and of not in PURE
+        if is_called and isinstance(result, ConstantVariable) and all(map(_is_constant, given)):
+            named = tuple((name, each.as_python_constant()) for name, each in kwargs.items())
+            key = (of, tuple(each.as_python_constant() for each in args), named)
+            reads.calls[key] = result.as_python_constant()
         return result
 
     return "call_function", call_function
+
+
+def _is_constant(variable: Any) -> bool:
+    return isinstance(variable, ConstantVariable)
 
 
 def has_key(value: Any, key: Any) -> tuple[Any, ...]:
