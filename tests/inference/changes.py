@@ -18,7 +18,7 @@ HEAD = """
 import abc, builtins, collections, contextlib, copy, dataclasses, datetime, enum, functools, inspect, itertools
 import logging, math, operator, os, pathlib, platform, random, socket, string, sys, threading, time, types
 import typing, warnings
-import importlib.metadata
+import importlib.metadata, importlib.util
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class Row:
     """The change is none: an entry must be found again."""
     dynamic: bool = False
     kept: bool = True
-    """Is there an entry?"""
+    """An entry can be found again: what is read is the same in each process."""
 
     @property
     def module(self) -> str:
@@ -393,8 +393,8 @@ SOURCES: tuple[tuple[str, str, str, str, str], ...] = (
         "a coroutine function",
         "def f(k): return k",
         "(2 if inspect.iscoroutinefunction(f) else 3)",
-        "def f",
-        "async def f",
+        "def f(k)",
+        "async def f(k)",
     ),
     ("defaults", "def f(k=2): return k", "f.__defaults__[0]", "k=2", "k=3"),
     (
@@ -1143,6 +1143,8 @@ AFTER_IMPORT: tuple[tuple[str, str, str, str], ...] = (
         "m.o.__version__ = '1.10'",
     ),
     ("a method put into tensors", "", "(2 if hasattr(torch.Tensor, 'KEY') else 3)", "torch.Tensor.KEY = 3"),
+    ("the limit of recursion", "", "sys.getrecursionlimit()", "import sys; sys.setrecursionlimit(1234)"),
+    ("digits of numbers", "", "sys.get_int_max_str_digits()", "import sys; sys.set_int_max_str_digits(5000)"),
     ("a function put into torch", "", "(2 if hasattr(torch, 'KEY') else 3)", "torch.KEY = 3"),
     ("the recursion limit", "K = sys.getrecursionlimit()", "K", "m.K = 3"),
     ("a variable of the thread", "K = threading.local()\nK.k = 2", "K.k", "m.K.k = 3"),
@@ -1398,6 +1400,28 @@ def _rows() -> Iterator[Row]:
         yield process(f"after: {name}", text, expression, act, more=more, last=RESET)
     for name, text, old, new in MODULES:
         yield Row(name, "import other_KEY as o\n" + model(text), more={"other_KEY.py": (old, new)})
+    yield Row(
+        "version of a package",
+        model("len(importlib.metadata.version('MODULE'))"),
+        more={
+            "MODULE-1.0.dist-info/METADATA": (
+                "Metadata-Version: 2.1\nName: MODULE\nVersion: 1.0\n",
+                "Metadata-Version: 2.1\nName: MODULE\nVersion: 1.0.1\n",
+            )
+        },
+    )
+    yield Row(
+        "a package",
+        model("(2 if importlib.util.find_spec('late_MODULE') is None else 3)"),
+        first=("", "import pathlib, sys; pathlib.Path(sys.path[0], 'late_MODULE.py').touch()"),
+    )
+    yield Row(
+        "the order of a set",
+        "K = {'a', 'bc', 'def', 'ghij'}\n" + model("k = 0\nfor n in K: k = k * 3 + len(n)"),
+        kept=False,
+    )
+    yield Row("hash of a text", model("(hash('a') % 97 + 1)"), kept=False)
+    yield Row("an address", model("(id(Model) % 97 + 1)"), kept=False)
     for name, body, act in TENSORS:
         yield Row(f"model: {name}", f"\nclass Model(nn.Module):\n{body}\n", then=("", act))
     for name, expression, call, then, around, then_around in CALLS:
@@ -1526,6 +1550,7 @@ torch.set_float32_matmul_precision('highest'); torch.backends.cudnn.enabled = Tr
 torch.backends.cudnn.benchmark = False; torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.mkldnn.enabled = True; torch.backends.cuda.enable_math_sdp(True)
 torch.__version__ = torch.version.__version__
+import sys; sys.setrecursionlimit(1000); sys.set_int_max_str_digits(4300)
 for name in [name for of in (torch, torch.Tensor) for name in vars(of) if name.startswith('ROW_')]:
     for of in (torch, torch.Tensor):
         if name in vars(of): delattr(of, name)

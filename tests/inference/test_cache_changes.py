@@ -25,7 +25,7 @@ from torchair.core.store import unpacked
 from torchair.core.torch_private.frames import Frame
 
 Results = dict[str, dict[str, Any]]
-SHARE = 12
+SHARE = 40
 """Of so many rows the quick run takes one; those of Dynamo's missing guards are all among them."""
 WITHOUT_GUARD = {
     "getenv, changed",
@@ -63,10 +63,10 @@ def process(
     return {each["name"]: each for each in json.loads((folder / "results.json").read_text())}
 
 
-def faults(rows: Sequence[Row], folder: Path, is_plain: bool) -> list[str]:
+def faults(rows: Sequence[Row], folder: Path, is_plain: bool, run: Callable[..., Any] = python) -> list[str]:
     """Where a result is not that of eager, and where an entry is not found again."""
     first = process(rows, folder, False, is_plain)
-    again = process(rows, folder, False, is_plain, fresh)
+    again = process(rows, folder, False, is_plain, run)
     changed = process(rows, folder, True, is_plain)
     found, real = list[str](), 0
     for row in rows:
@@ -78,7 +78,7 @@ def faults(rows: Sequence[Row], folder: Path, is_plain: bool) -> list[str]:
                 found.append(f"{row.name}: {results.get('error', 'stale')}")
         if "error" in before:
             found.append(f"{row.name}: it is not compiled: {before['error']}")
-        is_kept = not before["degraded"]
+        is_kept = row.kept and not before["degraded"]
         expects_entry = [same, after] if row.same else [same]
         if not is_plain and is_kept and any(each["misses"] for each in expects_entry):
             found.append(f"{row.name}: it is compiled again: {[each['misses'] for each in expects_entry]}")
@@ -97,7 +97,8 @@ def test_some_changes(is_plain: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_plain", [False, True], ids=["cache_compile", "torch.compile"])
 def test_all_changes(is_plain: bool, tmp_path: Path) -> None:
     assert len(ROWS) >= 300
-    assert faults(ROWS, tmp_path, is_plain) == []
+    # The second process has another seed for hashes.
+    assert faults(ROWS, tmp_path, is_plain, fresh) == []
 
 
 def test_an_entry_without_these_facts_is_compiled_again(tmp_path: Path) -> None:
