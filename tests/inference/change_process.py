@@ -1,4 +1,4 @@
-"""One process of the table of changes: import each row's module, change what the row changes, call its method.
+"""One process of the table of changes: import the module of each row, change it, and call its method.
 
 `python -m tests.inference.change_process FOLDER` reads `FOLDER/plan.json`: the directory of the cache, if the
 method is compiled by `cache_compile` or by `torch.compile`, and the rows. It prints one JSON object: for each

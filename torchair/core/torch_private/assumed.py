@@ -36,7 +36,8 @@ class Assumed:
         is_plain = all(isinstance(each, PLAIN) for each in (*args, *kwargs.values()))
         if not is_plain or not callable(_found(module, name)):
             raise NotPossible(
-                f"{module}.{name} is said to be constant, and cannot be called in another process"
+                f"{module}.{name} is taken for a constant, and another process cannot repeat the call",
+                next="call it before, and pass the result as an argument",
             )
         return Assumed(module, name, args, tuple(kwargs.items()), data(result))
 

@@ -1,4 +1,4 @@
-"""Record what a trace reads and Dynamo installs no guard for. `guard_facts.py` keeps it and compares it again.
+"""Record what a trace reads and Dynamo installs no guard for; `guard_facts.py` compares it again.
 
 Dynamo assumes that some things do not change while a process runs, and reads them without a guard:
 
@@ -7,15 +7,19 @@ Dynamo assumes that some things do not change while a process runs, and reads th
 - keys that a dictionary does not have, where the lookup raises KeyError or takes a default;
 - attributes of modules, classes and functions that are absent, or that give a constant without a source;
 - the names that `dir` lists;
-- state of torch that functions such as `torch.get_num_threads` return as constants.
+- the order of a set of texts, which differs in each process;
+- what functions returned that Dynamo calls while it traces: `torch.get_default_dtype`, `hash` (which differs
+  in each process), `sys.getrecursionlimit`, `importlib.metadata.version`.
 
 In another process each of them can differ.
 """
 
-# pyright: reportPrivateImportUsage=false
+# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -33,11 +37,19 @@ from torch._dynamo.variables import torch as torch_variables
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.functions import PolyfilledFunctionVariable, SkipFunctionVariable
+
+try:
+    from torch._dynamo.variables.sets import SetVariable
+except ImportError:  # before torch 2.13
+    from torch._dynamo.variables.dicts import SetVariable
 
 from torchair.core.errors import NotPossible
-from torchair.core.identity import BY_TEXT, PLAIN, data
+from torchair.core.identity import OWN, PLAIN, PYTHONS, data
 
 Given = tuple[tuple[str, Any], ...]
+ORDER = "the order of a set"
+"""A text whose hash stands for the seed of all hashes (`PYTHONHASHSEED`)."""
 LOOKUPS = {"__contains__", "__getitem__", "get", "pop", "setdefault"}
 """Methods of a dictionary that look for a key."""
 PURE: set[Any] = {
@@ -62,7 +74,7 @@ class Reads:
     calls: dict[tuple[Any, tuple[Any, ...], Given], Any] = field(
         default_factory=dict[tuple[Any, tuple[Any, ...], Given], Any]
     )
-    """Functions of torch that were called, with their results."""
+    """Functions that were called while tracing, with their results."""
 
     def add(self, of: VariableTracker, kind: str, **given: Any) -> None:
         """Record a read of an object that another process has, too."""
@@ -75,15 +87,24 @@ def recorded_reads() -> Iterator[Reads]:
     """Record what the trace inside reads. Guards that Dynamo leaves out are installed."""
     reads = Reads()
     with (
-        mock.patch.object(dynamo_guards, "is_from_skip_guard_source", lambda source: False),
+        mock.patch.object(dynamo_guards, "is_from_skip_guard_source", _install_all),
         mock.patch.object(ConstDictVariable, *_lookup(reads)),
         mock.patch.object(ConstDictVariable, *_dict_method(reads)),
+        mock.patch.object(SkipFunctionVariable, *_package(reads)),
+        mock.patch.object(PolyfilledFunctionVariable, *_polyfill(reads)),
         mock.patch.object(torch_variables.TorchInGraphFunctionVariable, *_torch_function(reads)),
         ExitStack() as stack,
     ):
+        for name in {"unpack_var_sequence", "tp_iter_impl"} & vars(SetVariable).keys():
+            stack.enter_context(mock.patch.object(SetVariable, *_iteration(name, reads)))
         for kind in _builtin_kinds():
             stack.enter_context(mock.patch.object(kind, *_builtin(kind, reads)))
         yield reads
+
+
+def _install_all(source: Any) -> bool:
+    """Replace Dynamo's test for sources that need no guard."""
+    return False
 
 
 def is_left_out(guard: Any) -> bool:
@@ -129,6 +150,11 @@ def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
 
     def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         called = function.as_python_constant()
+        if called in (id, hash):
+            result = own(function, tx, args, kwargs)
+            if isinstance(result, ConstantVariable) and not _is_library(tx.f_globals):
+                reads.calls[called, tuple(map(_constant_or_object, args)), ()] = result.as_python_constant()
+            return result
         if called not in (getattr, hasattr, dir) or not args:
             return own(function, tx, args, kwargs)
         of = args[0]
@@ -150,6 +176,67 @@ def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
         return result
 
     return "call_function", call_function
+
+
+def _is_library(variables: dict[str, Any]) -> bool:
+    """Return True for code of torch or of Python, which takes `id` and `hash` for look-ups only."""
+    top = str(variables.get("__name__")).partition(".")[0]
+    return top in OWN or top in PYTHONS
+
+
+def _constant_or_object(variable: Any) -> Any:
+    return variable.as_python_constant() if isinstance(variable, ConstantVariable) else object
+
+
+def _polyfill(reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = PolyfilledFunctionVariable.call_function
+
+    def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        result = own(function, tx, args, kwargs)
+        # A function without arguments that is folded reads the state of the process.
+        if function.can_constant_fold_through() and not args and not kwargs:
+            reads.calls[function.fn, (), ()] = result.as_python_constant()
+        return result
+
+    return "call_function", call_function
+
+
+def _package(reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = SkipFunctionVariable.call_function
+
+    def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        result = own(function, tx, args, kwargs)
+        if function.value in (importlib.metadata.version, importlib.util.find_spec):
+            (name,) = (each.as_python_constant() for each in args)
+            of = function.value if function.value is importlib.metadata.version else has_package
+            reads.calls[of, (name,), ()] = of(name)
+        return result
+
+    return "call_function", call_function
+
+
+def _iteration(name: str, reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = getattr(SetVariable, name)
+
+    def iterate(of: Any, tx: Any) -> Any:
+        members = list(of.items)
+        is_hashed = of.python_type() in (set, frozenset) and len(members) > 1
+        if is_hashed and not _is_library(tx.f_globals) and not all(map(_has_own_hash, members)):
+            reads.calls[hash, (ORDER,), ()] = hash(ORDER)
+        return own(of, tx)
+
+    return name, iterate
+
+
+def _has_own_hash(member: Any) -> bool:
+    """Return True for a number, whose hash is the same in each process."""
+    variable = getattr(member, "vt", member)
+    return isinstance(variable, ConstantVariable) and isinstance(variable.as_python_constant(), int | float)
+
+
+def has_package(name: str) -> bool:
+    """Return if a package can be imported."""
+    return importlib.util.find_spec(name) is not None
 
 
 def _is_unguarded(of: Any, result: Any) -> bool:
@@ -176,15 +263,19 @@ def _torch_function(reads: Reads) -> tuple[str, Callable[..., Any]]:
 
     def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         result = own(function, tx, args, kwargs)
-        if isinstance(result, ConstantVariable) and function.value not in PURE:
-            given = [each for each in (*args, *kwargs.values()) if not isinstance(each, ConstantVariable)]
-            value, of = result.as_python_constant(), function.value
-            if not given and value is not None and isinstance(value, (*PLAIN, *BY_TEXT)):
-                names = tuple((name, each.as_python_constant()) for name, each in kwargs.items())
-                reads.calls[of, tuple(each.as_python_constant() for each in args), names] = value
+        of, given = function.value, (*args, *kwargs.values())
+        is_called = of in torch_variables.constant_fold_functions and of not in PURE
+        if is_called and isinstance(result, ConstantVariable) and all(map(_is_constant, given)):
+            named = tuple((name, each.as_python_constant()) for name, each in kwargs.items())
+            key = (of, tuple(each.as_python_constant() for each in args), named)
+            reads.calls[key] = result.as_python_constant()
         return result
 
     return "call_function", call_function
+
+
+def _is_constant(variable: Any) -> bool:
+    return isinstance(variable, ConstantVariable)
 
 
 def has_key(value: Any, key: Any) -> tuple[Any, ...]:
