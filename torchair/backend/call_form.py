@@ -209,6 +209,6 @@ def _named_tuple(name: str, items: dict[str, Any]) -> tuple[Any, ...]:
 def _like_it(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """A class of named tuples."""
     try:
-        return namedtuple(name if name.isidentifier() else "Result", fields)
+        return namedtuple(name if name.isidentifier() else "Result", fields)  # pyright: ignore[reportUntypedNamedTuple]
     except ValueError as error:
         raise BadGraph(f"the file describes a named tuple with fields that none can have: {error}") from error

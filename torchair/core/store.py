@@ -273,6 +273,8 @@ def _read_manifest(text: bytes, where: str) -> dict[str, Any]:
             has_files = len(files) == len(names) == len(set(names))
             if has_files and all(isinstance(text, str) for text in facts.values()):
                 return manifest
+        case _:
+            pass
     raise BadEntry(
         f"{where} is not an entry of this version: its manifest needs the time, facts by name, "
         "and a row of name, size and digest for each file"
@@ -283,7 +285,8 @@ def _is_file_row(row: Any) -> bool:
     match row:
         case [str(), int(size), str()]:
             return size >= 0
-    return False
+        case _:
+            return False
 
 
 def is_key(text: str) -> bool:
