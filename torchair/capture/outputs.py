@@ -1,17 +1,17 @@
 """The outputs of one recording: who owns their memory, who still holds it, how they are handed out.
 
-An output is one of four things: a value that never changes for the key (a number, None); a view of an
-input, tied again to the tensor of each call; a tensor without elements, made anew; or a tensor in memory of
-ours. Of the last kind a fresh tensor object is handed out on every call, and the use count of its storage
-tells whether anybody still holds it or a view of it. That memory is in the pool, the recording's own, or a
-home, which other recordings hand out on as well (`homes.py`); or, where outputs are always copied out, memory
-of the pool that nobody keeps.
+An output is one of five things: a value that never changes for the key (a number, None); a view of an
+input, tied again to the tensor of each call; a tensor without elements, made anew; a tensor in memory of
+ours; or the very tensor that an output before it is. A tensor in our memory is handed out as a fresh object
+on every call, and the use count of its storage tells whether anybody still holds it or a view of it. That
+memory is in the pool, the recording's own, or a home, which other recordings hand out on as well
+(`homes.py`); or, where outputs are always copied out, memory of the pool that nobody keeps.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -85,10 +85,6 @@ class Owned:
     at: int
     like: torch.Tensor
     alone: bool
-    rest: AtRest
-
-    def give(self, args: Sequence[Any]) -> Any:
-        return hand_out([(self.at, self.like)], self.rest)[0]
 
     def copy(self, args: Sequence[Any], copies: Copies) -> Any:
         like = self.like
@@ -115,6 +111,13 @@ class Empty:
         return self.give(args)
 
 
+@dataclass(frozen=True)
+class Again:
+    """The tensor that is output `place`, too: one object, as it was when the program ran."""
+
+    place: int
+
+
 class Need(NamedTuple):
     """The outputs that lie in one storage, and their bytes."""
 
@@ -133,6 +136,7 @@ def move(
 ) -> list[Any]:
     """Copy what is ours to a home, and return all outputs with those replaced."""
     moved = list(outputs)
+    repeated = _repeated(outputs)
     found = needs_of(outputs, args, inputs)
     if found != needs:
         sizes = [[need.nbytes for need in each] for each in (found, needs)]
@@ -145,7 +149,17 @@ def move(
             tensor = moved[place]
             start = (_start(tensor) - source.storage_offset()) // tensor.element_size()
             moved[place] = view_on(tensor, storage, start)
+    for place, first in repeated.items():
+        moved[place] = moved[first]
     return moved
+
+
+def _repeated(outputs: Sequence[Any]) -> dict[int, int]:
+    """Outputs that are an output before them, and that one."""
+    firsts: dict[int, int] = {}
+    tensors = [place for place, output in enumerate(outputs) if isinstance(output, torch.Tensor)]
+    pairs = [(place, firsts.setdefault(id(outputs[place]), place)) for place in tensors]
+    return {place: first for place, first in pairs if place != first}
 
 
 def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[list[int]]:
@@ -191,7 +205,7 @@ class Outputs:
     ) -> None:
         owners = _owners(static_args)
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
-        sharers = Counter(storage_id(output) for output in tensors)
+        sharers = Counter(map(storage_id, {id(output): output for output in tensors}.values()))
         sources = {
             position: _source_of(position, output, owners, static_args, inputs)
             for position, output in enumerate(outputs)
@@ -200,10 +214,13 @@ class Outputs:
         ours = [outputs[at] for at, source in sources.items() if source is None and outputs[at].numel()]
         memory = _Memory(ours, home)
         self.rest = memory.rest
-        self._steps: list[Constant | Tied | Empty | Owned] = []
+        self._steps: list[Constant | Tied | Empty | Owned | Again] = []
+        again = _repeated(outputs)
         for position, output in enumerate(outputs):
             source = sources.get(position)
-            if position not in sources:
+            if position in again:
+                self._steps.append(Again(again[position]))
+            elif position not in sources:
                 self._steps.append(Constant(output))
             elif source is not None:
                 self._steps.append(_tie(output, source, inputs.names[source], static_args[source]))
@@ -211,10 +228,11 @@ class Outputs:
                 self._steps.append(Empty(output))
             else:
                 alone = sharers[storage_id(output)] == 1 and is_dense(output)
-                self._steps.append(Owned(*memory.of(output), alone, self.rest))
+                self._steps.append(Owned(*memory.of(output), alone))
         owned = [step for step in self._steps if isinstance(step, Owned)]
+        self._owned = [(step.at, step.like) for step in owned]
         # All of them, if all are ours.
-        self.plain = [(step.at, step.like) for step in owned] if len(owned) == len(self._steps) else None
+        self.plain = self._owned if len(owned) == len(self._steps) else None
         self.nbytes = memory.nbytes
         self.copied_bytes = sum(step.like.nbytes for step in owned if step.alone)
         shared = {
@@ -230,14 +248,23 @@ class Outputs:
 
     def give(self, args: Sequence[Any]) -> list[Any]:
         """The outputs themselves, as fresh tensor objects on our memory."""
+        handed = hand_out(self._owned, self.rest)
         if self.plain is not None:
-            return hand_out(self.plain, self.rest)
-        return [step.give(args) for step in self._steps]
+            return handed
+        ours = iter(handed)
+        return self._together(lambda step: next(ours) if isinstance(step, Owned) else step.give(args))
 
     def copy(self, args: Sequence[Any]) -> list[Any]:
         """Copies; outputs that shared memory share it again, views of inputs stay views of inputs."""
         copies: Copies = {}
-        return [step.copy(args, copies) for step in self._steps]
+        return self._together(lambda step: step.copy(args, copies))
+
+    def _together(self, made_by: Callable[[Constant | Tied | Empty | Owned], Any]) -> list[Any]:
+        """All outputs, each made once."""
+        made: list[Any] = []
+        for step in self._steps:
+            made.append(made[step.place] if isinstance(step, Again) else made_by(step))
+        return made
 
 
 class _Memory:

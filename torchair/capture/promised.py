@@ -14,13 +14,16 @@ from torchair.capture.key import key_function
 from torchair.capture.roles import KeyPart
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program, Wrapper
-from torchair.fxgraph.contract import Contract, Look, looked_at
+from torchair.fxgraph.contract import Contract, Look, Sameness, looked_at
 from torchair.fxgraph.marks import marked_arguments, unmarked
 
 READS_MEMORY = ("inductor", "native")  # programs that do not look at the marks of a tensor
 REMEMBERED = 4096  # keys of which it is known whether results are as promised
 EVERY_CALL = False
 """Look at the results of every call, not only of the first of a key: for tests."""
+
+
+AS_THEY_ARE = Sameness()
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Mends:
     marked: tuple[int, ...] = ()  # arguments that are conjugated or negated when they are read
     looks: tuple[Look, ...] = ()
     wrong: tuple[int, ...] = ()
+    sameness: Sameness = AS_THEY_ARE
 
 
 NOTHING = Mends()
@@ -70,7 +74,8 @@ class Promised(Wrapper):
         outputs = looked_at(self._run(args, mends.marked), mends.looks)
         if before is not None:
             outputs = self.contract.mend(before, self.contract.filled(before, outputs), mends.wrong)
-        return self._marked(outputs)
+        outputs = self._marked(outputs)
+        return mends.sameness.of(outputs) if mends.sameness else outputs
 
     def _look(self, key: Hashable, args: list[Any]) -> list[Any]:
         before = self.contract.before(args, looks=True)
@@ -83,13 +88,14 @@ class Promised(Wrapper):
             self._known.clear()
         if faults:
             self._report(faults)  # raises in strict mode, in every call
+            outputs = self.contract.mend(before, outputs, tuple(faults))
+        outputs = self._marked(outputs)
+        sameness = self.contract.sameness(outputs)
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
         if self.contract.is_static:
-            mends = Mends(marked, looks, tuple(faults))
+            mends = Mends(marked, looks, tuple(faults), sameness)
             self._known[key] = NOTHING if mends == NOTHING else mends
-        if faults:
-            outputs = self.contract.mend(before, outputs, tuple(faults))
-        return self._marked(outputs)
+        return sameness.of(outputs) if sameness else outputs
 
     def _run(self, args: list[Any], marked: tuple[int, ...]) -> list[Any]:
         """What reads memory is given what the marks of an argument mean; what it writes is written back."""

@@ -46,6 +46,26 @@ def looked_at(outputs: Sequence[Any], looks: Sequence[Look]) -> list[Any]:
 
 
 @dataclass(frozen=True)
+class Sameness:
+    """Which outputs must be made one tensor object, and which must be told apart, in the order of calls."""
+
+    joined: tuple[tuple[int, int], ...] = ()  # an output, and the one that it is
+    apart: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.joined or self.apart)
+
+    def of(self, outputs: Sequence[Any]) -> list[Any]:
+        """The outputs, the same memory in as many objects as the graph returns."""
+        made = list(outputs)
+        for place in self.apart:
+            made[place] = made[place].detach()
+        for place, first in self.joined:
+            made[place] = made[first]
+        return made
+
+
+@dataclass(frozen=True)
 class Before:
     """What must be remembered of the arguments of a call, which the program may drop."""
 
@@ -87,6 +107,36 @@ class Contract:
         """The calls that are made on results, after all else."""
         layouts = enumerate(self.layouts)
         return tuple((place, mark) for place, layout in layouts if layout for mark in layout.marks)
+
+    @cached_property
+    def _firsts(self) -> dict[int, int]:
+        """Outputs in memory of their own, and the first output that is the same tensor."""
+        found: dict[int, int] = {}
+        for place, layout in enumerate(self.layouts):
+            if layout is not None and layout.base is None and layout.first is not None:
+                first = self.layouts[layout.first]
+                # What is done to a result last makes another tensor of it.
+                is_one = first is not None and first.marks == layout.marks
+                found[place] = layout.first if is_one else place
+        return found
+
+    def sameness(self, outputs: Sequence[Any]) -> Sameness:
+        """What makes of these outputs as many tensor objects as the graph returns: passes merge values that
+        are equal, and replays hand out a fresh object for each output.
+        """
+        joined: list[tuple[int, int]] = []
+        apart: list[int] = []
+        seen: set[int] = set()
+        for place, first in self._firsts.items():
+            output = outputs[place]
+            if not isinstance(output, torch.Tensor):
+                continue
+            if first != place:
+                joined += [(place, first)] if output is not outputs[first] or first in apart else []
+            elif id(output) in seen:
+                apart.append(place)
+            seen.add(id(output))
+        return Sameness(tuple(joined), tuple(apart))
 
     def filled(self, before: Before, outputs: Sequence[Any]) -> list[Any]:
         """The outputs, with those that no program makes."""

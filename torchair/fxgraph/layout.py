@@ -70,6 +70,7 @@ class Layout:
     is_lazy: bool = False  # its elements are conjugated or negated when they are read
     marks: tuple[Any, ...] = ()  # calls that are made on the result of the program
     is_example: bool = False  # numbers are examples: only the order of the strides counts
+    first: int | None = None  # the first output that is this very tensor, where that is known
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -92,7 +93,12 @@ def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
     storages: dict[int, int] = {}
     returned: Any = gm.graph.output_node().args[0]
     listed = returned if isinstance(returned, list | tuple) else [returned]
-    return tuple(_layout(node, index, storages) for node in listed)
+    firsts: dict[Any, int] = {}
+    layouts = [_layout(node, index, storages) for node in listed]
+    return tuple(
+        None if layout is None else replace(layout, first=firsts.setdefault(node, place))
+        for place, (node, layout) in enumerate(zip(listed, layouts, strict=True))
+    )
 
 
 def leave_out(

@@ -64,7 +64,7 @@ def _constant_like(op, value):
     """The op that looks at its input, if that has the right dtype already."""
 
     def run(self, *, meta_outputs, **_):
-        if op is not None and self.dtype == meta_outputs.dtype:
+        if self.dtype == meta_outputs.dtype:
             return op(self)
         return _fill(shape_of(self), value, meta_outputs)
 
@@ -74,39 +74,56 @@ def _constant_like(op, value):
 for _target, _row in {
     aten.zeros.default: _constant(0),
     aten.ones.default: _constant(1),
-    aten.empty.memory_format: _constant(0),
     aten.new_zeros.default: _new_constant(0),
     aten.new_ones.default: _new_constant(1),
     aten.zeros_like.default: _constant_like(ge.ZerosLike, 0),
     aten.ones_like.default: _constant_like(ge.OnesLike, 1),
     aten.zero.default: _constant_like(ge.ZerosLike, 0),
-    aten.empty_like.default: _constant_like(None, 0),
 }.items():
     converter(_target)(_row)
+
+
+def _empty(size, meta):
+    """Memory with whatever is in it; the op fills it where deterministic algorithms are asked for. Strides
+    and the order of the dims come back at the end of the graph.
+    """
+    return ge.Empty(cast(size, INT32), dtype=meta.dtype)
+
+
+@converter(aten.empty.memory_format)
+def empty(size, *, meta_outputs, **_):
+    """Values that do not matter."""
+    return _empty(size, meta_outputs)
+
+
+@converter(aten.empty_like.default)
+def empty_like(self, *, meta_outputs, **_):
+    """Values that do not matter, shaped like self."""
+    return _empty(shape_of(self), meta_outputs)
 
 
 @converter(aten.new_empty.default)
 def new_empty(self, size, *, meta_outputs, **_):
     """Values that do not matter."""
-    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+    return _empty(size, meta_outputs)
 
 
 @converter(aten.empty_strided.default)
 def empty_strided(size, stride, *, meta_outputs, **_):
-    """Values that do not matter; strides come back at the end of the graph."""
-    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+    """Values that do not matter."""
+    return _empty(size, meta_outputs)
 
 
 @converter(aten.empty_permuted.default)
 def empty_permuted(size, physical_layout, *, meta_outputs, **_):
-    """Values that do not matter; the order of the dims in memory comes back at the end of the graph."""
-    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+    """Values that do not matter."""
+    return _empty(size, meta_outputs)
 
 
 @converter(aten.new_empty_strided.default)
 def new_empty_strided(self, size, stride, *, meta_outputs, **_):
-    """Values that do not matter; strides come back at the end of the graph."""
-    return ge.Empty(cast(size, INT32), dtype=meta_outputs.dtype)
+    """Values that do not matter."""
+    return _empty(size, meta_outputs)
 
 
 @converter(aten.scalar_tensor.default)

@@ -24,6 +24,9 @@ MAX_WORK = 1 << 24
 # What they make of numbers is as quickly made as read.
 MAKERS = frozenset({"Fill", "Range", "Eye", "Cast", "Reshape", "ExpandDims", "BroadcastTo", "Unsqueeze"})
 
+UNSET = "Empty"
+"""It gives whatever is in memory, and only when it runs torch says whether that is to be filled."""
+
 
 def fold_constants(graph: Graph, ctx: PassContext) -> int:
     """How many ops have become constants. The ops that they were computed by stay for who removes dead ops;
@@ -54,7 +57,7 @@ def _constant_ops(graph: Graph) -> dict[Op, bool]:
 
 
 def _is_pure(op: Op) -> bool:
-    is_alone = not op.subgraphs and not op.after and not acts(op)
+    is_alone = not op.subgraphs and not op.after and not acts(op) and op.type != UNSET
     return is_alone and bool(op.inputs) and bool(op.outputs)
 
 
