@@ -1049,6 +1049,14 @@ AFTER_IMPORT: tuple[tuple[str, str, str, str], ...] = (
     ("a class that is replaced", "class C: k = 2\nclass D: k = 3", "C.k", "m.C = m.D"),
     ("the class of an instance", "class C: k = 2\nclass D: k = 3\nc = C()", "c.k", "m.c.__class__ = m.D"),
     ("an attribute of an instance", "class C: pass\nc = C()\nc.k = 2", "c.k", "m.c.k = 3"),
+    (
+        "values in the dict of an object",
+        "class C: pass\nc = C()\nc.j = 2",
+        "k = 0\nfor n, v in c.__dict__.items(): k = k + v",
+        "m.c.j = 3",
+    ),
+    ("a value in the dict of an object", "class C: pass\nc = C()\nc.j = 2", "c.__dict__['j']", "m.c.j = 3"),
+    ("values of vars", "class C: pass\nc = C()\nc.j = 2", "sum(vars(c).values())", "m.c.j = 3"),
     ("an attribute of an instance that is new", "class C: k = 2\nc = C()", "c.k", "m.c.k = 3"),
     ("an attribute of a namespace", "c = types.SimpleNamespace(k=2)", "c.k", "m.c.k = 3"),
     (
@@ -1297,6 +1305,96 @@ TENSORS: tuple[tuple[str, str, str], ...] = (
         "  def __init__(self):\n    super().__init__()\n    self.c = {}\n  def forward(self, x): return x * self.c.get('k', 2)",
         "model.c['k'] = 3",
     ),
+    (
+        "parameters",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(list(self.parameters())))",
+        "model.l.extra = torch.nn.Parameter(torch.ones(4))",
+    ),
+    (
+        "names of parameters",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (sum([len(n) for n, _ in self.named_parameters()]))",
+        "model.extra = torch.nn.Parameter(torch.ones(4))",
+    ),
+    (
+        "buffers",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(list(self.buffers())) + 1)",
+        "model.register_buffer('b', torch.ones(4))",
+    ),
+    (
+        "children",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(list(self.children())))",
+        "model.m = m.nn.ReLU()",
+    ),
+    (
+        "modules",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(list(self.modules())))",
+        "model.m = m.nn.ReLU()",
+    ),
+    (
+        "names of modules",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (sum([len(n) for n, _ in self.named_modules()]))",
+        "model.m = m.nn.ReLU()",
+    ),
+    (
+        "the table of modules",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(self._modules))",
+        "model.m = m.nn.ReLU()",
+    ),
+    (
+        "the table of parameters",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(self.l._parameters))",
+        "model.l.extra = torch.nn.Parameter(torch.ones(4))",
+    ),
+    (
+        "a name in the table of buffers",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * ((2 if 'b' in self._buffers else 3))",
+        "model.register_buffer('b', torch.ones(4))",
+    ),
+    (
+        "get of the table of buffers",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * ((2 if self._buffers.get('b') is None else 3))",
+        "model.register_buffer('b', torch.ones(4))",
+    ),
+    (
+        "hasattr of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * ((2 if hasattr(self.l, 'k') else 3))",
+        "model.l.k = 3",
+    ),
+    (
+        "a default of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (getattr(self.l, 'k', 2))",
+        "model.l.k = 3",
+    ),
+    (
+        "a dict of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * ((2 if 'k' in self.l.__dict__ else 3))",
+        "model.l.k = 3",
+    ),
+    (
+        "a submodule",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * ((2 if self.get_submodule('l').bias is None else 3))",
+        "model.l.bias = None",
+    ),
+    (
+        "the hooks of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(self.l._forward_hooks) + 1)",
+        "model.l.register_forward_hook(lambda *a: None)",
+    ),
+    (
+        "a size of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (self.l.out_features)",
+        "model.l.out_features = 5",
+    ),
+    (
+        "the type of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(type(self.l).__name__))",
+        "model.l = m.nn.Identity()",
+    ),
+    (
+        "the text of a layer",
+        "  def __init__(self):\n    super().__init__()\n    self.l = nn.Linear(4, 4)\n  def forward(self, x): return x * (len(self.l.extra_repr()))",
+        "model.l.out_features = 50",
+    ),
 )
 """Changes of a model."""
 CALLS: tuple[tuple[str, str, str, str, str, str], ...] = (
@@ -1422,6 +1520,21 @@ def _rows() -> Iterator[Row]:
     )
     yield Row("hash of a text", model("(hash('a') % 97 + 1)"), kept=False)
     yield Row("an address", model("(id(Model) % 97 + 1)"), kept=False)
+    for of, what in DICTS.items():
+        for name, expression in DICT_READS.items():
+            whole = model(expression.replace("OF", what))
+            text = (
+                "import other_KEY as o\nclass C:\n  def __init__(self): self.j = 2\nc = C()\nclass D: pass\n"
+            )
+            act = {"self": "model.k = 3", "c": "m.c.k = 3", "D": "m.D.k = 3", "o": "m.o.new = m.o.k"}[what]
+            if what == "o":
+                whole = whole.replace("'k'", "'new'").replace("o.k", "o.new")
+            yield Row(
+                f"dict of {of}: {name}",
+                text + whole,
+                more={"other_KEY.py": (OTHER, OTHER)},
+                then=("", act),
+            )
     for name, body, act in TENSORS:
         yield Row(f"model: {name}", f"\nclass Model(nn.Module):\n{body}\n", then=("", act))
     for name, expression, call, then, around, then_around in CALLS:
@@ -1544,6 +1657,27 @@ MODULES: tuple[tuple[str, str, str, str], ...] = (
     ),
 )
 """Changes of a module that is imported."""
+DICTS = {"the model": "self", "an object": "c", "a class": "D", "a module": "o"}
+DICT_READS = {
+    "in": "(2 if 'k' in OF.__dict__ else 3)",
+    "get": "(2 if OF.__dict__.get('k') is None else 3)",
+    "in vars": "(2 if 'k' in vars(OF) else 3)",
+    "get of vars": "(2 if vars(OF).get('k') is None else 3)",
+    "length": "len(OF.__dict__)",
+    "length of keys": "len(OF.__dict__.keys())",
+    "in keys": "(2 if 'k' in OF.__dict__.keys() else 3)",
+    "in a list": "(2 if 'k' in list(OF.__dict__) else 3)",
+    "iteration": "k = 0\nfor n in OF.__dict__: k = k + 1",
+    "items": "k = 0\nfor n, v in OF.__dict__.items(): k = k + len(n)",
+    "comprehension": "len([n for n in vars(OF)])",
+    "any": "(2 if any(n in ('k', 'new') for n in OF.__dict__) else 3)",
+    "item": "try:\n  OF.__dict__['k']\n  k = 2\nexcept KeyError:\n  k = 3",
+    "copy": "len(dict(OF.__dict__))",
+    "a default": "(2 if getattr(OF, 'k', None) is None else 3)",
+    "an error": "try:\n  OF.k\n  k = 2\nexcept AttributeError:\n  k = 3",
+    "pop of a copy": "(2 if dict(vars(OF)).pop('k', None) is None else 3)",
+}
+"""Ways to look for an attribute."""
 RESET = """
 torch.set_default_dtype(torch.float32); torch.use_deterministic_algorithms(False)
 torch.set_float32_matmul_precision('highest'); torch.backends.cudnn.enabled = True

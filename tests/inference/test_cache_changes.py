@@ -128,3 +128,22 @@ def test_an_entry_without_these_facts_is_compiled_again(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(got, net.step(x))
     assert again.misses
+
+
+class Addressed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (id(torch.nn.Module) % 7 + 1)
+
+
+def test_a_read_that_cannot_be_compared_is_refused_with_its_line(tmp_path: Path) -> None:
+    config = torchair.CompilerConfig()
+    config.engine_config.codegen = "eager"
+    run: Any = torchair.inference.cache_compile(
+        Addressed().forward, config=config, cache_dir=str(tmp_path / "kept")
+    )
+    x = torch.ones(2)
+    expected = r"not kept: .*test_cache_changes.py:\d+: builtins.id .*; read it before the call"
+    with pytest.warns(DegradedWarning, match=expected):
+        got = run(x)
+    torch.testing.assert_close(got, Addressed()(x))
+    assert not (tmp_path / "kept").exists()

@@ -160,7 +160,7 @@ class Cached:
             variant = Variant.made(frame, compiled, why)
             ready = self._checked(variant, scope)
         except NotKept as error:
-            self._give_up(error.what)
+            self._give_up("; ".join(filter(None, (error.what, error.details["next"]))))
             return None
         self._add(ready, variant)
         return ready

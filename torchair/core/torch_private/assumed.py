@@ -37,7 +37,6 @@ class Assumed:
         if not is_plain or not callable(_found(module, name)):
             raise NotPossible(
                 f"{module}.{name} is taken for a constant, and another process cannot repeat the call",
-                next="call it before, and pass the result as an argument",
             )
         return Assumed(module, name, args, tuple(kwargs.items()), data(result))
 

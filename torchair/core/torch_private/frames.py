@@ -249,7 +249,7 @@ def _frame(made: Any, function: Any, called: Called) -> Frame:
         assumed = tuple(Assumed.of(*call) for call in called.calls)
         sources = traced([function.__code__, *made.traced_code])
     except NotPossible as error:
-        raise NotKept(error.what) from error
+        raise NotKept(error.what, next=error.details["next"]) from error
     return Frame(
         SerializedCode.from_code_object(made.bytecode),
         called.name,

@@ -58,6 +58,9 @@ MARKS = (
 HOOKS_OF_ALL = "all modules have hooks (register_module_forward_hook and the like)"
 
 
+CURE = "read it before the call, and pass the result as an argument"
+
+
 class OtherCall(BadEntry):
     """A call, or a process, for which something was not compiled."""
 
@@ -111,16 +114,15 @@ class Seen:
             raise NotPossible(f"a guard cannot be kept: {seen.kind} of {guard.name}: {error.what}") from error
 
     @staticmethod
-    def read(source: Any, kind: str, given: tuple[tuple[str, Any], ...], values: Values) -> Seen:
+    def read(source: Any, kind: str, given: Fact, values: Values, line: str) -> Seen:
         """A read that has no guard; `NotPossible` where what it gave is no data."""
         seen = Seen(source, kind, given)
         try:
             return dataclasses.replace(seen, fact=seen.now(values))
         except NotPossible as error:
-            arguments = ", ".join(str(value) for _, value in given)
+            arguments = "".join(f" {value!r}" for _, value in given)
             raise NotPossible(
-                f"Dynamo has no guard for {kind} {arguments} of {seen.name}, and it cannot be compared in"
-                f" another process: {error.what}"
+                f"{line} reads {seen.name} without a guard ({kind}{arguments}): {error.what}", next=CURE
             ) from error
 
     @property
@@ -155,7 +157,12 @@ class Seen:
             now = ("nothing", first_line(error))
         if now == self.fact:
             return None
-        return f"{self.name or self.kind} was {_short(self.fact)} and is {_short(now)}"
+        read = (
+            " ".join([self.kind, *(repr(value) for _, value in self.given), "of "])
+            if self.kind in READS
+            else ""
+        )
+        return f"{read}{self.name or self.kind} was {_short(self.fact)} and is {_short(now)}"
 
     def guard(self) -> Any:
         """For Dynamo."""
@@ -209,11 +216,8 @@ class Guards:
         graph.guards.inner.difference_update(left_out)
         seen = tuple(Seen.of(guard, values) for guard in sorted(graph.guards, key=Guard.sort_key))
         unguarded = [Seen.of(guard, values) for guard in left_out]
-        unguarded += [Seen.read(*row, values) for row in reads.rows]
-        called = [
-            Assumed.of(function, args, dict(named), result)
-            for (function, args, named), result in reads.calls.items()
-        ]
+        unguarded += [Seen.read(*row, values, line) for row, line in reads.rows.items()]
+        called = [_call(*call, result, line) for call, (result, line) in reads.calls.items()]
         with _quietly():
             made = _Unwritten(code, graph, save_guards=True, strict_error=True)
         return Guards(state, made.shape_code_parts, seen, tuple(unguarded), tuple(called))
@@ -251,6 +255,14 @@ class Guards:
             )
         held = [each.held(values) for each in self.seen if each.kind in HOLDS]
         return made.guard_manager, held
+
+
+def _call(function: Any, args: Any, named: Any, result: Any, line: str) -> Assumed:
+    """A call that Dynamo made while it traced this line."""
+    try:
+        return Assumed.of(function, args, dict(named), result)
+    except NotPossible as error:
+        raise NotPossible(f"{line}: {error.what}", next=CURE) from error
 
 
 class _WithoutText(GuardManagerWrapper):

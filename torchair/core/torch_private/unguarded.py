@@ -6,7 +6,7 @@ Dynamo assumes that some things do not change while a process runs, and reads th
   `__annotations__`, and objects of `inspect`;
 - keys that a dictionary does not have, where the lookup raises KeyError or takes a default;
 - attributes of modules, classes and functions that are absent, or that give a constant without a source;
-- the names that `dir` lists;
+- the names that `dir` and `vars` list, and those in the `__dict__` of an object;
 - the order of a set of texts, which differs in each process;
 - what functions returned that Dynamo calls while it traces: `torch.get_default_dtype`, `hash` (which differs
   in each process), `sys.getrecursionlimit`, `importlib.metadata.version`.
@@ -65,21 +65,34 @@ BUILT_IN_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType, types
 """Attributes that C code computes, as `__annotations__` of a function and `__flags__` of a class."""
 
 
+Read = tuple[Any, str, Given]
+"""A source, a kind (a row of `READS`), and its arguments."""
+Call = tuple[Any, tuple[Any, ...], Given]
+"""A function and its arguments."""
+
+
 @dataclass
 class Reads:
-    """What a trace has read so far; the keys are in the order of the reads."""
+    """What a trace has read so far, in the order of the reads."""
 
-    rows: dict[tuple[Any, str, Given], None] = field(default_factory=dict[tuple[Any, str, Given], None])
-    """The source, the kind (a row of `READS`), and its arguments."""
-    calls: dict[tuple[Any, tuple[Any, ...], Given], Any] = field(
-        default_factory=dict[tuple[Any, tuple[Any, ...], Given], Any]
-    )
-    """Functions that were called while tracing, with their results."""
+    rows: dict[Read, str] = field(default_factory=dict[Read, str])
+    """With the line of the program that reads."""
+    calls: dict[Call, tuple[Any, str]] = field(default_factory=dict[Call, tuple[Any, str]])
+    """Functions that were called while tracing: the result, and the line."""
 
-    def add(self, of: VariableTracker, kind: str, **given: Any) -> None:
+    def add(self, tx: Any, of: VariableTracker, kind: str, **given: Any) -> None:
         """Record a read of an object that another process has, too."""
         if of.source is not None:
-            self.rows[of.source, kind, tuple(given.items())] = None
+            self.rows.setdefault((of.source, kind, tuple(given.items())), _line(tx))
+
+    def add_call(self, tx: Any, function: Any, args: tuple[Any, ...], result: Any, *named: Any) -> None:
+        """Record a call that Dynamo made for real."""
+        self.calls.setdefault((function, args, named), (result, _line(tx)))
+
+
+def _line(tx: Any) -> str:
+    """Return where the traced code stands."""
+    return f"{tx.f_code.co_filename}:{tx.lineno}"
 
 
 @contextmanager
@@ -117,7 +130,7 @@ def _lookup(reads: Reads) -> tuple[str, Callable[..., Any]]:
     own = getattr(ConstDictVariable, name)
 
     def lookup(table: Any, tx: Any, key: Any) -> Any:
-        _add_key(reads, table, key)
+        _add_key(reads, tx, table, key)
         return own(table, tx, key)
 
     return name, lookup
@@ -128,15 +141,15 @@ def _dict_method(reads: Reads) -> tuple[str, Callable[..., Any]]:
 
     def call_method(table: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in LOOKUPS and args:
-            _add_key(reads, table, args[0])
+            _add_key(reads, tx, table, args[0])
         return own(table, tx, name, args, kwargs)
 
     return "call_method", call_method
 
 
-def _add_key(reads: Reads, table: Any, key: Any) -> None:
+def _add_key(reads: Reads, tx: Any, table: Any, key: Any) -> None:
     if key.is_python_constant() and isinstance(constant := key.as_python_constant(), PLAIN):
-        reads.add(table, "HAS_KEY", key=constant)
+        reads.add(tx, table, "HAS_KEY", key=constant)
 
 
 def _builtin_kinds() -> list[Any]:
@@ -153,26 +166,25 @@ def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
         if called in (id, hash):
             result = own(function, tx, args, kwargs)
             if isinstance(result, ConstantVariable) and not _is_library(tx.f_globals):
-                reads.calls[called, tuple(map(_constant_or_object, args)), ()] = result.as_python_constant()
+                given = tuple(map(_constant_or_object, args))
+                reads.add_call(tx, called, given, result.as_python_constant())
             return result
-        if called not in (getattr, hasattr, dir) or not args:
+        if called in (dir, vars) and args:
+            reads.add(tx, args[0], "NAMES" if called is dir else "OWN_NAMES")
+        if called not in (getattr, hasattr) or len(args) < 2 or not args[1].is_python_constant():
             return own(function, tx, args, kwargs)
-        of = args[0]
-        if called is dir:
-            reads.add(of, "NAMES")
-            return own(function, tx, args, kwargs)
-        name = args[1].as_python_constant() if args[1].is_python_constant() else None
-        if not isinstance(name, str):
-            return own(function, tx, args, kwargs)
+        of, name = args[0], args[1].as_python_constant()
+        if name == "__dict__" and not _is_of_torch(tx.f_globals):
+            reads.add(tx, of, "OWN_NAMES")
         try:
             result = own(function, tx, args, kwargs)
         except ObservedException:
-            reads.add(of, "HAS_ATTRIBUTE", attr=name)
+            reads.add(tx, of, "HAS_ATTRIBUTE", attr=name)
             raise
         if called is hasattr or len(args) > 2:
-            reads.add(of, "HAS_ATTRIBUTE", attr=name)
+            reads.add(tx, of, "HAS_ATTRIBUTE", attr=name)
         elif _is_unguarded(of, result):
-            reads.add(of, "ATTRIBUTE", attr=name)
+            reads.add(tx, of, "ATTRIBUTE", attr=name)
         return result
 
     return "call_function", call_function
@@ -180,8 +192,15 @@ def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
 
 def _is_library(variables: dict[str, Any]) -> bool:
     """Return True for code of torch or of Python, which takes `id` and `hash` for look-ups only."""
-    top = str(variables.get("__name__")).partition(".")[0]
-    return top in OWN or top in PYTHONS
+    return _is_of_torch(variables) or _package_of(variables) in PYTHONS
+
+
+def _is_of_torch(variables: dict[str, Any]) -> bool:
+    return _package_of(variables) in OWN
+
+
+def _package_of(variables: dict[str, Any]) -> str:
+    return str(variables.get("__name__")).partition(".")[0]
 
 
 def _constant_or_object(variable: Any) -> Any:
@@ -194,8 +213,9 @@ def _polyfill(reads: Reads) -> tuple[str, Callable[..., Any]]:
     def call_function(function: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         result = own(function, tx, args, kwargs)
         # A function without arguments that is folded reads the state of the process.
-        if function.can_constant_fold_through() and not args and not kwargs:
-            reads.calls[function.fn, (), ()] = result.as_python_constant()
+        is_folded = function.can_constant_fold_through() and isinstance(result, ConstantVariable)
+        if is_folded and not args and not kwargs:
+            reads.add_call(tx, function.fn, (), result.as_python_constant())
         return result
 
     return "call_function", call_function
@@ -209,7 +229,7 @@ def _package(reads: Reads) -> tuple[str, Callable[..., Any]]:
         if function.value in (importlib.metadata.version, importlib.util.find_spec):
             (name,) = (each.as_python_constant() for each in args)
             of = function.value if function.value is importlib.metadata.version else has_package
-            reads.calls[of, (name,), ()] = of(name)
+            reads.add_call(tx, of, (name,), of(name))
         return result
 
     return "call_function", call_function
@@ -222,7 +242,7 @@ def _iteration(name: str, reads: Reads) -> tuple[str, Callable[..., Any]]:
         members = list(of.items)
         is_hashed = of.python_type() in (set, frozenset) and len(members) > 1
         if is_hashed and not _is_library(tx.f_globals) and not all(map(_has_own_hash, members)):
-            reads.calls[hash, (ORDER,), ()] = hash(ORDER)
+            reads.add_call(tx, hash, (ORDER,), hash(ORDER))
         return own(of, tx)
 
     return name, iterate
@@ -266,9 +286,9 @@ def _torch_function(reads: Reads) -> tuple[str, Callable[..., Any]]:
         of, given = function.value, (*args, *kwargs.values())
         is_called = of in torch_variables.constant_fold_functions and of not in PURE
         if is_called and isinstance(result, ConstantVariable) and all(map(_is_constant, given)):
-            named = tuple((name, each.as_python_constant()) for name, each in kwargs.items())
-            key = (of, tuple(each.as_python_constant() for each in args), named)
-            reads.calls[key] = result.as_python_constant()
+            named = [(name, each.as_python_constant()) for name, each in kwargs.items()]
+            constants = tuple(each.as_python_constant() for each in args)
+            reads.add_call(tx, of, constants, result.as_python_constant(), *named)
         return result
 
     return "call_function", call_function
@@ -321,10 +341,21 @@ def names_of(value: Any) -> tuple[Any, ...]:
     return tuple(sorted(names))
 
 
+def own_names_of(value: Any) -> tuple[Any, ...]:
+    """Return the names in the `__dict__` of an object; Dynamo guards those of modules and classes."""
+    if isinstance(value, type | types.ModuleType):
+        return ("guarded",)
+    try:
+        return data(tuple(object.__getattribute__(value, "__dict__")))
+    except AttributeError:
+        return ("absent",)
+
+
 READS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "HAS_KEY": has_key,
     "HAS_ATTRIBUTE": has_attribute,
     "ATTRIBUTE": attribute_of,
     "NAMES": names_of,
+    "OWN_NAMES": own_names_of,
 }
 """What the reads of each kind look at."""
