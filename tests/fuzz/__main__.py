@@ -69,6 +69,13 @@ def batches(given: argparse.Namespace) -> Iterator[tuple[int, range]]:
             yield number, range(start, min(start + given.batch, last))
 
 
+def grouped(programs: Sequence[Program]) -> list[list[int]]:
+    """Put programs apart that look into the storages of inputs: they may have no optimized program."""
+    reaches = [any(line.reaches for line in program.lines) for program in programs]
+    groups = [[n for n, each in enumerate(reaches) if each == is_one] for is_one in (False, True)]
+    return [group for group in groups if group]
+
+
 class Hunt:
     """One run over many programs."""
 
@@ -138,8 +145,10 @@ class Hunt:
                 break
             programs = any_batch(seeds, given.mode, given.dynamic and given.dynamic == "yes")
             note(given, number, seeds, self.summary(began))
-            self.look(seeds, programs, batch := Count())
-            self.count += batch
+            for group in grouped(programs):
+                count = Count()
+                self.look([seeds[n] for n in group], [programs[n] for n in group], count)
+                self.count += count
             self.by_mode[programs[0].mode] += len(programs)
         print(f"{self.count} {dict(self.kinds)}, {time.perf_counter() - began:.0f} s", flush=True)
         return self.summary(began)
