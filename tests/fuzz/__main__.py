@@ -50,6 +50,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--stop-after", type=int, metavar="N", help="failures")
     parser.add_argument("--only", type=int, metavar="SEED", help="the batch with this program")
     parser.add_argument("--shown", type=int, default=SHOWN, help="failures of a kind that are shrunk")
+    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="keep compiled programs there")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for scripts of failing programs")
     return parser.parse_args(arguments)
 
@@ -295,7 +296,8 @@ def main() -> int:
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="fuzz-programs-") as folder:
-        os.environ["TORCHAIR_PROGRAMS"] = folder  # programs of earlier runs would leave nothing to build
+        # Programs of earlier runs would leave nothing to build.
+        os.environ["TORCHAIR_PROGRAMS"] = str(given.programs or folder)
         return 1 if hunt(given).failures else 0
 
 
