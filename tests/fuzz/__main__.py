@@ -50,6 +50,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--stop-after", type=int, metavar="N", help="failures")
     parser.add_argument("--only", type=int, metavar="SEED", help="the batch with this program")
     parser.add_argument("--shown", type=int, default=SHOWN, help="failures of a kind that are shrunk")
+    parser.add_argument("--programs", type=Path, metavar="FOLDER", help="keep compiled programs there")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for scripts of failing programs")
     return parser.parse_args(arguments)
 
@@ -67,6 +68,13 @@ def batches(given: argparse.Namespace) -> Iterator[tuple[int, range]]:
     for number, start in enumerate(starts):
         if number >= given.begin:
             yield number, range(start, min(start + given.batch, last))
+
+
+def grouped(programs: Sequence[Program]) -> list[list[int]]:
+    """Put programs apart that look into the storages of inputs: they may have no optimized program."""
+    reaches = [any(line.reaches for line in program.lines) for program in programs]
+    groups = [[n for n, each in enumerate(reaches) if each == is_one] for is_one in (False, True)]
+    return [group for group in groups if group]
 
 
 class Hunt:
@@ -138,8 +146,10 @@ class Hunt:
                 break
             programs = any_batch(seeds, given.mode, given.dynamic and given.dynamic == "yes")
             note(given, number, seeds, self.summary(began))
-            self.look(seeds, programs, batch := Count())
-            self.count += batch
+            for group in grouped(programs):
+                count = Count()
+                self.look([seeds[n] for n in group], [programs[n] for n in group], count)
+                self.count += count
             self.by_mode[programs[0].mode] += len(programs)
         print(f"{self.count} {dict(self.kinds)}, {time.perf_counter() - began:.0f} s", flush=True)
         return self.summary(began)
@@ -286,7 +296,8 @@ def main() -> int:
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="fuzz-programs-") as folder:
-        os.environ["TORCHAIR_PROGRAMS"] = folder  # programs of earlier runs would leave nothing to build
+        # Programs of earlier runs would leave nothing to build.
+        os.environ["TORCHAIR_PROGRAMS"] = str(given.programs or folder)
         return 1 if hunt(given).failures else 0
 
 

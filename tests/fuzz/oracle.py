@@ -219,9 +219,11 @@ class Count:
         )
 
 
-def backend_of(program: Program, engine: str) -> Callable[..., Any]:
+def backend_of(program: Program, engine: str, **experimental: Any) -> Callable[..., Any]:
     """Our backend; what runs without codegen exists in graph mode only."""
     config = torchair.CompilerConfig()
+    for name, value in experimental.items():
+        setattr(config.experimental_config, name, value)
     config.mode = program.mode
     interprets = engine == "reference" and program.mode == "npugraph_ex"
     codegen = "auto" if engine in SWAPPED else engine

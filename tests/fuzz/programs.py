@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+import torchair
+
 Names = dict[str, Any]
 MODES = ("max-autotune", "npugraph_ex")
 SWAPPED = ("auto", "auto-eager")
@@ -63,10 +65,15 @@ class View:
     stride: tuple[int, ...]
     offset: int
     grad: bool = False
+    gears: tuple[int, tuple[int, ...]] | None = None  # a dim, and its sizes in all calls
 
     def source(self, name: str) -> str:
         grad = ".requires_grad_()" if self.grad else ""
-        return f"{name} = b{self.buffer}.as_strided({self.size}, {self.stride}, {self.offset}){grad}"
+        made = f"{name} = b{self.buffer}.as_strided({self.size}, {self.stride}, {self.offset}){grad}"
+        if self.gears is None:
+            return made
+        dim, sizes = self.gears
+        return f"{made}\ntorchair.inference.set_dim_gears({name}, {{{dim}: {list(sizes)}}})"
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Feed:
 
     def build(self, device: str) -> Names:
         """Fresh tensors by name: inputs `x0`, their storages `b0`, and `leaf_b0`, of which one was made."""
-        names: Names = {"torch": torch}
+        names: Names = {"torch": torch, "torchair": torchair}
         exec(self.source(device), names)
         return names
 
@@ -95,6 +102,11 @@ class Line:
     target: str = ""  # what it writes in place
     sources: tuple[str, ...] = ()  # what it reads meanwhile
     reaches: str = ""  # whose storage it looks into with as_strided
+    scope: str = ""  # what of torchair.scope it stands in
+
+    def source(self) -> list[str]:
+        """Return its lines of text."""
+        return [f"with torchair.scope.{self.scope}:", f"    {self.text}"] if self.scope else [self.text]
 
 
 @dataclass(frozen=True)
@@ -117,12 +129,15 @@ class Program:
 
     def source(self) -> str:
         """The function."""
-        body = [*(line.text for line in self.lines), f"return [{', '.join(self.returns)}]"]
+        body = [
+            *(text for line in self.lines for text in line.source()),
+            f"return [{', '.join(self.returns)}]",
+        ]
         return f"def f({', '.join(self.inputs)}):\n    " + "\n    ".join(body)
 
     def function(self) -> Callable[..., list[torch.Tensor]]:
         """The function with a code object of its own."""
-        names: Names = {"torch": torch, "inf": math.inf, "nan": math.nan}
+        names: Names = {"torch": torch, "torchair": torchair, "inf": math.inf, "nan": math.nan}
         exec(self.source(), names)
         return names["f"]
 

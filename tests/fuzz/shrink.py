@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tests.fuzz.programs import NAME, Feed, Line, Program, extent, is_legal
+from tests.fuzz.programs import NAME, Feed, Program, extent, is_legal
 
 
 def smaller(program: Program) -> Iterator[Program]:
@@ -44,7 +44,13 @@ def without_input(program: Program) -> Iterator[Program]:
         yield replace(
             program,
             lines=tuple(
-                Line(to(line.text), to(line.target), tuple(map(to, line.sources)), to(line.reaches))
+                replace(
+                    line,
+                    text=to(line.text),
+                    target=to(line.target),
+                    sources=tuple(map(to, line.sources)),
+                    reaches=to(line.reaches),
+                )
                 for line in program.lines
             ),
             returns=tuple(map(to, program.returns)),

@@ -22,6 +22,7 @@ from tests.fuzz.batch import any_batch, join, suspects
 from tests.fuzz.oracle import Count, compare, observe, wrong_fakes
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
+from tests.slow import slow
 from torchair.devices import device_row, installed
 
 
@@ -53,7 +54,7 @@ def test_many_programs_equal_eager(engine: str, mode: str) -> None:
 
 
 @pytest.mark.usefixtures("builds")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [MODES[0], slow(MODES[1])])
 def test_swapped_programs_equal_eager(mode: str) -> None:
     count = count_of(2, "auto-eager", mode)
     assert count.failures == 0
@@ -68,7 +69,8 @@ def test_many_swapped_programs_equal_eager(engine: str, programs: int, batch: in
     count = count_of(programs, engine, mode, batch=batch)
     assert count.failures == 0
     assert count.swapped >= 0.5 * programs
-    assert not count.unswapped
+    # as_strided of an input looks into its storage, which a compiler elsewhere does not know.
+    assert all("counts from the start of the storage" in why for why in count.unswapped)
 
 
 @pytest.mark.cuda

@@ -15,6 +15,7 @@ import torchair
 from tests.fuzz.oracle import Failure, Seen, Swap, backend_of, compare, observe
 from tests.fuzz.programs import MODES, Program, any_program
 from tests.fuzz.simulated import AnyLayout
+from tests.slow import slow
 from torchair.backend.background import BACKGROUND
 from torchair.devices import device_row, installed
 
@@ -54,8 +55,7 @@ def swapped_in_threads(program: Program, want: list[Seen], swap: Swap, first_her
     return found
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("mode", "count"), [(MODES[1], 2), *(slow(mode, 40) for mode in MODES)])
 def test_every_result_of_every_thread_is_eagers(mode: str, count: int) -> None:
     taken = 0
     for seed in range(count):
