@@ -179,3 +179,13 @@ OTHERS: dict[str, tuple[Callable[..., Any], Callable[[Any], tuple[Any, ...]]]] =
 @pytest.mark.parametrize("backend", MODES)
 def test_other_subclasses(backend: str, name: str) -> None:
     check(OTHERS[name][0], backend, OTHERS[name][1], grad=False)
+
+
+@pytest.mark.parametrize("backend", MODES)
+def test_a_better_program_of_nested_tensors_is_ordered(backend: str) -> None:
+    """With the default code generator: a ragged size has no range, which would be a warning here."""
+    run = torch.compile(lambda x: (x.sin(), x.size(0)), backend=backend)
+    with torch.no_grad():
+        for rows in ROWS[:2]:
+            x = jagged(rows, 8)
+            torch.testing.assert_close(run(x)[0].values(), x.values().sin())

@@ -46,8 +46,11 @@ class Symbols:
         symbols = sorted({s for n in numbers for s in n.node.expr.free_symbols}, key=str)
         seen: list[Seen] = []
         for symbol in symbols:
-            bounds = env.var_to_range[symbol]
-            seen.append(Seen(symbol, int(hints[symbol]), _finite(bounds.lower), _finite(bounds.upper)))
+            if hints[symbol].is_Integer:
+                bounds = env.var_to_range[symbol]
+                seen.append(Seen(symbol, int(hints[symbol]), _finite(bounds.lower), _finite(bounds.upper)))
+            else:  # the ragged size of a nested tensor is no number: graphs only pass it on
+                seen.append(Seen(symbol, 2, 2, None))
         facts = tuple(guard.expr for guard in env.guards if guard.expr.free_symbols <= set(symbols))
         return Symbols(tuple(seen), facts)
 
