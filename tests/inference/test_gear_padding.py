@@ -22,6 +22,7 @@ SIZES = [4, 8] * 4 + [7, 7, 3, 7]
 INF = float("inf")
 LEAST, MOST = torch.finfo(torch.float32).min, torch.iinfo(torch.int64).max
 torch.manual_seed(0)
+OTHER = torch.rand(3, 1) + 1
 WEIGHT, TABLE, SQUARE = torch.randn(5, 3), torch.randn(50, 6), torch.randn(6, 6)
 
 
@@ -159,7 +160,16 @@ LEAKING: list[Case] = [
     ("below a number that comes late", lambda x: (torch.arange(x.shape[1]) < 1000).sum() + x[:, 0], 0.0),
     ("histogram", lambda x: x.histc(4, -5.0, 5.0), 0.0),
     ("bincount", lambda x: x.long().abs().flatten().bincount(minlength=9)[:9], 0.0),
+    ("largest after an op without a rule", lambda x: (x.unfold(1, 1, 1)[..., 0]).amax(1), 0.0),
     ("distances", lambda x: torch.cdist(x.mT, x.mT).sum(), 0.0),
+    ("least in a range", lambda x: ((x - 1.7) ** 2).amax(1), 2.3),
+    ("least of a sine", lambda x: x.sin().amax(1), -1.2),
+    ("number between samples", lambda x: (x * ((OTHER - 3).abs() < 0.4)).sum(1) + x[:, 0], 1.0),
+    ("number of a remainder", lambda x: (x * ((OTHER % 7 - 3).abs() < 0.4)).sum(1) + x[:, 0], 1.0),
+    ("one position", lambda x: (x[:, :, None] * (torch.arange(x.shape[1]) == 99)).sum(1), 1.0),
+    ("logarithm of what may be 0", lambda x: ((x + OTHER).log() * (x != 0)).sum(1), 0.0),
+    ("quotient of what may be 0", lambda x: (1 / (x + OTHER) * (x != 0)).sum(1), 0.0),
+    ("contraction of what may be NaN", lambda x: (x != 0).float() @ (x + OTHER).log().mT, 0.0),
 ]
 
 

@@ -442,10 +442,11 @@ def _check_declared(declared: Crops, found: Crops) -> None:
 
 def _proved(traced: SizedGraph, pads: Mapping[int, tuple[int, Any]], crops: Crops) -> str | None:
     """None where padding cannot change a result; else why that has to be tried. `Unknown` where it can."""
+    proof = Proof(traced, pads, rule_of)
     try:
-        Proof(traced, pads, rule_of).run()
+        proof.run()
     except Leak as leak:
         if leak.is_certain:
             raise Unknown(f"padding may change results: {leak}") from None
-        return str(leak)
-    return None
+        return proof.undecided or str(leak)
+    return proof.undecided
