@@ -433,8 +433,12 @@ class AutoGears:
                     gear,
                     not checks.padding,
                 )
-            except Exception as error:
-                why, has_seen = str(error) if isinstance(error, Unknown) else text_of(error), True
+            except Unknown as error:
+                why, has_seen = str(error), True
+            except Exception as error:  # the call itself has its outputs
+                form.why_not_padded = text_of(error)
+                self._degradations.add(f"auto_gears pads no calls: {text_of(error)}", next=CURE)
+                return outputs
         if why is not None:
             self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
             return outputs
