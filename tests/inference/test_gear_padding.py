@@ -22,6 +22,7 @@ SIZES = [4, 8] * 4 + [7, 7, 3, 7]
 INF = float("inf")
 LEAST, MOST = torch.finfo(torch.float32).min, torch.iinfo(torch.int64).max
 torch.manual_seed(0)
+OTHER = torch.rand(3, 1) + 1
 WEIGHT, TABLE, SQUARE = torch.randn(5, 3), torch.randn(50, 6), torch.randn(6, 6)
 
 
@@ -159,7 +160,16 @@ LEAKING: list[Case] = [
     ("below a number that comes late", lambda x: (torch.arange(x.shape[1]) < 1000).sum() + x[:, 0], 0.0),
     ("histogram", lambda x: x.histc(4, -5.0, 5.0), 0.0),
     ("bincount", lambda x: x.long().abs().flatten().bincount(minlength=9)[:9], 0.0),
+    ("largest after an op without a rule", lambda x: (x.unfold(1, 1, 1)[..., 0]).amax(1), 0.0),
     ("distances", lambda x: torch.cdist(x.mT, x.mT).sum(), 0.0),
+    ("least in a range", lambda x: ((x - 1.7) ** 2).amax(1), 2.3),
+    ("least of a sine", lambda x: x.sin().amax(1), -1.2),
+    ("number between samples", lambda x: (x * ((OTHER - 3).abs() < 0.4)).sum(1) + x[:, 0], 1.0),
+    ("number of a remainder", lambda x: (x * ((OTHER % 7 - 3).abs() < 0.4)).sum(1) + x[:, 0], 1.0),
+    ("one position", lambda x: (x[:, :, None] * (torch.arange(x.shape[1]) == 99)).sum(1), 1.0),
+    ("logarithm of what may be 0", lambda x: ((x + OTHER).log() * (x != 0)).sum(1), 0.0),
+    ("quotient of what may be 0", lambda x: (1 / (x + OTHER) * (x != 0)).sum(1), 0.0),
+    ("contraction of what may be NaN", lambda x: (x != 0).float() @ (x + OTHER).log().mT, 0.0),
 ]
 
 
@@ -227,3 +237,75 @@ def test_not_padded(case: Case) -> None:
 def test_not_padded_from_negative_to_positive(case: Case) -> None:
     _, model, pad = case
     assert served(model, pad, negative, positive).padded == 0
+
+
+class Settings:
+    """Numbers that models read."""
+
+    shift = 0.5
+    count = 2
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+@pytest.mark.parametrize("name", ["shift", "count"])
+def test_numbers_that_a_model_reads_may_change(name: str) -> None:
+    """Dynamo makes them inputs: the proof for one number is none for another."""
+    settings = Settings()
+    neutral = getattr(settings, name)
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return (x + (getattr(settings, name) - neutral)).sum(1)
+
+    run = auto_gears(shifted, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
+    for at, n in enumerate([4, 8] * 4 + [7] * 9):
+        setattr(settings, name, neutral + max(0, at - 10))
+        follow(run, shifted, positive(n))
+    assert run.report().padded == 2
+
+
+def follow(run: Callable[..., Any], model: Callable[..., Any], *args: torch.Tensor) -> None:
+    torch.testing.assert_close(run(*args), model(*args), equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scales", [[2.0, 3.0], [0.0, -0.0]])
+def test_each_number_that_a_model_reads_is_checked_once(scales: list[float]) -> None:
+    settings = Settings()
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * settings.shift
+
+    run = auto_gears(scaled, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
+    for n in [4, 8] * 4 + [7, 7]:
+        follow(run, scaled, positive(n))
+    for scale in scales:
+        settings.shift = scale
+        for _ in range(3):
+            follow(run, scaled, positive(7))
+    report = run.report()
+    assert (report.padded, report.dynamic["to compare with"]) == (4, 3)
+
+
+@pytest.mark.parametrize("odd", [INF, -INF, float("nan")])
+def test_calls_with_infinite_inputs_are_not_padded(odd: float) -> None:
+    """0 * inf is NaN: padding of zeros is neutral for finite numbers."""
+
+    def weighted(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return (x * by).sum(1)
+
+    run = auto_gears(weighted, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
+    by = torch.ones(3, 1)
+    for n in [4, 8] * 4 + [7, 7]:
+        follow(run, weighted, positive(n), by)
+    follow(run, weighted, positive(7), by * odd)
+    follow(run, weighted, positive(7).fill_(odd), by)
+    report = run.report()
+    assert (report.padded, report.dynamic["infinite or NaN inputs"]) == (1, 2)
+
+
+def test_the_padding_value_may_be_among_the_inputs() -> None:
+    run = auto_gears(lambda x: x.amax(1), dims={"x": 1}, pad={"x": -INF}, after=8, most=3)
+    for n in [4, 8] * 4 + [7, 7]:
+        x = positive(n)
+        x[0] = -INF
+        torch.testing.assert_close(run(x), x.amax(1))
+    assert run.report().padded == 1

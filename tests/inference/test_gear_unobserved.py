@@ -245,6 +245,83 @@ def test_a_call_is_one_call(make: Callable[[], Made], capfd: pytest.CaptureFixtu
     assert bool(run.report().padded) == (make in PADDED), str(run.report())
 
 
+class Switch:
+    """State that a model reads and tests change."""
+
+    is_on = False
+
+
+def test_a_call_that_raises_is_one_call() -> None:
+    calls, table = torch.zeros(()), torch.randn(9, 2)
+
+    def looked_up(x: torch.Tensor) -> torch.Tensor:
+        return calls.add_(1) + nn.functional.embedding(x, table)
+
+    run = auto_gears(looked_up, dims={"x": 1}, after=8, most=3)
+    _ = [run(torch.ones(3, n, dtype=torch.long)) for n in [4, 8] * 4]
+    for n in (8, 4):
+        with pytest.raises(IndexError):
+            run(torch.full((3, n), 99))
+    run(torch.ones(3, 8, dtype=torch.long))
+    assert (calls.item(), run.report().exact) == (11, 2)
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+def test_a_call_that_raises_between_graphs_is_one_call() -> None:
+    calls: list[int] = []
+
+    def limited(x: torch.Tensor) -> torch.Tensor:
+        count(calls)
+        if x.sum() > 1000:
+            raise ValueError("too much")
+        return x * 2
+
+    run = auto_gears(limited, dims={"x": 1}, after=8, most=3)
+    _ = [run(torch.ones(3, n)) for n in [4, 8] * 4]
+    with pytest.raises(ValueError, match="too much"):
+        run(torch.full((3, 8), 999.0))
+    assert len(calls) == 9
+
+
+@torch.compiler.disable
+def count(calls: list[int]) -> None:
+    """Code that Dynamo leaves to Python."""
+    calls.append(1)
+
+
+@pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
+def test_a_graph_break_that_comes_later_runs_nothing_twice() -> None:
+    switch, calls = Switch(), []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        if switch.is_on:
+            count(calls)
+        return x.sin()
+
+    run = auto_gears(counted, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
+    _ = [run(torch.ones(3, n)) for n in [4, 8] * 4 + [7, 7]]
+    assert run.report().padded == 1
+    switch.is_on = True
+    for n in [7, 6, 8, 7, 4]:
+        torch.testing.assert_close(run(torch.ones(3, n)), torch.ones(3, n).sin())
+    assert len(calls) == 5
+
+
+def test_a_gear_that_fails_is_replaced_by_the_dynamic_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = auto_gears(lambda x: x.sin(), dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)
+    _ = [run(torch.ones(3, n)) for n in [4, 8] * 4]
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(HERE, "get_npu_backend", lambda **_: lambda gm, _: fail)
+    run._backend = HERE.get_npu_backend()
+    (form,) = run._forms.values()
+    form.begin(run._compiled(dynamic=True), form.gears)
+    with pytest.warns(torchair.DegradedWarning, match="one form dynamically: RuntimeError: out of memory"):
+        assert torch.equal(run(torch.ones(3, 8)), torch.ones(3, 8).sin())
+
+
 def test_what_is_not_padded_is_reported_before_a_padded_call() -> None:
     model, _ = closure_tensor()
     run = auto_gears(model, dims={"x": 1}, pad={"x": 0.0}, after=8, most=3)

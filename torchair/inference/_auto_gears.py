@@ -37,12 +37,12 @@ from torchair.core.tables import text_lines
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.devices import device_row
 from torchair.inference._crops import Declared, Unknown
-from torchair.inference._gear_checks import Checks, arguments_of
+from torchair.inference._gear_checks import Checks, arguments_of, is_finite
 from torchair.inference._gear_choice import SMALLEST, choose, cost, serving
 from torchair.inference._gear_forms import Call, Form
 from torchair.inference._gear_graphs import (
     Apart,
-    Captured,
+    Found,
     Padding,
     Refused,
     Seen,
@@ -56,12 +56,14 @@ FORMS = 4  # that have gears
 WAITING = 64  # forms whose sizes are counted
 CHOICES = 4  # of the gears of one form: once, and when sizes drift
 REMADE = 4  # times: programs of gears that torch forgot
+LEARNED = 8  # times: how calls of one form are padded
 DRIFT = 0.1  # of all work: how much worse gears may do than they did, before they are chosen again
 BUILDING = 3  # calls of a gear until its own program is recorded
 HELD = 2  # times: what the caller has, and what a gear has of inputs and outputs
 SIZES = 4096  # of which is known what a call takes
 
 COUNTED = "sizes are counted"
+INFINITE = "infinite or NaN inputs"
 CROWDED = "other arguments differ from call to call"
 SPENT = "gears took what they may"
 CURE = "see the page on performance for what can be padded; check=False pads whatever comes of it"
@@ -162,6 +164,8 @@ class AutoGears:
         if isinstance(plan, str):
             return self._dynamically(args, kwargs, plan)
         call, form, gear = plan
+        if gear not in (None, call.size) and form.is_checked and not is_finite(call.bound, self._wishes.pad):
+            return self._dynamically(args, kwargs, INFINITE)
         if gear is None:
             outputs, seen = self._watched(args, kwargs, self._why_no_gear(form))
             self._note(call, form, outputs, seen)
@@ -171,11 +175,13 @@ class AutoGears:
         except (Degraded, DegradedWarning):
             raise
         except Exception as error:
+            if form.has_run and not form.has_failed_alone:
+                raise  # no code of the model runs twice
             # Where the call itself is at fault, this raises as well.
             outputs = self._dynamically(args, kwargs, "a gear failed")
             with self._lock:
                 form.gears, form.choices = (), CHOICES
-            what = f"{type(error).__name__}: {first_line(error)}"
+            what = text_of(error)
             self._degradations.add(f"auto_gears runs calls of one form dynamically: {what}")
             return outputs
 
@@ -190,7 +196,7 @@ class AutoGears:
         except (Degraded, DegradedWarning):
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {first_line(error)}"
+            what = text_of(error)
             self._degradations.add(f"auto_gears runs a call dynamically: {what}")
             return "arguments that gears cannot be told of"
 
@@ -353,6 +359,9 @@ class AutoGears:
     def _learn(self, call: Call, form: Form, seen: list[Seen], outputs: Any) -> Padding | None:
         """How calls like this one are padded; None where this one does not show it, or they are not."""
         wishes = self._wishes
+        if form.learned == LEARNED:
+            self._stop_padding(form, "the graph or the numbers that the model reads change from call to call")
+            return None
         with self._building, self._timed(call):
             try:
                 if wishes.check or wishes.crop is True:
@@ -365,6 +374,7 @@ class AutoGears:
                 self._stop_padding(form, str(why), next=CURE)
                 return None
         form.padding = found
+        form.learned += 1
         return found
 
     def _stop_padding(self, form: Form, why: str, next: str = "") -> None:
@@ -378,7 +388,7 @@ class AutoGears:
 
     def _with_gear(self, call: Call, form: Form, gear: int) -> Any:
         size = call.size
-        checks = form.checks.setdefault(gear, Checks())
+        checks, form.program().has_run = form.checks.setdefault(gear, Checks()), False
         if gear == size:
             outputs = self._run(call, form, gear)
         elif form.is_checked and checks.is_due(gear - size):
@@ -403,12 +413,16 @@ class AutoGears:
         """
         checks, state = form.checks[gear], random.getstate()
         graph = self._graph_of(call, form, gear)
+        form.program().has_run = True  # from here on it is the call itself
         random.setstate(state)  # Dynamo draws the numbers of Python's that a model asks for before its graph
         outputs, seen = self._watched(call.bound.args, call.bound.kwargs, "to compare with")
         padding = form.padding
-        if not seen or padding is None or seen[0].graph.known is not padding.graph:
+        if not seen or padding is None or not padding.fits(seen[0]):
             padding = self._learn(call, form, seen, outputs)
         if padding is None or not padding.admits(call.size) or not padding.admits(gear):
+            return outputs
+        if graph is None:
+            self._stop_padding(form, "torch has no single graph for a padded call", next=CURE)
             return outputs
         with self._building:
             try:
@@ -421,11 +435,14 @@ class AutoGears:
                 )
             except Unknown as error:
                 why, has_seen = str(error), True
+            except Exception as error:  # the call itself has its outputs
+                form.why_not_padded = text_of(error)
+                self._degradations.add(f"auto_gears pads no calls: {text_of(error)}", next=CURE)
+                return outputs
         if why is not None:
             self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
             return outputs
-        if graph is not None:
-            graph.approved = padding
+        graph.approve(padding)
         if has_seen:
             checks.passed(gear - call.size)
         checks.calls += 1
@@ -459,7 +476,7 @@ class AutoGears:
             set_dim_gears(tensor, {call.named[name][1]: list(form.made_for)})
         return tensors
 
-    def _graph_of(self, call: Call, form: Form, gear: int) -> Captured | None:
+    def _graph_of(self, call: Call, form: Form, gear: int) -> Found | None:
         """The graph that would serve a padded call. It is not run."""
         with self._building, self._timed(call):
             args, kwargs = call.with_tensors(self._marked(call, form, self._tensors(call, gear)))
@@ -510,6 +527,11 @@ class AutoGears:
             self._seconds += spent
             self._slowest = max(self._slowest, spent) if builds else self._slowest
             self._measured += max(0, row.reserved_bytes(device) - before) if counts else 0
+
+
+def text_of(error: Exception) -> str:
+    """Return the kind and the first line of an error."""
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _look(tensor: torch.Tensor, dim: int | None) -> Hashable:

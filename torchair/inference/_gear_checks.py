@@ -8,7 +8,7 @@ outputs were all zero, and from time to time.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,18 @@ def arguments_of(bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
             yield from value.items()
         else:
             yield name, value
+
+
+def is_finite(bound: inspect.BoundArguments, pads: Mapping[str, Any]) -> bool:
+    """Are all numbers of a call finite, or those that fill up the padding? Zeros of a mask remove only finite
+    numbers.
+    """
+    for name, value in arguments_of(bound):
+        if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+            is_known = value.isfinite() | (value == pads[name]) if name in pads else value.isfinite()
+            if not bool(is_known.all()):
+                return False
+    return True
 
 
 def variants(args: Sequence[Any], places: Collection[int], indexes: bool) -> Iterator[list[Any]]:

@@ -61,6 +61,7 @@ class Form:
     checks: dict[int, Checks] = field(default_factory=dict[int, Checks])
     padding: Padding | None = None
     why_not_padded: str | None = None
+    learned: int = 0  # times that it was found out how to pad
     bytes: dict[int, int] = field(default_factory=dict[int, int])  # of inputs and outputs, by the size
 
     def takes(self, size: int) -> int:
@@ -88,6 +89,16 @@ class Form:
     def is_checked(self) -> bool:
         """Are padded calls compared with others?"""
         return self.padding is not None and self.padding.is_checked
+
+    @property
+    def has_run(self) -> bool:
+        """May code of the model have run in the latest call of a gear?"""
+        return self.run is not None and self.run.has_run
+
+    @property
+    def has_failed_alone(self) -> bool:
+        """Was nothing but a graph run, and failed, which is known to do nothing but compute?"""
+        return self.is_checked and self.run is not None and self.run.has_failed_alone
 
     def program(self) -> Apart:
         """That of its gears."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,14 @@ from torch import fx
 
 from torchair.compare.scene import random_state, set_random_state
 from torchair.core.errors import first_line
-from torchair.core.torch_private.captured import CapturedGraph, SizedGraph, sized_graph
+from torchair.core.torch_private.captured import (
+    CapturedGraph,
+    NotWhole,
+    SizedGraph,
+    ends_early,
+    number_places,
+    sized_graph,
+)
 from torchair.core.torch_private.fake import tree_flatten
 from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchair.fxgraph.edit import copy_graph
@@ -44,9 +52,9 @@ _names = itertools.count()
 class Refused(Exception):
     """A graph was not run: it is not known to be right for a padded call."""
 
-    def __init__(self, graph: Captured | None) -> None:
+    def __init__(self, found: Found | None) -> None:
         super().__init__("a padded call was refused")
-        self.graph = graph
+        self.found = found
 
 
 class Unsuitable(Exception):
@@ -56,9 +64,32 @@ class Unsuitable(Exception):
 class Captured:
     """One graph of Dynamo's."""
 
-    def __init__(self, known: CapturedGraph | None) -> None:
+    def __init__(self, known: CapturedGraph | None, places: Sequence[int]) -> None:
+        """`places`: of the inputs that are Python numbers."""
         self.known = known  # not of gears: their graphs are those of other calls, for other sizes
-        self.approved: Padding | None = None  # for padded calls of this kind
+        self.approved: dict[Numbers, Padding] = {}  # for padded calls of this kind
+        self.places = places
+
+    def numbers(self, args: Sequence[Any], without: Collection[int] = ()) -> Numbers:
+        """Return the Python numbers among its inputs: a model may read them from anywhere."""
+        given = [args[at] for at in self.places if at not in without]
+        return tuple(repr(each.item() if isinstance(each, torch.Tensor) else each) for each in given)
+
+
+Numbers = tuple[str, ...]
+"""As text: -0.0 is not 0.0, and NaN is NaN."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A graph that would serve a call, and the Python numbers among its inputs."""
+
+    graph: Captured
+    numbers: Numbers
+
+    def approve(self, padding: Padding) -> None:
+        """Let the graph serve such calls, padded like this."""
+        self.graph.approved[self.numbers] = padding
 
 
 @dataclass(frozen=True)
@@ -81,6 +112,9 @@ class Apart:
     ) -> None:
         """`keeps`: graphs can be looked at later."""
         self.graphs = 0  # that Dynamo had compiled
+        self.is_whole = True  # each call is one graph
+        self.has_run = False  # code of the model, or a graph, in the latest call
+        self.has_failed_alone = False  # a graph, and nothing else had run
         self._name = f"auto_gears_{next(_names)}"
         self._made: list[Captured] = []
         self._random: Any = None
@@ -95,26 +129,48 @@ class Apart:
 
         def torchair(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:  # torch's errors name it
             self._random = random.getstate()  # no code of the call has run yet
-            known = CapturedGraph(gm, copy_graph(gm)) if keeps else None
+            self.is_whole = self.is_whole and not self._is_running() and not ends_early(gm)
+            known, places = CapturedGraph(gm, copy_graph(gm)) if keeps else None, number_places(gm)
             made = backend(gm, inputs, **kwargs)
             if known is not None:
                 known.settle()
-            graph = Captured(known)
+            graph = Captured(known, places)
             self._made.append(graph)
             self.graphs += 1  # not where torch begins again, which it says by an exception
             return lambda *args: self._met(graph, made, args)
 
         run.__code__ = run.__code__.replace(co_name=self._name)
         self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
+        # The same programs. A graph break would let code of the model run: it ends a call before it begins.
+        self._run_whole = torch.compile(run, backend=torchair, dynamic=dynamic, fullgraph=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(*args, **kwargs)
+        return self._called(self._run, args, kwargs)
+
+    def _called(self, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self.has_run = self.has_failed_alone = False
+        try:
+            outputs = run(*args, **kwargs)
+        except Exception as error:
+            frames = traceback.walk_tb(error.__traceback__)
+            self.has_run = any(frame.f_code.co_name == self._name for frame, _ in frames)
+            raise
+        self.has_run = True
+        return outputs
+
+    def _is_running(self) -> bool:
+        """Has the code of the model begun, so that this is compiled in the middle of it?"""
+        return any(frame.f_code.co_name == self._name for frame, _ in traceback.walk_stack(None))
 
     def _met(self, graph: Captured, made: Callable[..., Any], args: Sequence[Any]) -> Any:
         expected = self._expected
-        if expected is not None and (expected is True or graph.approved is not expected):
-            raise Refused(graph)
+        if expected is not None:
+            numbers = graph.numbers(args)
+            if expected is True or graph.approved.get(numbers) is not expected:
+                raise Refused(Found(graph, numbers))
+        self.has_failed_alone = self.is_whole and len(self._made) == 1
         outputs = made(*args)
+        self.has_failed_alone = False
         if self._seen is not None:
             given = outputs if isinstance(outputs, list | tuple) else [outputs]
             self._seen.append(Seen(graph, args, given, _caller() == self._name))
@@ -124,25 +180,25 @@ class Apart:
         """A call, and what was run for it."""
         self._seen = seen = []
         try:
-            return self._run(*args, **kwargs), seen
+            return self(*args, **kwargs), seen
         finally:
             self._seen = None
 
     def padded(self, padding: Padding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A padded call; `Refused`, before anything ran, where its graph is not approved for that."""
         if not padding.is_checked:
-            return self._run(*args, **kwargs)
-        is_sure = all(graph.approved is padding for graph in self._made)
+            return self(*args, **kwargs)
+        is_sure = all(not graph.places and padding in graph.approved.values() for graph in self._made)
         return self._expecting(padding, is_sure, args, kwargs)
 
-    def found(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured | None:
+    def found(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found | None:
         """The graph that serves a call, which is compiled if it must be, and not run; None where there is
         none.
         """
         try:
             self._expecting(True, False, args, kwargs)
         except Refused as refused:
-            return refused.graph
+            return refused.found
         return None
 
     def _expecting(
@@ -151,13 +207,17 @@ class Apart:
         """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that
         the model asks for: they are drawn again.
         """
+        if not self.is_whole:
+            raise Refused(None)
         self._expected, self._random = what, None if is_sure else random.getstate()
         try:
-            return self._run(*args, **kwargs)
+            return self._called(self._run_whole, args, kwargs)
         except Refused:
             assert self._random is not None, "what was compiled now, or is not approved, may be refused"
             random.setstate(self._random)
             raise
+        except NotWhole as error:
+            raise Refused(None) from error
         finally:
             self._expected = None
 
@@ -185,6 +245,7 @@ class Padding:
     sizes: frozenset[int] = frozenset()  # places of the size itself
     undecided: str | None = None  # why it has to be tried whether padding changes a result
     cuts: tuple[tuple[int, ...], ...] = ()  # dimensions to crop of what the graph returns
+    numbers: Numbers = ()  # Python's among the inputs, but for the size
     _admitted: dict[int, bool] = field(default_factory=dict[int, bool])
 
     @property
@@ -200,6 +261,10 @@ class Padding:
             known = {**self.values, self.symbol: size}
             self._admitted[size] = self.graph.admits(known) and self.traced.admits(size)
         return self._admitted[size]
+
+    def fits(self, seen: Seen) -> bool:
+        """Is it of this graph, with these Python numbers among its inputs?"""
+        return seen.graph.known is self.graph and seen.graph.numbers(seen.args, self.sizes) == self.numbers
 
     def why_not(
         self, args: Sequence[Any], tensors: Callable[[int, Any], Any], size: int, gear: int, tries: bool
@@ -301,6 +366,7 @@ def padding_of(
     except Exception as error:
         raise Unknown(f"its graph cannot be followed: {type(error).__name__}: {first_line(error)}") from error
     traced.forget()
+    sizes = frozenset(at for at, dim in dims.items() if dim < 0)
     return Padding(
         crops,
         graph,
@@ -308,9 +374,10 @@ def padding_of(
         _values(graph, run.args, symbol),
         symbol,
         places,
-        frozenset(at for at, dim in dims.items() if dim < 0),
+        sizes,
         undecided,
         cuts,
+        run.graph.numbers(run.args, sizes),
     )
 
 
@@ -442,10 +509,11 @@ def _check_declared(declared: Crops, found: Crops) -> None:
 
 def _proved(traced: SizedGraph, pads: Mapping[int, tuple[int, Any]], crops: Crops) -> str | None:
     """None where padding cannot change a result; else why that has to be tried. `Unknown` where it can."""
+    proof = Proof(traced, pads, rule_of)
     try:
-        Proof(traced, pads, rule_of).run()
+        proof.run()
     except Leak as leak:
         if leak.is_certain:
             raise Unknown(f"padding may change results: {leak}") from None
-        return str(leak)
-    return None
+        return proof.undecided or str(leak)
+    return proof.undecided

@@ -8,6 +8,7 @@ where the padding is not known to be the least number, the last element, the siz
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,9 +22,24 @@ from torchair.core.torch_private.ops import OpOverload
 from torchair.fxgraph.effects import arguments, draws, flat
 from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.symbols import is_symbol
-from torchair.inference._gear_values import Dim, Padded, Samples, Value, always, anything
+from torchair.inference._gear_values import (
+    Dim,
+    Padded,
+    Samples,
+    Value,
+    always,
+    anything,
+    constant_of,
+    with_infinite,
+)
 
 Size = torch.SymInt | int
+KEEP_LEAST = (
+    "_softmax _log_softmax _safe_softmax softmax log_softmax logsumexp amax max argmax amin min argmin "
+    "view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat stack clone "
+    "alias detach _to_copy copy flatten contiguous repeat split unbind chunk full full_like"
+)
+"""Ops that make nothing new of minus infinity."""
 EXACT = 16  # elements of a constant that are looked at
 
 
@@ -165,6 +181,7 @@ class Proof:
         self._rule_of = rule_of
         self._known: dict[fx.Node, Any] = {}
         self._pads = pads
+        self.undecided: str | None = None  # the first reason to try it
 
     def known(self, arg: Any) -> Any:
         """What is known of an argument of a call."""
@@ -173,7 +190,9 @@ class Proof:
         return self._known[arg] if self._known[arg] is not None else arg.meta.get("val")
 
     def run(self) -> list[Any]:
-        """What is known of each output; `Leak` where padding may change one."""
+        """What is known of each output; `Leak` where padding may change one. Where that is undecided for an
+        op, the next ones are looked at as if its real elements were right.
+        """
         for place, node in enumerate(placeholders(self.sized.gm)):
             self._known[node] = self._given(node.meta.get("val"), self._pads.get(place))
         for node in self.sized.gm.graph.nodes:
@@ -212,7 +231,27 @@ class Proof:
             return self._ruled(Op(self, node))
         except Leak as leak:
             place = source_of(node)
-            raise Leak(f"{leak} ({place})" if place else str(leak), leak.is_certain) from None
+            why = f"{leak} ({place})" if place else str(leak)
+            assumed = None if leak.is_certain else self._assumed(node.meta.get("val"))
+            if assumed is None:
+                raise Leak(why, leak.is_certain) from None
+            self.undecided = self.undecided or why
+            return assumed
+
+    def _assumed(self, fake: Any) -> Result:
+        """A result with unknown tails. Whether its real elements are right is tried later."""
+        if isinstance(fake, list | tuple):
+            several = tuple(self._assumed(each) for each in fake)
+            return None if None in several else several
+        if not isinstance(fake, torch.Tensor):
+            return None
+        unknown = anything(fake.dtype)
+        sizes = [self.sized.factors(size) for size in fake.shape]
+        known = [size for size in sizes if size is not None and (size == (1, 1) or not size[1])]
+        if len(known) != len(sizes):
+            return None
+        dims: list[Dim] = [(Padded(unknown),) if power else _plain_dim(number) for number, power in known]
+        return Value(tuple(dims), unknown)
 
     def _ruled(self, op: Op) -> Result:
         if draws(op.node) and op.arg("dropout_p") != 0:
@@ -225,7 +264,7 @@ class Proof:
             return None
         rule = self._rule_of(op)
         if rule is not None:
-            return rule(op)
+            return _as_finite_as(op, rule(op))
         if op.is_padded or any(map(self.sized.has_size, op.numbers())):
             raise undecided(f"there is no rule for {op.name}")
         return op.plain(op.result)
@@ -235,6 +274,27 @@ class Proof:
         if op.is_padded or any(self.sized.has_size(value) for value in values):
             raise Leak(f"{op.name} draws as many random numbers as the size says")
         return op.plain(op.result)
+
+
+def _as_finite_as(op: Op, result: Result) -> Result:
+    """Where operands may be infinite or NaN, so may the result, but for what is one number."""
+    if torch.Tag.pointwise in op.node.target.tags:  # type: ignore[union-attr]
+        return result
+    values = op.tensors()[:3] if "attention" in op.name else op.tensors()  # a mask is minus infinity
+    given = [samples for value in values for samples in (value.real, *value.tails())]
+    odd = [n for each in given for world in each for n in world if not math.isfinite(n)]
+    if not odd or (op.name in KEEP_LEAST.split() and all(number == -math.inf for number in odd)):
+        return result
+
+    def change(samples: Samples) -> Samples:
+        return samples if constant_of(samples) is not None else with_infinite(samples)
+
+    def changed(value: Result) -> Result:
+        if isinstance(value, tuple):
+            return tuple(map(changed, value))
+        return value and value.with_tails(change, change(value.real))
+
+    return changed(result)
 
 
 def _sizes(fake: torch.Tensor, pad: tuple[int, Any] | None) -> list[Any]:

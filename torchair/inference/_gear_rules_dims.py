@@ -23,7 +23,9 @@ from torchair.inference._gear_values import (
     evaluated,
     form_of,
     has_padding,
+    is_finite,
     merged,
+    of_sign,
     padded_factors,
 )
 
@@ -40,6 +42,7 @@ MATRICES = {
 WITH_SUMMAND = ("addmm", "baddbmm", "addmv")
 VECTORS = ("dot",)
 SUMS = ("sum", "nansum", "linalg_vector_norm", "count_nonzero")
+MAGNITUDES = ("linalg_vector_norm", "norm", "var", "std")
 EXTREMES = ("amax", "amin", "max", "min")
 
 # Along dimensions.
@@ -78,19 +81,28 @@ def reduction(neutral: Callable[[Op, Value, Samples], bool]) -> Rule:
         keeps = op.has("keepdim") and bool(op.arg("keepdim"))
         is_plain = not _tails_along(value, dims)
 
+        def numbers(samples: Samples, dtype: torch.dtype) -> Samples:
+            if dtype != op.first_dtype or dtype.is_complex or not is_finite(samples):
+                return samples if op.name in EXTREMES and dtype == op.first_dtype else anything(dtype)
+            if op.name in EXTREMES or op.name == "mean":
+                return samples
+            is_magnitude = op.name in MAGNITUDES
+            return (
+                of_sign(samples, dtype, is_magnitude) if is_magnitude or op.name == "sum" else anything(dtype)
+            )
+
         def contents(dtype: torch.dtype) -> Callable[[Samples], Samples]:
             def change(tail: Samples) -> Samples:
                 number = constant_of(tail)
-                stays = number == 0 if op.name in SUMS else op.name in EXTREMES
-                is_known = is_plain and number is not None and stays and dtype == op.first_dtype
-                return tail if is_known else anything(dtype)
+                if is_plain and number == 0 and op.name in SUMS and dtype == op.first_dtype:
+                    return tail
+                return numbers(tail, dtype) if is_plain else anything(dtype)
 
             return change
 
         def made(fake: torch.Tensor) -> Value:
-            kept = value.with_tails(contents(fake.dtype), anything(fake.dtype))
-            is_range = op.name in EXTREMES and fake.dtype == op.first_dtype
-            real = value.real if is_range else anything(fake.dtype)
+            real = numbers(value.real, fake.dtype)
+            kept = value.with_tails(contents(fake.dtype), real)
             if keeps:
                 left = [() if at in dims else dim for at, dim in enumerate(kept.dims)]
             else:
@@ -247,11 +259,18 @@ def product(op: Op) -> Value:
     unknown = anything(op.result.dtype)
     is_sum = op.name in WITH_SUMMAND
 
+    are_finite = is_finite(a.real) and is_finite(b.real)
+
     def lone(dim: Dim) -> Dim:
-        return tuple(Padded(_product_tail([f.tail], unknown)) if isinstance(f, Padded) else f for f in dim)
+        return tuple(Padded(tail_of([f.tail])) if isinstance(f, Padded) else f for f in dim)
+
+    def tail_of(tails: Sequence[Samples]) -> Samples:
+        """Zero, if one of the factors is and the other is finite."""
+        is_zero = any(constant_of(tail) == 0 for tail in tails)
+        return always(0.0) if is_zero and are_finite and all(map(is_finite, tails)) else unknown
 
     pairs = zip(a.dims[:batch], b.dims[:batch], strict=True)
-    both = [broadcast(op, pair, (a, b), lambda tails: _product_tail(tails, unknown)) for pair in pairs]
+    both = [broadcast(op, pair, (a, b), tail_of) for pair in pairs]
     made = Value((*both, *map(lone, rows), *map(lone, columns)), unknown)
     if not is_sum:
         return made
@@ -264,10 +283,6 @@ def product(op: Op) -> Value:
     return elementwise(op, [made, summand], apply, op.result.dim())
 
 
-def _product_tail(tails: Sequence[Samples], unknown: Samples) -> Samples:
-    return always(0.0) if any(constant_of(tail) == 0 for tail in tails) else unknown
-
-
 def _check_contracted(op: Op, a: Dim, b: Dim) -> None:
     if not has_padding(a) and not has_padding(b):
         return
@@ -277,6 +292,8 @@ def _check_contracted(op: Op, a: Dim, b: Dim) -> None:
         tails = [each.tail for each in (mine, theirs) if isinstance(each, Padded)]
         if tails and not any(constant_of(tail) == 0 for tail in tails):
             raise undecided(f"{op.name} sums over the padded dimension, and the padding is not known to be 0")
+        if not all(map(is_finite, tails)):
+            raise Leak(f"{op.name} sums over the padded dimension, and the padding may be infinite or NaN")
 
 
 def attention(op: Op) -> Result:
@@ -294,6 +311,9 @@ def attention(op: Op) -> Result:
         )
         if not is_after:
             _check_mask(op, mask)
+        tails = _tails_along(key, [len(key.dims) - 2]) + _tails_along(value, [len(value.dims) - 2])
+        if not all(map(is_finite, tails)):
+            raise Leak(f"{op.name} has padded keys or values that may be infinite or NaN")
     unknown = anything(torch.float32)
     batch = [
         broadcast(op, each, (query, key, value), lambda _: unknown)

@@ -10,6 +10,7 @@ from torch import fx
 
 from torchair.fxgraph.symbols import is_symbol
 from torchair.inference._gear_proof import Leak, Op, Result, undecided
+from torchair.inference._gear_ranges import made_of
 from torchair.inference._gear_values import (
     POSITIONS,
     POSITIONS_AFTER,
@@ -19,9 +20,7 @@ from torchair.inference._gear_values import (
     Value,
     always,
     anything,
-    constant_of,
     converted,
-    evaluated,
     form_of,
     has_padding,
     joined,
@@ -94,8 +93,6 @@ def _on_samples(op: Op, names: Sequence[str]) -> Callable[[Sequence[Samples]], S
     rest = {name: _number(value) for name, value in rest.items()}
 
     def apply(samples: Sequence[Samples]) -> Samples:
-        if op.name in COMPARISONS and not all(map(_is_exact, samples)):
-            return always(False, True)
         if not names:
             return anything(op.result.dtype)
 
@@ -105,10 +102,8 @@ def _on_samples(op: Op, names: Sequence[str]) -> Callable[[Sequence[Samples]], S
             named = {name: given[name] for name in kinds if name in given and kinds[name].kwarg_only}
             return op.node.target(*args, **named)  # type: ignore[operator]
 
-        try:
-            return evaluated(call, samples, dtypes, op.result.dtype)
-        except (RuntimeError, TypeError, NotImplementedError, ValueError, OverflowError):
-            return anything(op.result.dtype)
+        given = {**rest, **dict(zip(names, samples, strict=True))}
+        return made_of(op.name, call, samples, dtypes, op.result.dtype, given)
 
     return apply
 
@@ -117,18 +112,11 @@ def _number(value: Any) -> Any:
     return value.node.hint if is_symbol(value) else value
 
 
-def _is_exact(samples: Samples) -> bool:
-    """Are these not samples of what is unknown, but a number, truth values or positions?"""
-    is_number = constant_of(samples) is not None
-    return is_number or samples[0] != samples[1] or all(isinstance(each, bool) for each in samples[0])
-
-
 def _is_tensor(node: Any) -> bool:
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
 PLACES = ("dtype", "device", "layout", "pin_memory", "memory_format", "non_blocking")
-COMPARISONS = ("eq", "ne")
 
 
 def cast(op: Op) -> Value:

@@ -5,8 +5,8 @@ the factors of both, so views can be followed. Of every padded factor, elements 
 the *real* ones: the same as in an unpadded call. The elements after them are its *tail*.
 
 What values are like, real ones and those of each tail (all other factors at a real place), is known by
-samples: numbers that stand for all that may be there. An op is applied to samples as to any numbers. Where
-all samples of a result are the same number, the result is that number: zero times anything finite is zero.
+samples: the ends of a range, and numbers in it. What ops make of them is in `_gear_ranges.py`. Where all
+samples of a result are the same number, the result is that number: zero times anything finite is zero.
 Positions (`arange`) differ with the size of a call: samples are those of several worlds, each with its size.
 """
 
@@ -47,7 +47,30 @@ def anything(dtype: torch.dtype) -> Samples:
         return always(*FLOATS)
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     numbers = FLOATS if dtype.is_floating_point else INTS
-    return always(*sorted({min(max(number, limits.min), limits.max) for number in numbers}))
+    known = {number for number in numbers if limits.min <= number <= limits.max}
+    return always(*sorted({*known, limits.min, limits.max}))
+
+
+def with_infinite(samples: Samples) -> Samples:
+    """Return samples of what may be infinite or NaN as well; truth values and whole numbers cannot."""
+    is_whole = all(isinstance(number, int) for world in samples for number in world)
+    return samples if is_whole else tuple((*world, -math.inf, math.inf, math.nan) for world in samples)
+
+
+def is_finite(samples: Samples) -> bool:
+    """Return whether no number is infinite or NaN."""
+    return all(math.isfinite(number) for world in samples for number in world)
+
+
+def of_sign(samples: Samples, dtype: torch.dtype, is_magnitude: bool = False) -> Samples:
+    """Return samples of sums of these numbers, or of norms."""
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    if is_magnitude:
+        return always(0, 1, limits.max)
+    return tuple(
+        _thinned([*world, *(limits.max for n in world if n > 0), *(limits.min for n in world if n < 0)])
+        for world in samples
+    )
 
 
 def merged(*several: Samples) -> Samples:
@@ -62,8 +85,9 @@ def constant_of(samples: Samples) -> Any:
 
 
 def are_at_most(samples: Samples, others: Samples) -> bool:
-    """Return whether no number of `samples` is above one of `others` in the same world."""
-    return all(a <= b for mine, theirs in zip(samples, others, strict=True) for a in mine for b in theirs)
+    """Return whether no number of `samples` is above one of `others` in the same world, but for NaN."""
+    pairs = zip(samples, others, strict=True)
+    return all(a <= b or b != b for mine, theirs in pairs for a in mine for b in theirs)
 
 
 def _thinned(numbers: Sequence[Any]) -> Numbers:
@@ -186,11 +210,7 @@ def _in_a_world(
         return anything(to)[0]
     if not to.is_floating_point and to is not torch.bool:
         found = found.to(to)  # it may wrap
-    made = found.tolist()
-    if all(math.isfinite(number) for world in numbers for number in world):
-        # Numbers overflow that are larger than those of a model: it is believed to have finite ones.
-        made = [number for number in made if math.isfinite(number)] or made
-    return _thinned(made)
+    return _thinned(found.tolist())
 
 
 def converted(samples: Samples, dtype: torch.dtype, to: torch.dtype) -> Samples:

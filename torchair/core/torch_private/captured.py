@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._dynamo.exc import FailOnRecompileLimitHit, Unsupported
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torchair.core.torch_private.fake import (
@@ -24,8 +25,10 @@ from torchair.core.torch_private.fake import (
 )
 from torchair.core.torch_private.tracing import as_in_a_compile, functionalized
 
-__all__ = ["CapturedGraph", "SizedGraph", "sized_graph"]
+__all__ = ["CapturedGraph", "NotWhole", "SizedGraph", "ends_early", "number_places", "sized_graph"]
 
+NotWhole = (Unsupported, FailOnRecompileLimitHit)
+"""Errors of a call that had to be one graph, and is not."""
 Sizes = tuple[Any, ...]
 """Of a tensor: numbers, and expressions of symbols."""
 
@@ -37,8 +40,7 @@ class CapturedGraph:
 
     def __init__(self, gm: fx.GraphModule, copied: fx.GraphModule) -> None:
         """`copied`: the same calls, which a backend does not change."""
-        reason = getattr(gm, "compile_subgraph_reason", None)
-        self.is_whole = reason is not None and not reason.graph_break  # it ends where its function returns
+        self.is_whole = not ends_early(gm)
         self.gm = copied
         for node in copied.graph.nodes:
             node.meta = {name: node.meta[name] for name in ("stack_trace",) if name in node.meta}
@@ -62,6 +64,35 @@ class CapturedGraph:
     def admits(self, values: Mapping[Any, int]) -> bool:
         """Return whether the sizes that it was captured for include these values of symbols."""
         return _holds(self._guards, self._ranges, values)
+
+
+def ends_early(gm: fx.GraphModule) -> bool:
+    """Return whether a graph of Dynamo's ends before its function returns."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    return reason is None or reason.graph_break
+
+
+def number_places(gm: fx.GraphModule) -> tuple[int, ...]:
+    """Return the places of inputs that are Python numbers and matter to tensors: Dynamo hands floats over as
+    tensors.
+    """
+    made_of = {node.args[0] for node in gm.graph.nodes if _is_given_number(node)}
+    return tuple(
+        at
+        for at, node in enumerate(gm.graph.find_nodes(op="placeholder"))
+        if (node in made_of or _is_number(node)) and _matters(node)
+    )
+
+
+def _is_number(node: fx.Node) -> bool:
+    numbers = int | float | torch.SymInt | torch.SymFloat | torch.SymBool
+    return isinstance(node.meta.get("example_value"), numbers)
+
+
+def _matters(number: fx.Node) -> bool:
+    """Is anything but numbers computed from it?"""
+    users = [user for user in number.users if user.op != "output"]
+    return any(not _is_number(user) or _matters(user) for user in users)
 
 
 def _is_given_number(node: fx.Node) -> bool:
