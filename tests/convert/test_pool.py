@@ -77,6 +77,15 @@ def test_maxima_of_nan_and_infinity():
     check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.full(PLANE, -torch.inf))
 
 
+@STATIC_FIRST
+def test_means_do_not_read_beyond_their_window(dynamic):
+    """An infinite element beside a window makes no NaN of its mean."""
+    x, grad = rand(*VOLUME), rand(2, 3, 4, 3, 5)
+    x[0, 0, 0, 0, 0] = grad[0, 0, 0, 0, 0] = torch.inf
+    check(lambda x: F.adaptive_avg_pool3d(x, (4, 3, 5)), x, dynamic=dynamic)
+    check(lambda g, x: aten._adaptive_avg_pool3d_backward(g, x), grad, x, dynamic=dynamic)
+
+
 def max_gradient(grad, x):
     _, indices = aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
     return aten.max_pool2d_with_indices_backward(grad, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)

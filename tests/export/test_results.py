@@ -6,7 +6,7 @@ import json
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,29 @@ class Record:
     right: Any
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Its constructor does not take each field, and changes one that it takes."""
+
+    made: Any
+    calls: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", 3)
+        object.__setattr__(self, "made", self.made + 1)
+
+
+Nothing = namedtuple("Nothing", "")
+
+
+class Several(list[Any]):
+    pass
+
+
+class Both(tuple[Any, ...]):
+    __slots__ = ()
+
+
 class Model(torch.nn.Module):
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
@@ -56,6 +79,9 @@ ROWS: dict[str, Callable[..., Any]] = {
     "named by the user": lambda x: Pair(x + 1, x * 2),
     "with types": lambda x: Typed(x * 2),
     "within a class": lambda x: Outer.Inner(x * 2),
+    "without fields": lambda x: (Nothing(), x + 1),
+    "a dataclass that computes": lambda x: Counts(x * 2),
+    "lists and tuples of the user's": lambda x: Several([Both((x + 1, x))]),
     "sizes": lambda x: (x.shape, x + 1),
 }
 
@@ -66,8 +92,8 @@ def structure(value: Any) -> Any:
         return type(value), {key: structure(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return type(value), [structure(item) for item in value]
-    if isinstance(value, Record):
-        return Record, structure(value.left), structure(value.right)
+    if is_dataclass(value):
+        return type(value), structure(vars(value))
     return type(value)
 
 
@@ -84,6 +110,21 @@ def test_fields_hold_what_they_held(tmp_path: Path) -> None:
     loaded = exported(model, tmp_path, X)
     torch.testing.assert_close(loaded(X).values, model(X).values)
     torch.testing.assert_close(loaded(X).indices, model(X).indices)
+
+
+def test_a_constructor_does_not_compute_twice(tmp_path: Path) -> None:
+    model = Model(ROWS["a dataclass that computes"])
+    torch.testing.assert_close(exported(model, tmp_path, X)(X).made, model(X).made)
+
+
+def test_sizes_of_an_argument_that_nothing_reads(tmp_path: Path) -> None:
+    """The graph does not know them."""
+    model = Model(lambda x: torch.ones(x.shape[0]) * 2)
+    loaded = exported(model, tmp_path, torch.randn(4, 3), dynamic=True)
+    for rows in (4, 6, 1):
+        torch.testing.assert_close(loaded(torch.randn(rows, 5)), torch.full((rows,), 2.0))
+    with pytest.raises(AirError, match=r"torch\.Size of an argument"):
+        exported(Model(lambda x: (x.shape, torch.ones(3) * 2)), tmp_path, torch.randn(4, 3), dynamic=True)
 
 
 @pytest.mark.parametrize("fn", [lambda x: x.sort(0), lambda x: Typed(x * 2, 5)])

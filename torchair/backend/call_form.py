@@ -21,8 +21,8 @@ from torchair.core.torch_private.trees import children_of, leaves_by_path
 
 Plain = bool | int | float | str | None
 EMPTY = inspect.Parameter.empty
-TUPLE, SIZES = "tuple", "torch:Size"
-"""How a form says that items are the fields of a named tuple, and that a tuple is a `torch.Size`."""
+TUPLE = "tuple"
+"""How a form says that items are the fields of a named tuple."""
 
 
 class Fields(dict[str, Any]):
@@ -103,7 +103,7 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
         items = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
     elif isinstance(result, Mapping):
         items = dict(result)
-    elif isinstance(result, tuple) and (names := _fields_of(kind)):
+    elif isinstance(result, tuple) and (names := _fields_of(kind)) is not None:
         items = dict(zip(names, result, strict=True))
     elif isinstance(result, list | tuple):
         if kind is torch.Size and not is_of_one_size and not any(isinstance(n, Counted) for n in result):
@@ -111,10 +111,9 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
                 "the model returns the torch.Size of an argument, which is another one in each call",
                 next="return its sizes one by one, as x.size(0)",
             )
-        form = {"list": [form_of(item, place_of, is_of_one_size) for item in result]}
-        if isinstance(result, list):
-            return form
-        return {"tuple": form["list"], **({"type": SIZES} if kind is torch.Size else {})}
+        base = "list" if isinstance(result, list) else "tuple"
+        listed = [form_of(item, place_of, is_of_one_size) for item in result]
+        return {base: listed, **({} if kind in (list, tuple) else {"type": _name_of(kind)})}
     else:
         children = children_of(result)
         if children is None:
@@ -125,21 +124,25 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
         return {"list": [form_of(item, place_of, is_of_one_size) for item in children]}
     if not all(isinstance(key, str) for key in items):
         raise NotPossible("the model returns a dict whose keys are no strings", got=repr(list(items)))
-    name = "" if kind is dict else f"{kind.__module__}:{kind.__qualname__}"
     return {
         "items": {key: form_of(item, place_of, is_of_one_size) for key, item in items.items()},
-        "type": name,
+        "type": "" if kind is dict else _name_of(kind),
         **({"kind": TUPLE} if issubclass(kind, tuple) else {}),
     }
 
 
-def _fields_of(kind: type) -> tuple[str, ...]:
-    """The names of the fields of a named tuple, which may be one of torch's; none of other classes."""
+def _name_of(kind: type) -> str:
+    """Return where `_class_at` finds a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _fields_of(kind: type) -> tuple[str, ...] | None:
+    """The names of the fields of a named tuple, which may be one of torch's; None of other classes."""
     if not issubclass(kind, tuple):
-        return ()
+        return None
     is_structseq = isinstance(getattr(kind, "n_sequence_fields", None), int)
-    names: Any = getattr(kind, "__match_args__" if is_structseq else "_fields", ())
-    return names if isinstance(names, tuple) else ()
+    names: Any = getattr(kind, "__match_args__" if is_structseq else "_fields", None)
+    return names if isinstance(names, tuple) else None
 
 
 def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any:
@@ -150,10 +153,9 @@ def build(form: Mapping[str, Any], tensor_at: Callable[[list[Any]], Any]) -> Any
         case {"value": value}:
             return value
         case {"list": list(items)}:
-            return [build(item, tensor_at) for item in items]
+            return _listed(str(form.get("type", "")), list, [build(item, tensor_at) for item in items])
         case {"tuple": list(items)}:
-            made = tuple(build(item, tensor_at) for item in items)
-            return torch.Size(made) if form.get("type") == SIZES else made
+            return _listed(str(form.get("type", "")), tuple, [build(item, tensor_at) for item in items])
         case {"items": dict(items), "type": str(name), "kind": "tuple"}:
             return _named_tuple(name, {key: build(item, tensor_at) for key, item in items.items()})
         case {"items": dict(items), "type": str(name)}:
@@ -188,9 +190,33 @@ def _instance(name: str, items: dict[str, Any]) -> Any:
         dataclasses.is_dataclass(found) or issubclass(found, dict) or hasattr(found, "_fields")
     )
     try:
-        return found(**items) if is_known else Fields(items)
+        return _made(found, items) if is_known else Fields(items)
     except TypeError:
         return Fields(items)  # a class of other fields
+
+
+def _made(kind: type, items: dict[str, Any]) -> Any:
+    """An instance with these items. A constructor of a dataclass does not take all fields, and may change
+    what it takes, which it has done once before.
+    """
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, Mapping):
+        return kind(**items)
+    fields = {each.name: each.init for each in dataclasses.fields(kind)}
+    made = kind(**{name: item for name, item in items.items() if fields.get(name, True)})
+    for name, item in items.items():
+        object.__setattr__(made, name, item)
+    return made
+
+
+def _listed(name: str, base: type[list[Any]] | type[tuple[Any, ...]], items: list[Any]) -> Any:
+    """A list or tuple, of the class that the model returned where that is loaded."""
+    found = _class_at(name)
+    if not isinstance(found, type) or not issubclass(found, base):
+        return base(items)
+    try:
+        return found(items)
+    except TypeError:
+        return base(items)  # a class that takes more, or others
 
 
 def _named_tuple(name: str, items: dict[str, Any]) -> tuple[Any, ...]:

@@ -311,12 +311,15 @@ def _call(
         raise NotPossible("the model returns a tensor that its graph does not make", got=_shown(tensor))
 
     symbols = _ranges(traced)
-    result = form_of(traced.result, place_of, is_of_one_size=not symbols)
+    taken = granted(traced, arguments, defaults_of(model.forward), {each.get("at") for each in inputs})
+    unread = (size for each in taken["unread"] for size in each["sizes"])
+    is_of_one_size = not symbols and all(isinstance(size, int) for size in unread)
+    result = form_of(traced.result, place_of, is_of_one_size)
     _check_numbers(traced, result)
     return {
         "parameters": parameters,
         "inputs": inputs,
-        **granted(traced, arguments, defaults_of(model.forward), {each.get("at") for each in inputs}),
+        **taken,
         "symbols": symbols,
         "examples": _examples(traced),
         "result": result,

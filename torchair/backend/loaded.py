@@ -345,10 +345,12 @@ class _Compiled:
     symbols: dict[str, Any]  # as they were before anything was learned about them
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Does all that was taken for granted on the way hold for these sizes?"""
-        if any(size < 2 for size in sizes.values()):
+        """Does all that was taken for granted on the way hold for these sizes? The graph may not have all of
+        them: some are sizes of arguments that it does not read.
+        """
+        values = {symbol: sizes[name] for name, symbol in self.symbols.items()}
+        if any(size < 2 for size in values.values()):
             return False
-        values = {self.symbols[name]: size for name, size in sizes.items()}
         return all(guard.expr.xreplace(values) == True for guard in self.env.guards)  # noqa: E712 - sympy's
 
 

@@ -1,7 +1,7 @@
 """ATen pooling. The one-dimensional forms are taken apart by torch itself.
 
-GE has no adaptive pools of volumes, none with a symbolic result size and no fractional ones. Means are then
-products with a matrix of shares for every dim, maxima are taken over windows that are gathered first.
+GE has no adaptive pools of volumes, none with a symbolic result size and no fractional ones. Windows are
+then gathered first: for means along each dim after the other, for maxima at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along, counted, product
-from torchair.convert.aten.matmul import along_dim
 from torchair.convert.operands import (
     FLOAT,
     INT32,
@@ -173,29 +172,40 @@ def spans(size, parts):
     return ge.FloorDiv(ge.Mul(place, size), parts), ge.FloorDiv(last, parts)
 
 
-def shares(size, parts, dtype):
-    """The matrix that makes means of windows: a row for each window."""
+def window_sums(x, dim, parts):
+    """(sums over windows that divide a dim, their lengths). No product with a matrix of zeros and ones: a
+    window must not read what is infinite outside of it.
+    """
+    size, rest = size_of(x, dim), list(range(2, 1 + x.rank - dim))
     first, last = spans(size, parts)
-    place = ge.Unsqueeze(counted(size), axes=[0])
-    inside = ge.LogicalAnd(ge.GreaterEqual(place, first), ge.Less(place, last))
-    share = ge.Div(cast(1, dtype), cast(ge.Sub(last, first), dtype))
-    return ge.SelectV2(inside, share, cast(0, dtype))
+    place = ge.Add(first, ge.Unsqueeze(counted(longest(size, parts)), axes=[0]))
+    windows = ge.GatherV2(x, ge.Minimum(place, ge.Sub(last, cast(1, INT64))), [dim])
+    inside = ge.Unsqueeze(ge.Less(place, last), axes=rest) if rest else ge.Less(place, last)
+    sums = ge.ReduceSum(ge.SelectV2(inside, windows, cast(0, x.dtype)), [dim + 1], keep_dims=False)
+    return sums, lengths(first, last, x, dim)
+
+
+def lengths(first, last, x, dim):
+    """Those of windows of a dim, of the dtype of `x`."""
+    return along(cast(ge.Sub(last, first), x.dtype), dim, x.rank)
 
 
 def adaptive_mean(spatial, self, output_size):
     """Means of windows that divide all spatial dims."""
     x, first = wide(self), self.rank - spatial
     for place, parts in enumerate(wanted_sizes(output_size, spatial)):
-        x = along_dim(shares(size_of(self, first + place), parts, x.dtype), x, first + place)
+        x = ge.Div(*window_sums(x, first + place, parts))
     return cast(x, self.dtype)
 
 
 def adaptive_mean_gradient(spatial, grad_output, self):
-    """Each window's gradient spread over its elements."""
+    """Each window's gradient spread over its elements. The windows that have an element are those that it
+    would have if as many elements divided a dim of the windows.
+    """
     x, first = wide(grad_output), self.rank - spatial
     for dim in range(first, self.rank):
-        matrix = shares(size_of(self, dim), size_of(grad_output, dim), x.dtype)
-        x = along_dim(ge.Transpose(matrix, [1, 0]), x, dim)
+        windows = spans(size_of(self, dim), size_of(grad_output, dim))
+        x, _ = window_sums(ge.Div(x, lengths(*windows, x, dim)), dim, size_of(self, dim))
     return cast(x, grad_output.dtype)
 
 
