@@ -38,6 +38,9 @@ WITHOUT_GUARD = {
     "the first line of code",
     "module: a new name",
     "module: dir",
+    "after: a constant put into builtins",
+    "after: a method of a class of Python's",
+    "call: a default device",
 }
 
 

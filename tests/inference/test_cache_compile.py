@@ -458,6 +458,45 @@ def test_damaged_entries_are_compiled_again(
     assert processes.traces == 2, "it was mended"
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("meta", None),
+        ("meta", b"{"),
+        ("meta", b"[]"),
+        ("meta", b"{}"),
+        ("meta", b'{"version": "1.0.5", "variants": "2"}'),
+        ("meta", b'{"version": "1.0.5", "variants": 9}'),
+        ("0/frame", None),
+    ],
+)
+def test_entries_of_other_programs_are_compiled_again(
+    name: str, content: bytes | None, processes: Processes, net: Net
+) -> None:
+    first = processes.new(net.both)
+    first(X)
+    place = first.place()
+    assert place is not None
+    files = dict(place.store.get(place.key) or {})
+    del files[name]
+    place.store.put(place.key, files if content is None else {**files, name: content}, place.facts)
+    with pytest.warns(DegradedWarning, match="what was kept is not used"):
+        torch.testing.assert_close(processes.new(net.both)(X), wanted(net.both, X))
+
+
+def test_a_directory_in_the_place_of_an_entry_is_not_used(processes: Processes, net: Net) -> None:
+    place = processes.new(net.both).place()
+    assert place is not None
+    place.path.mkdir(parents=True)
+    for folder in (place.store.root, *(path for path in place.path.parents if path > place.store.root)):
+        folder.chmod(0o700)
+    with (
+        pytest.warns(DegradedWarning, match="is no plain file"),
+        pytest.warns(DegradedWarning, match="not kept"),
+    ):
+        torch.testing.assert_close(processes.new(net.both)(X), wanted(net.both, X))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("rounds", [200])
 def test_processes_may_be_killed_at_any_time(rounds: int) -> None:

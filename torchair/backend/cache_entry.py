@@ -17,7 +17,7 @@ from torchair.backend.cache_key import How
 from torchair.backend.plain import Kept
 from torchair.capture import Pending
 from torchair.configs.freeze import tree_of
-from torchair.core.errors import BadEntry, NotPossible
+from torchair.core.errors import BadEntry, NotPossible, first_line
 from torchair.core.pack import pack, unpack
 from torchair.core.torch_private.frames import Frame
 
@@ -31,6 +31,7 @@ DEFINED = {
 loaded where it is not needed.
 """
 META, FRAME, PROGRAM, TEXT, WHY = "meta", "frame", "program", "text", "why"
+VARIANT = (FRAME, PROGRAM, TEXT, WHY)
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,25 @@ def files_of(function: Any, how: How, variants: Iterable[Mapping[str, bytes]]) -
 
 
 def meta_of(files: Mapping[str, bytes]) -> dict[str, Any]:
-    """What an entry says of itself; `BadEntry` where it is of another version."""
-    meta = json.loads(files[META])
-    if meta["version"] != VERSION:
-        raise BadEntry(f"a compilation of version {meta['version']}", near=f"this is {VERSION}")
+    """What an entry says of itself; `BadEntry` where it is of another version, or not complete."""
+    try:
+        meta = json.loads(files[META])
+        version, numbers = meta["version"], range(meta["variants"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        raise BadEntry(f"its file {META!r} does not describe a compilation: {problem}") from error
+    if version != VERSION:
+        raise BadEntry(f"a compilation of version {version}", near=f"this is {VERSION}")
+    needed = (f"{number}/{name}" for number in numbers for name in VARIANT)
+    if missing := next((name for name in needed if name not in files), ""):
+        raise BadEntry(f"it has no file {missing!r}")
     return meta
 
 
 def variants_of(files: Mapping[str, bytes]) -> list[dict[str, bytes]]:
     """The files of each variant."""
-    names = (FRAME, PROGRAM, TEXT, WHY)
     return [
-        {name: files[f"{number}/{name}"] for name in names} for number in range(meta_of(files)["variants"])
+        {name: files[f"{number}/{name}"] for name in VARIANT} for number in range(meta_of(files)["variants"])
     ]
 
 

@@ -161,10 +161,10 @@ def _constant(value: Any) -> str:
 def class_digest(kind: type) -> str:
     """Of the classes that it is made of, in their order: what their functions do, with what these read from
     around them. Attributes are looked at where they are read, but for members of an enum, those of its own
-    class, and who is registered as one of it. Empty for Python's classes and ours; in torch's, users put
-    functions of theirs.
+    class, and who is registered as one of it. Empty for ours and for Python's into which nobody has put
+    functions; in torch's, users put functions of theirs.
     """
-    if _is_versioned(kind):
+    if all(map(_is_versioned, inspect.getmro(kind))):
         return ""
     rows = [*_name(kind)]
     for each in (*inspect.getmro(kind), *inspect.getmro(type(kind))):
@@ -238,9 +238,23 @@ def _told(value: Any) -> str:
 
 
 def _is_versioned(kind: type) -> bool:
-    """Is it ours or Python's? Those are known by a digest of the package, or by version."""
-    top = str(kind.__module__).partition(".")[0]
-    return top == "torchair" or top in PYTHONS
+    """Return True for a class of ours, and for one of Python's that has its own functions only: a digest of
+    the package, or the version of Python, says what they do.
+    """
+    top = _top(kind.__module__)
+    return top == "torchair" or (top in PYTHONS and not _is_patched(kind))
+
+
+def _is_patched(kind: type) -> bool:
+    """Return True for a class of Python's with a function of another package."""
+    functions = (
+        inner for each in vars(kind).values() if isinstance(each, FUNCTIONS) for inner in _inner(each)
+    )
+    return any(_top(each.__globals__.get("__name__")) not in PYTHONS for each in functions)
+
+
+def _top(module: Any) -> str:
+    return str(module).partition(".")[0]
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,9 @@ def read_own(handle: int, name: str, path: Path) -> bytes:
         if isinstance(error, FileNotFoundError):
             raise
         raise NotTrusted(f"{path} is no plain file that can be read: {error.strerror}") from error
-    with os.fdopen(file, "rb") as opened:
-        check_file(os.fstat(opened.fileno()), path)
-        return opened.read()
+    try:
+        check_file(os.fstat(file), path)  # first: `fdopen` raises for a directory
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            return opened.read()
+    finally:
+        os.close(file)

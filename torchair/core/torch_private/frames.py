@@ -179,7 +179,10 @@ def capture_frame(
         added = {each: frame.globals[each] for each in set(frame.globals) - before}
         try:
             function = convert_frame.get_traced_fn(method)[0]
-            return _frame(captured, function, Called(name, text, targets, added, calls, reads)), compiled
+            called = Called(name, text, targets, added, calls, reads)
+            # Guards look at the modes that the trace has taken away; `torch.set_default_device` is one.
+            with torch_function_mode_stack_state_mgr.temp_restore_stack():
+                return _frame(captured, function, called), compiled
         finally:
             # Whoever runs the frame adds them for as long as that takes.
             for each in added.keys() - captured.import_sources.keys():

@@ -8,6 +8,7 @@ Dynamo assumes that some things do not change while a process runs, and reads th
 - attributes of modules, classes and functions that are absent, or that give a constant without a source;
 - the names that `dir` and `vars` list, and those in the `__dict__` of an object;
 - the order of a set of texts, which differs in each process;
+- names of Python's own that are constants: somebody may put one into `builtins`;
 - what functions returned that Dynamo calls while it traces: `torch.get_default_dtype`, `hash` (which differs
   in each process), `sys.getrecursionlimit`, `importlib.metadata.version`.
 
@@ -18,6 +19,7 @@ In another process each of them can differ.
 
 from __future__ import annotations
 
+import builtins
 import importlib.metadata
 import importlib.util
 import inspect
@@ -32,6 +34,7 @@ import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo.exc import ObservedException
 from torch._dynamo.source import is_from_skip_guard_source
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import builtin
 from torch._dynamo.variables import torch as torch_variables
 from torch._dynamo.variables.base import VariableTracker
@@ -103,6 +106,7 @@ def recorded_reads() -> Iterator[Reads]:
         mock.patch.object(dynamo_guards, "is_from_skip_guard_source", _install_all),
         mock.patch.object(ConstDictVariable, *_lookup(reads)),
         mock.patch.object(ConstDictVariable, *_dict_method(reads)),
+        mock.patch.object(InstructionTranslatorBase, *_builtin_constant(reads)),
         mock.patch.object(SkipFunctionVariable, *_package(reads)),
         mock.patch.object(PolyfilledFunctionVariable, *_polyfill(reads)),
         mock.patch.object(torch_variables.TorchInGraphFunctionVariable, *_torch_function(reads)),
@@ -190,6 +194,23 @@ def _builtin(kind: Any, reads: Reads) -> tuple[str, Callable[..., Any]]:
     return "call_function", call_function
 
 
+def _builtin_constant(reads: Reads) -> tuple[str, Callable[..., Any]]:
+    own = InstructionTranslatorBase.load_builtin_from_argval
+
+    def load(tx: Any, name: str) -> Any:
+        result = own(tx, name)
+        if not callable(value := tx.f_builtins[name]):  # functions and classes have guards
+            reads.add_call(tx, builtin_constant, (name,), value)
+        return result
+
+    return "load_builtin_from_argval", load
+
+
+def builtin_constant(name: str) -> Any:
+    """Return what Python's own name stands for."""
+    return vars(builtins)[name]
+
+
 def _is_library(variables: dict[str, Any]) -> bool:
     """Return True for code of torch or of Python, which takes `id` and `hash` for look-ups only."""
     return _is_of_torch(variables) or _package_of(variables) in PYTHONS
@@ -271,11 +292,10 @@ def _is_unguarded(of: Any, result: Any) -> bool:
         return False
     if issubclass(kind, type) and kind is not type:
         return True
-    if not isinstance(result, ConstantVariable):
-        return False
     # Dynamo knows the source of `co_argcount` and still leaves the guard out.
-    is_definition = issubclass(kind, (type, types.ModuleType, types.FunctionType))
-    return issubclass(kind, types.CodeType) or (is_definition and result.source is None)
+    is_definition = issubclass(kind, (type, types.ModuleType, types.FunctionType)) and result.source is None
+    # `isinstance` comes last: it looks into values that Dynamo would look into later, or never.
+    return (is_definition or issubclass(kind, types.CodeType)) and isinstance(result, ConstantVariable)
 
 
 def _torch_function(reads: Reads) -> tuple[str, Callable[..., Any]]:
