@@ -18,7 +18,7 @@ from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.ends import placeholders
-from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of
+from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of, windows_of_copies
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ops.direct import DIRECT
 from torchair.ops.turns import take_turns
@@ -90,6 +90,12 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
 
 def _check_windows(gm: fx.GraphModule) -> None:
     """Inductor does not read the offset of an input."""
+    for node in windows_of_copies(gm):
+        raise NotPossible(
+            f"{node.target} reads a copy of the whole storage of an input, and Inductor copies elements only",
+            at=source_of(node),
+            next="clone the tensor first, or index it instead",
+        )
     nodes = placeholders(gm)
     for index, node in absolute_inputs(gm).items():
         if is_symbol(nodes[index].meta["val"].storage_offset()):

@@ -221,16 +221,31 @@ ABSOLUTE = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter
 """Calls that count from the start of a storage, whatever part of it their tensor is."""
 
 
+COPIES_STORAGE = frozenset(
+    {
+        torch.ops.aten.as_strided_scatter.default,
+        torch.ops.aten.copy.default,
+        torch.ops.aten.diagonal_scatter.default,
+        torch.ops.aten.select_scatter.default,
+        torch.ops.aten.slice_scatter.default,
+    }
+)
+"""Calls that copy the whole storage of their first argument, and return a tensor at the same place in it."""
+
+
 def absolute_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
     """The inputs whose place in their storage decides what the graph reads, and a node that asks for it."""
     found: dict[int, fx.Node] = {}
     inputs = {node: place for place, node in enumerate(placeholders(gm))}
-    for target in ABSOLUTE:
-        for node in _calls(gm, target):
-            root, _ = root_of(cast(fx.Node, node.args[0]))
-            if root in inputs:
-                found.setdefault(inputs[root], node)
+    for node, root, _ in _windows(gm):
+        if root in inputs:
+            found.setdefault(inputs[root], node)
     return found
+
+
+def windows_of_copies(gm: fx.GraphModule) -> list[fx.Node]:
+    """Return the windows of copies of the storages of inputs. Compilers copy elements only."""
+    return [node for node, root, is_copied in _windows(gm) if is_copied and root.op == "placeholder"]
 
 
 def has_raw_windows(gm: fx.GraphModule) -> bool:
@@ -238,7 +253,21 @@ def has_raw_windows(gm: fx.GraphModule) -> bool:
     IR, whose tensors are logical, that memory is lost.
     """
     sources = [node.args[0] for target in ABSOLUTE for node in _calls(gm, target)]
-    return any(viewed_by(cast(fx.Node, source)) is not None for source in sources)
+    is_viewed = any(viewed_by(cast(fx.Node, source)) is not None for source in sources)
+    return is_viewed or bool(windows_of_copies(gm))
+
+
+def _windows(gm: fx.GraphModule) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
+    """Yield each call that counts from the start of a storage, the node whose storage that is or was, and
+    whether it was copied on the way.
+    """
+    for target in ABSOLUTE:
+        for node in _calls(gm, target):
+            root, _ = root_of(cast(fx.Node, node.args[0]))
+            is_copied = root.target in COPIES_STORAGE
+            while root.target in COPIES_STORAGE:
+                root, _ = root_of(cast(fx.Node, root.args[0]))
+            yield node, root, is_copied
 
 
 def _calls(gm: fx.GraphModule, target: Any) -> Iterable[fx.Node]:

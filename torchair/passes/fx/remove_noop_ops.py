@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -11,7 +12,7 @@ from torch import fx
 from torchair.core.torch_private.fake import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import arguments, flat
-from torchair.fxgraph.layout import ABSOLUTE, dense_order, layout_of, memory_of, viewed_by
+from torchair.fxgraph.layout import ABSOLUTE, COPIES_STORAGE, dense_order, layout_of, memory_of, viewed_by
 from torchair.fxgraph.values import look_again
 from torchair.passes.fx.memory import Memory, same_sizes
 from torchair.passes.run import PassContext
@@ -65,15 +66,14 @@ def remove_noop_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
     before, shared = len(gm.graph.nodes), set(_shared(gm.graph))
     together = {place for pair in shared if pair[1] >= 0 for place in pair}
     given = copy_graph(gm)
-    windows = [(node, node.args[0]) for target in ABSOLUTE for node in _calls(gm.graph, target)]
-    windows = [(node, source) for node, source in windows if _owns_memory(source)]
+    windows = list(_windows(gm.graph))
     fake_mode = detect_fake_mode(ctx.inputs)
     _remove(gm.graph)
     if fake_mode is not None:
         look_again(gm.graph, fake_mode)
-    for node, source in windows:
-        if node.args[0] is not source and not _owns_memory(node.args[0]):
-            _copy_for(node, source)
+    kept = set(gm.graph.nodes)
+    for chain in windows:
+        _keep_storages(chain, kept)
     new = [place for place, other in _shared(gm.graph) if (place, other) not in shared]
     if not together.isdisjoint(new) or not all(_can_be_copied(gm.graph, place) for place in new):
         # Two results share memory that they would get from an input: copies of both would not share it.
@@ -134,6 +134,33 @@ def _lie_alike(a: Any, b: Any) -> bool:
 
 def _calls(graph: fx.Graph, target: Any) -> Iterable[fx.Node]:
     return graph.find_nodes(op="call_function", target=target)
+
+
+def _windows(graph: fx.Graph) -> Iterator[list[tuple[fx.Node, bool]]]:
+    """Yield, for each call that counts from the start of a storage, the nodes behind it that decide where its
+    argument begins there, and whether they own their memory.
+    """
+    for target in ABSOLUTE:
+        for node in _calls(graph, target):
+            chain, source = [(node, True)], cast(fx.Node, node.args[0])
+            while source.op == "call_function":
+                viewed = viewed_by(source)
+                call: Any = source.args[0] if source.target is operator.getitem else source
+                chain.append((call, viewed is None))
+                if viewed is None and call.target not in COPIES_STORAGE:
+                    break
+                source = call.args[0] if viewed is None else viewed[0]
+            yield chain
+
+
+def _keep_storages(chain: list[tuple[fx.Node, bool]], kept: set[fx.Node]) -> None:
+    """Where a node that owned its memory is gone, give a copy to the node that read it."""
+    reader = chain[0][0]
+    for node, owns in chain[1:]:
+        if node in kept:
+            reader = node
+        elif owns and not _owns_memory(reader.args[0]):
+            _copy_for(reader, node)
 
 
 def _owns_memory(node: Any) -> bool:

@@ -1,0 +1,68 @@
+"""as_strided counts from the start of a storage, and a copy has another storage than what it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import torchair
+from torchair import CompilerConfig, get_npu_backend
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    copy = x.clone()
+    window = copy.as_strided((2,), (1,), 0)
+    copy[:] = copy
+    return window + 0
+
+
+def written_in_part(x: torch.Tensor) -> torch.Tensor:
+    copy = x.clone()
+    window = copy.as_strided((2,), (1,), 0)
+    copy[:1] = 5
+    return window + 0
+
+
+def through_views(x: torch.Tensor) -> torch.Tensor:
+    view = x.clone().view(-1)
+    view[0] = 3
+    return view.as_strided((1,), (1,), 1)
+
+
+def scattered(x: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided_scatter(x.clone(), x.new_ones(1), (1,), (1,), 0)
+
+
+def selected(x: torch.Tensor) -> torch.Tensor:
+    return torch.select_scatter(x.clone(), x.new_ones(()), 0, 1).as_strided((2,), (1,), 0)
+
+
+def of_the_storage(x: torch.Tensor) -> torch.Tensor:
+    return torch.slice_scatter(x, x.new_ones(1), 0, 0, 1).as_strided((2,), (1,), 0)
+
+
+def compiled(fn: Callable[..., torch.Tensor], mode: str, codegen: str) -> Callable[..., torch.Tensor]:
+    config = CompilerConfig()
+    config.mode, config.engine_config.codegen = mode, codegen
+    return torch.compile(fn, backend=get_npu_backend(compiler_config=config), dynamic=False)
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+@pytest.mark.parametrize("fn", [written, written_in_part, through_views, scattered, selected, of_the_storage])
+def test_window_reads_the_storage_that_it_names(fn: Callable[..., torch.Tensor], mode: str) -> None:
+    memory = torch.arange(16.0)
+    run = compiled(fn, mode, "eager")
+    for offset in (11, 11, 0, 5):
+        part = memory.as_strided((2,), (1,), offset)
+        assert torch.equal(run(part), fn(part))
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
+def test_window_of_a_copied_storage_is_not_given_to_inductor(mode: str) -> None:
+    part = torch.arange(16.0).as_strided((2,), (1,), 11)
+    run = compiled(of_the_storage, mode, "inductor")
+    with pytest.warns(torchair.DegradedWarning, match="a copy of the whole storage of an input"):
+        assert torch.equal(run(part), of_the_storage(part))
+    assert torch.equal(run(part), of_the_storage(part))
