@@ -290,6 +290,18 @@ def torchs_own(program: Program, engine: str, want: list[Seen], device: str) -> 
     return next((failure for failure in found if failure is not None), None)
 
 
+def excused(program: Program, failure: Failure, engine: str, device: str) -> bool:
+    """Does stock torch.compile differ from eager in the same way, in a joined program none of whose parts
+    fails alone?
+    """
+    if engine in SWAPPED:
+        program = replace(program, feeds=program.feeds * (BEFORE + AFTER))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = attempt(program, "aot_eager", observe(program.function(), program, device), device)
+    return own is not None and (own.kind == failure.kind or bool(own.places & failure.places))
+
+
 def wrong_fakes(program: Program, want: list[Seen], device: str) -> Failure | None:
     """Does a graph of torch's tell another dtype or strides of what leaves it than its own ops give?"""
     found: list[Failure] = []
