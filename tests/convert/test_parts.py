@@ -31,6 +31,8 @@ MASK = rand(2, 3, 4) > 0.3
 MASK[0, 1] = True  # a row with nothing left
 PLAIN = {"dtype": None, "layout": None, "device": torch.device("cpu"), "pin_memory": False}
 TENSORS: dict[str, tuple[Any, ...]] = {
+    "logit_backward.default": (X, X.sigmoid(), 1e-3),
+    "smooth_l1_loss_backward.default": (X, X * 3, X, 1, 0.5),
     "_int_mm.default": (small(17, 16), small(16, 24)),
     "_weight_int8pack_mm.default": (rand(3, 32, dtype=torch.bfloat16), small(16, 32), rand(16).bfloat16()),
     "fake_quantize_per_tensor_affine_cachemask.default": (X * 9, 0.11, 3, -128, 127),
