@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from tests.fuzz.batch import any_batch, join, suspects
-from tests.fuzz.oracle import Count, Failure, check, excused
+from tests.fuzz.oracle import Count, Failure, check, excused, observe
 from tests.fuzz.programs import MODES, SWAPPED, Program
 from tests.fuzz.shrink import shrink
 
@@ -70,11 +71,25 @@ def batches(given: argparse.Namespace) -> Iterator[tuple[int, range]]:
             yield number, range(start, min(start + given.batch, last))
 
 
-def grouped(programs: Sequence[Program]) -> list[list[int]]:
-    """Put programs apart that look into the storages of inputs: they may have no optimized program."""
-    reaches = [any(line.reaches for line in program.lines) for program in programs]
-    groups = [[n for n, each in enumerate(reaches) if each == is_one] for is_one in (False, True)]
+def grouped(programs: Sequence[Program], device: str = "cpu") -> list[list[int]]:
+    """Put programs apart that look into the storages of inputs: they may have no optimized program. Leave out
+    those that eager cannot run on the device: some make tensors on the CPU.
+    """
+    fit = [n for n, program in enumerate(programs) if device == "cpu" or runs_on(program, device)]
+    reaches = {n: any(line.reaches for line in programs[n].lines) for n in fit}
+    groups = [[n for n in fit if reaches[n] == is_one] for is_one in (False, True)]
     return [group for group in groups if group]
+
+
+def runs_on(program: Program, device: str) -> bool:
+    """Can eager run this program on the device?"""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            observe(program.function(), program, device)
+    except RuntimeError:
+        return False
+    return True
 
 
 class Hunt:
@@ -148,7 +163,7 @@ class Hunt:
                 break
             programs = any_batch(seeds, given.mode, given.dynamic and given.dynamic == "yes")
             note(given, number, seeds, self.summary(began))
-            for group in grouped(programs):
+            for group in grouped(programs, given.device):
                 count = Count()
                 self.look([seeds[n] for n in group], [programs[n] for n in group], count)
                 self.count += count
