@@ -25,7 +25,7 @@ from torchair.backend.order import Order, likes_of, workplace
 from torchair.backend.workshop import compile_elsewhere
 from torchair.codegen import How
 from torchair.core import scratch
-from torchair.core.torch_private.fake import dump_graph, make_fx
+from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = """

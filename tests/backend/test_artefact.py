@@ -30,8 +30,8 @@ from torchair.capture import Around, Compiled, Runner, capture
 from torchair.core.errors import BadGraph, Degraded, NotPossible
 from torchair.core.pack import pack, unpack
 from torchair.core.program import Program, Wrapper
-from torchair.core.torch_private.generated import CodeFile, GeneratedModule
-from torchair.core.torch_private.inductor import code_kept_in
+from torchair.core.torch_private.compilers.inductor import code_kept_in
+from torchair.core.torch_private.compilers.inductor_modules import CodeFile, GeneratedModule
 from torchair.ops import streams
 
 # Inductor does not help; of the C++ compiler it asks no more than who it is.

@@ -11,7 +11,7 @@ from torchair.backend import compile as backend
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 
 
 def chain(length: int) -> Any:

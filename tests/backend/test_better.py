@@ -34,7 +34,7 @@ from torchair.backend.order import Made, Order
 from torchair.capture import Pending
 from torchair.capture.pending import Growing, Programs
 from torchair.codegen import fitting
-from torchair.core.torch_private.fake import lower_bound, make_fx
+from torchair.core.torch_private.fake.fake_tensors import lower_bound, make_fx
 
 MODES = ["max-autotune", "npugraph_ex"]
 pytestmark = pytest.mark.usefixtures("builds")
@@ -668,7 +668,7 @@ import tempfile, torch, torchair
 from torchair.backend.order import Order, likes_of
 from torchair.backend.workshop import compile_elsewhere
 from torchair.codegen import How
-from torchair.core.torch_private.fake import dump_graph, make_fx
+from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 x = torch.randn(3)
 gm = make_fx(lambda x: [x.sin()])(x)
 for node in gm.graph.nodes:
@@ -684,7 +684,7 @@ def test_a_process_that_builds_has_loaded_what_decompositions_count_on() -> None
     """In torch, that of max_pool2d asks a module that nobody else may have imported."""
     code = (
         "import sys\n"
-        "from torchair.core.torch_private.inductor import inductor_decompositions\n"
+        "from torchair.core.torch_private.compilers.inductor import inductor_decompositions\n"
         "assert 'torch._inductor.lowering' not in sys.modules\n"
         "inductor_decompositions()\n"
         "assert 'torch._inductor.lowering' in sys.modules\n"

@@ -19,7 +19,7 @@ from torchair.backend.settings import Settings
 from torchair.codegen import eager as eager_codegen
 from torchair.convert import registry
 from torchair.core.errors import BadAttribute, BadConverter, BadGraph, BadPass, DegradedWarning
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.engine import evaluate as evaluating
 from torchair.engine import lower as lowering
 from torchair.engine import registry as kernels

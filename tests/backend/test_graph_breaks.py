@@ -13,7 +13,7 @@ SCRIPT = """
 import sys
 import torch
 import torchair
-from torchair.core.torch_private.aot import dynamo_counters
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 
 class Slices(torch.nn.Module):
     def forward(self, x): return (x + 1)[1:, ::2].relu() * 2

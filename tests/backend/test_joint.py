@@ -26,7 +26,7 @@ from torchair.backend.settings import PATIENCE, settle
 from torchair.capture import Role
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.errors import BadOption, DegradedWarning, NotPossible
-from torchair.core.torch_private import aot as torch_private
+from torchair.core.torch_private.compilers import aot_autograd as torch_private
 
 JOINT = "experimental_config.aot_config_enable_joint_graph"
 INDEX = "experimental_config.aot_config_output_loss_index"

@@ -14,8 +14,8 @@ import torchair
 from tests.slow import slow
 from tests.training import backward_through_the_ir
 from torchair.backend.regions import inline_regions
-from torchair.core.torch_private.aot import aot_autograd
-from torchair.core.torch_private.ops import HigherOrderOperator
+from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 
 MODES = ("max-autotune", "npugraph_ex")
 

@@ -24,7 +24,7 @@ from torchair.backend.static_kernels import OUTPUTS, StaticKernels, is_wanted, o
 from torchair.codegen import How
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.devices import installed
 from torchair.fxgraph.contract import Contract
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchair.backend.surroundings import Surroundings
-from torchair.core.torch_private.inductor import inductor_config
+from torchair.core.torch_private.compilers.inductor import inductor_config
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from torchair.backend.order import symbols_of
 from torchair.core import facts
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import capture_logger
-from torchair.core.torch_private.inductor import inductor_config
-from torchair.core.torch_private.options import functorch_config
+from torchair.core.torch_private.compilers.inductor import inductor_config
+from torchair.core.torch_private.dynamo.config import functorch_config
 from torchair.devices import installed
 from torchair.passes.run import PassFailed, Step
 

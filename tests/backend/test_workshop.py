@@ -18,7 +18,7 @@ from torchair.backend import workshop
 from torchair.backend.order import Made, Order, likes_of
 from torchair.backend.workshop import Place, Workshops, compile_elsewhere
 from torchair.codegen import How
-from torchair.core.torch_private.fake import dump_graph, make_fx
+from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 
 
 def order(factor: int = 2, *, kinds: tuple[str, ...] = ("eager",)) -> Order:

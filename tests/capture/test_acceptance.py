@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchair.core.torch_private.aot import dynamo_counters
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.npugraph_ex import CompilerConfig, compile_fx, get_compiler, get_npu_backend
 
 GROUP = "npugraph_ex"

@@ -12,7 +12,7 @@ import torch
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Compiled, Inputs, Policy, Role, capture, why_not
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private.aot import dynamo_counters
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.devices import device_row, installed, npu
 
 

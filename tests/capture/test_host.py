@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from torchair.capture.host import copy_first, why_on_host
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, make_fx
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, make_fx
 
 DEVICE = torch.device("meta")
 

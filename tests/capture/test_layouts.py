@@ -9,7 +9,7 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice
 from torchair.core.errors import BadCall
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.npugraph_ex import CompilerConfig, get_compiler
 
 

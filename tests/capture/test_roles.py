@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchair.capture import Inputs, Role, inputs_of
 from torchair.capture.roles import KeyPart
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 
 
 def analyse(

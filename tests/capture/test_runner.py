@@ -13,7 +13,7 @@ import torch
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
 from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture, recorder
 from torchair.core.errors import BadCall, DegradedWarning
-from torchair.core.torch_private.aot import dynamo_counters
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.devices import installed
 from torchair.devices.graphs import without_collection
 

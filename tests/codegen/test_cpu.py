@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchair.codegen import build
 from torchair.codegen.cpu import add_bias_later, give_rows_their_stride
-from torchair.core.torch_private.fake import detect_fake_mode
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
 
 
 def rewritten(dtype: torch.dtype, bias: torch.Tensor) -> tuple[Any, int, list[torch.Tensor]]:

@@ -20,7 +20,7 @@ from torchair.codegen.inductor import InductorCode
 from torchair.core.overlaps import careful_writes
 from torchair.core.pack import pack, unpack
 from torchair.core.program import code_of
-from torchair.core.torch_private import generated
+from torchair.core.torch_private.compilers import inductor_modules
 
 HASH = "KERNEL"
 KERNEL_FILE = "ab/cabc.py"
@@ -112,7 +112,7 @@ def test_loading_one_needs_no_compiler(tmp_path: Path, inductor_dir: Path) -> No
     traced = trace(products, torch.randn(5, 7))
     code = code_of(build("inductor", traced.gm, traced.inputs, How()))
     assert isinstance(code, InductorCode)
-    assert all(code.source.count(f"\n{line}\n") == 1 for line in generated.LIGHTER)
+    assert all(code.source.count(f"\n{line}\n") == 1 for line in inductor_modules.LIGHTER)
     assert "extern_kernels.mm(" in code.source
     x = torch.randn(5, 7)
     torch.testing.assert_close(code.load()([x]), products(x))
@@ -127,18 +127,21 @@ def test_loading_one_needs_no_compiler(tmp_path: Path, inductor_dir: Path) -> No
 
 
 def test_what_is_light_is_the_same() -> None:
-    for name in generated.OF_TORCH:
+    for name in inductor_modules.OF_TORCH:
         assert getattr(select_algorithm.extern_kernels, name) is getattr(torch, name), name
     assert memory_planning._align is torch._inductor.utils._align
-    head = "\n" + "\n".join(generated.LIGHTER) + "\n"
+    head = "\n" + "\n".join(inductor_modules.LIGHTER) + "\n"
     for text in (
         "extern_kernels.bias_addmm(x)",
         "torch.ops.prims.inductor_seed.default()",
         "torch.ops.my.op(x)",
     ):
-        assert generated._light(head + text) == head + text
+        assert inductor_modules._light(head + text) == head + text
     text = "extern_kernels.mm(x)  # torch.ops.prims.mul.default\naten = torch.ops.aten"
-    assert generated._light(head + text) == "\n" + "\n".join(generated.LIGHTER.values()) + "\n" + text
+    assert (
+        inductor_modules._light(head + text)
+        == "\n" + "\n".join(inductor_modules.LIGHTER.values()) + "\n" + text
+    )
 
 
 def test_kernels_that_are_not_kept_any_more(code: InductorCode, inductor_dir: Path) -> None:
@@ -158,8 +161,8 @@ def looked_for_in(place: Path) -> Path:
 
 def with_tuner(scope: Any, place: Path) -> Any:
     """A kernel of Triton with two forms in a module's globals, as there are where a GPU is."""
-    __import__(generated._TUNERS)
-    kind: Any = sys.modules[generated._TUNERS].CachingAutotuner
+    __import__(inductor_modules._TUNERS)
+    kind: Any = sys.modules[inductor_modules._TUNERS].CachingAutotuner
     tuner = object.__new__(kind)
     for name in ("FIRST", HASH):
         folder = place / "triton" / name

@@ -14,7 +14,7 @@ from torchair.backend.settings import Settings
 from torchair.codegen import How, build
 from torchair.core.errors import BadOption
 from torchair.core.program import Program
-from torchair.core.torch_private.fake import detect_fake_mode
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
 from torchair.ops.direct import DIRECT
 from torchair.passes import LOWERED_PASSES, PassContext, run

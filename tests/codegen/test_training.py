@@ -14,8 +14,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torchair.codegen import How, build
 from torchair.core.errors import NotPossible
 from torchair.core.program import Program
-from torchair.core.torch_private.fake import make_fx
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 
 
 def backend(kind: str, seen: list[Program]) -> Any:

@@ -11,8 +11,8 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 from torch.profiler import ProfilerActivity, profile
 
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, make_fx
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, make_fx
 
 
 @dataclass

@@ -18,8 +18,8 @@ from torchair.capture.promised import Promised
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private.fake import detect_fake_mode, make_fx
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, make_fx
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower

@@ -51,8 +51,13 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
 from torchair.capture import promised
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.torch_private.aot import TracingContext, tracing
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, tree_flatten, tree_unflatten
+from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing
+from torchair.core.torch_private.fake.fake_tensors import (
+    FakeTensorMode,
+    ShapeEnv,
+    tree_flatten,
+    tree_unflatten,
+)
 
 CODEGENS = ("eager", "inductor", "reference")
 # In this order: the first that an operator has gradients in is the one it is checked in.

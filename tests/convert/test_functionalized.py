@@ -19,7 +19,7 @@ from tests.slow import slow
 from torchair import ge
 from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private.shared_arguments import original_of
+from torchair.core.torch_private.operators.alias_schema import original_of
 from torchair.ge.torch_op import find_target
 from torchair.passes.fx import functionalized
 

@@ -27,7 +27,7 @@ from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
 from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private.aot import aot_autograd
+from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
 from torchair.engine.interpret import interpret
 from torchair.ge.equality import same_graph
 from torchair.ge.graph import Graph

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.convert.harness import converted
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 

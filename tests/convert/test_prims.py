@@ -8,7 +8,7 @@ import torch
 from tests.convert.harness import check, compare
 from tests.convert.test_pointwise import boolean, f32, i64, make
 from torchair.convert.convert import convert
-from torchair.core.torch_private.fake import detect_fake_mode, make_fx
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, make_fx
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchair.core.extension import Extension
-from torchair.core.torch_private.inductor import inductor_config
+from torchair.core.torch_private.compilers.inductor import inductor_config
 
 SOURCE = """
 #include <torch/extension.h>

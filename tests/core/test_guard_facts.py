@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from torch._dynamo.source import AttrSource, LocalSource
 
-from torchair.core.torch_private.guard_facts import Seen, Values
+from torchair.core.torch_private.dynamo.guards import Seen, Values
 
 
 def values(**local: object) -> Values:

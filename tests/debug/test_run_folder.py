@@ -19,7 +19,7 @@ import torchair
 from tests.passes.test_options import DOCUMENTED
 from torchair.core.errors import DegradedWarning, NotPossible
 from torchair.core.log import capture_logger, logger
-from torchair.core.torch_private.aot import dynamo_utils
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_utils
 from torchair.debug import run_folder
 from torchair.debug.files import write_text
 from torchair.debug.run_folder import DebugLog, name_folder_by_rank

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, new_size
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower

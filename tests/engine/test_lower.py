@@ -10,7 +10,7 @@ import torch
 from tests.convert.harness import converted
 from torchair import ge
 from torchair.core.errors import UnsupportedOp
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
 from torchair.engine import lower as lowering
 from torchair.engine.evaluate import call, evaluate
 from torchair.engine.interpret import interpret

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from tests.convert.harness import check, converted
-from torchair.core.torch_private.inductor import select_decomp_table
+from torchair.core.torch_private.compilers.inductor import select_decomp_table
 from torchair.engine.lower import lower
 from torchair.engine.repeats import memories
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._inductor.fx_passes import reinplace
 
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import may_write
 
 aten = torch.ops.aten

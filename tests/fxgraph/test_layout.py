@@ -26,8 +26,8 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.core.overlaps import careful_writes
-from torchair.core.torch_private.fake import make_fx
-from torchair.core.torch_private.inductor import rebases_windows
+from torchair.core.torch_private.compilers.inductor import rebases_windows
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import arrange, layout_of, layouts_of, lies
 from torchair.fxgraph.symbols import Binding

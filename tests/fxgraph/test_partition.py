@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from torchair.capture.chain import Chain
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.partition import Partition, partition
 
 aten = torch.ops.aten

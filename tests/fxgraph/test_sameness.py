@@ -15,7 +15,7 @@ from tests.models.sweep import backend
 from torchair import ge
 from torchair.capture.key import key_function
 from torchair.capture.roles import KeyPart
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.sameness import constant_key, number_key, tensor_key, value_key
 from torchair.ge.graph import Graph
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.layout import layouts_of
 from torchair.fxgraph.values import look_again
 

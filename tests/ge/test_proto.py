@@ -16,7 +16,7 @@ from tests.ge.graphs import DTYPES, graphs
 from torchair import ge
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, NotPossible
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 from torchair.fxgraph.layout import Step, layout_of
 from torchair.ge import attr
 from torchair.ge.equality import same_attr, same_graph

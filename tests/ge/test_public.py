@@ -12,7 +12,7 @@ import torch
 from torchair import ge
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 from torchair.ge.graph import Graph, current_graph
 from torchair.ge.proto import schema
 from torchair.ge.prototype import catalogue, register_prototype

@@ -13,7 +13,7 @@ from torch import fx
 from tests.ge.graphs import graphs
 from torchair import ge
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 from torchair.ge import attr
 from torchair.ge.equality import same_graph
 from torchair.ge.graph import ArgumentFeed, ConstantResult, Graph, Origin, TensorResult

@@ -32,8 +32,8 @@ from torchair.backend.cache_key import Ranks, place_of
 from torchair.core import identity
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
 from torchair.core.store import MAGIC
-from torchair.core.torch_private import frames, guard_facts
-from torchair.core.torch_private.guard_facts import OtherCall
+from torchair.core.torch_private.dynamo import frames, guards
+from torchair.core.torch_private.dynamo.guards import OtherCall
 from torchair.inference import cache_compile, readable_cache
 from torchair.inference._cache_compiler import (
     CompiledModel,
@@ -386,7 +386,7 @@ def test_a_model_holds_what_is_made_of_its_methods(processes: Processes) -> None
 def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
     processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(guard_facts.FACTS, "CONSTANT_MATCH")
+    monkeypatch.delitem(guards.FACTS, "CONSTANT_MATCH")
     cached = processes.new(net.step)
     with pytest.warns(DegradedWarning, match="not kept: a guard cannot be kept: CONSTANT_MATCH"):
         torch.testing.assert_close(cached(X), wanted(net.step, X))

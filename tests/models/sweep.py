@@ -34,7 +34,7 @@ from tests.models.launches import launches
 from tests.models.zoo import leaves
 from torchair.core.log import logger
 from torchair.core.tables import markdown_lines, text_lines
-from torchair.core.torch_private.inductor import inductor_config
+from torchair.core.torch_private.compilers.inductor import inductor_config
 
 MODES = ("max-autotune", "npugraph_ex")
 EQUAL = "equal"

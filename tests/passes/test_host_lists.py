@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from torchair.core.torch_private.fake import make_fx
+from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.passes.fx.host_lists import MARK, move_host_lists
 from torchair.passes.run import PassContext
 

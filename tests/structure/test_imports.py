@@ -91,7 +91,7 @@ FACTS = {
     r"\.alias_info\b|\bis_mutable\b": "torchair/fxgraph/effects.py",
     r"is_non_overlapping_and_dense": "torchair/core/overlaps.py",
     r"^def device_of\(gm|not in \(\"cpu\", \"meta\"\)": "torchair/fxgraph/values.py",
-    r"^def find_overload": "torchair/core/torch_private/ops.py",
+    r"^def find_overload": "torchair/core/torch_private/operators/schemas.py",
     r"^class Program\(|^Program = ": "torchair/core/program.py",
 }
 

@@ -19,7 +19,7 @@ from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
 from torchair.core.degraded import Degradations
 from torchair.core.source import first_source
-from torchair.core.torch_private.aot import (
+from torchair.core.torch_private.compilers.aot_autograd import (
     aot_autograd,
     argument_names,
     default_partition,
@@ -32,7 +32,7 @@ from torchair.core.torch_private.aot import (
     work_around_call,
     written_inputs,
 )
-from torchair.core.torch_private.ops import resizes_kept_whole
+from torchair.core.torch_private.operators.schemas import resizes_kept_whole
 from torchair.debug.run_folder import ModelFiles, open_model
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import placeholders

@@ -33,9 +33,9 @@ from torchair.codegen.graph import is_custom
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code, Program, code_of
-from torchair.core.torch_private.fake import dump_graph
-from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.symbols import Symbols
+from torchair.core.torch_private.fake.fake_tensors import dump_graph
+from torchair.core.torch_private.fake.symbol_table import Symbols
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph

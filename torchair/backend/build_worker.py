@@ -21,7 +21,7 @@ from torchair.backend.order import ORDER, Order, leave
 from torchair.codegen import load
 from torchair.core.program import Code
 from torchair.core.supervisor import adopt_orphans, end_below
-from torchair.core.torch_private.inductor import load_compilers
+from torchair.core.torch_private.compilers.inductor import load_compilers
 
 TRIAL_SECONDS = 900
 IDLE_SECONDS = 60.0

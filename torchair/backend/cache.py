@@ -25,9 +25,9 @@ from torchair.core.degraded import Degradations
 from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
 from torchair.core.late import attribute
 from torchair.core.log import logger
-from torchair.core.torch_private.frames import Frame, NotKept, Ready, capture_frame, usual_compile
-from torchair.core.torch_private.guard_facts import OtherCall
-from torchair.core.torch_private.memory import is_profiling
+from torchair.core.torch_private.device.memory import is_profiling
+from torchair.core.torch_private.dynamo.frames import Frame, NotKept, Ready, capture_frame, usual_compile
+from torchair.core.torch_private.dynamo.guards import OtherCall
 
 MOST = 8
 """Variants of one method; calls beyond are compiled as usual, and not kept."""

@@ -19,7 +19,7 @@ from torchair.capture import Pending
 from torchair.configs.freeze import tree_of
 from torchair.core.errors import BadEntry, NotPossible, first_line
 from torchair.core.pack import pack, unpack
-from torchair.core.torch_private.frames import Frame
+from torchair.core.torch_private.dynamo.frames import Frame
 
 VERSION = "1.0.5"
 DEFINED = {

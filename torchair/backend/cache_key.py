@@ -23,7 +23,7 @@ from torchair.core.extensions import EXTENSIONS
 from torchair.core.facts import device_facts, processor, sources, tensor_facts, torch_facts
 from torchair.core.identity import behaviour
 from torchair.core.store import Store
-from torchair.core.torch_private.options import torch_options
+from torchair.core.torch_private.dynamo.config import torch_options
 from torchair.debug.files import rank_and_size
 
 FILE = "compiled_module"

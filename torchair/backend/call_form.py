@@ -17,7 +17,7 @@ import torch
 
 from torchair.backend.traced import Counted
 from torchair.core.errors import BadCall, BadGraph, NotPossible
-from torchair.core.torch_private.trees import children_of, leaves_by_path
+from torchair.core.torch_private.fake.pytree import children_of, leaves_by_path
 
 Plain = bool | int | float | str | None
 EMPTY = inspect.Parameter.empty

@@ -28,20 +28,20 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadCall, first_line
 from torchair.core.log import logger
 from torchair.core.tables import as_text, table
-from torchair.core.torch_private.aot import (
+from torchair.core.torch_private.compilers.aot_autograd import (
     BackendCompilerFailed,
     aot_autograd,
     compile_apart,
     isolated_dynamo,
 )
-from torchair.core.torch_private.fake import (
+from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     ShapeEnv,
     is_unbacked,
     tree_flatten,
     tree_unflatten,
 )
-from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket, resolve_overload
+from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket, resolve_overload
 from torchair.fxgraph.effects import flat, returns_views, written_names
 from torchair.fxgraph.marks import MARKS
 from torchair.fxgraph.symbols import hint, is_symbol

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.ops import process_group
+from torchair.core.torch_private.operators.schemas import process_group
 from torchair.ge.graph import Graph
 
 GROUP = "group"

@@ -37,8 +37,8 @@ from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, told_if_slow
 from torchair.core.program import Program, code_of
 from torchair.core.source import first_source, source_of
-from torchair.core.torch_private.fake import FakeTensorMode
-from torchair.core.torch_private.inductor import lowering_table
+from torchair.core.torch_private.compilers.inductor import lowering_table
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.fusion_result import FUSION_RESULTS
 from torchair.debug.graph_file import Call as GraphCall
 from torchair.debug.run_folder import PhaseFiles

@@ -27,8 +27,8 @@ from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOptionType
 from torchair.core.garbage import older_left_alone
 from torchair.core.log import logger
-from torchair.core.torch_private.aot import backend_names, register_backend
-from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
+from torchair.core.torch_private.compilers.aot_autograd import backend_names, register_backend
+from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
 from torchair.ops.distributed import trace_collectives
 

@@ -22,7 +22,7 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Reason, Report
 from torchair.core.source import source_of
 from torchair.core.tables import as_text, table
-from torchair.core.torch_private.aot import ExplainWithBackend, reset_dynamo
+from torchair.core.torch_private.compilers.aot_autograd import ExplainWithBackend, reset_dynamo
 from torchair.passes import FX_PASSES, PassContext, run
 from torchair.passes.patterns.outcome import Outcome
 from torchair.passes.patterns.table import apply_pattern_passes, of_the_other, untried

@@ -26,7 +26,7 @@ from torchair.backend.traced import Traced, trace
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadOption, NotInThisMode, NotPossible
 from torchair.core.log import logger
-from torchair.core.torch_private.aot import module_title
+from torchair.core.torch_private.compilers.aot_autograd import module_title
 from torchair.debug.files import rank_and_size
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge import air

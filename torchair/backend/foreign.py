@@ -16,8 +16,8 @@ from torchair.convert.functionalized import WRAPPERS
 from torchair.convert.registry import candidates
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnsupportedOp
-from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.shared_arguments import original_of
+from torchair.core.torch_private.operators.alias_schema import original_of
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.engine.kernels.control import IF, WHILE
 from torchair.engine.registry import has_kernel, kernel_names, why_without
 from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw

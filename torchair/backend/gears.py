@@ -20,8 +20,8 @@ from torchair.capture.promised import Promised
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadGears, first_line
 from torchair.core.program import Program
-from torchair.core.torch_private.aot import mark_dynamic
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, fake_tensor_prop, faking
+from torchair.core.torch_private.compilers.aot_autograd import mark_dynamic
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, fake_tensor_prop, faking
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import Layout, layout_of

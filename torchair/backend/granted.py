@@ -14,7 +14,7 @@ from torchair.backend.size_text import holds, names_in
 from torchair.backend.traced import Traced
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.fake import condition_text
+from torchair.core.torch_private.fake.fake_tensors import condition_text
 from torchair.fxgraph.symbols import is_symbol
 
 NAMED = complex | torch.dtype | torch.device | torch.layout | torch.memory_format

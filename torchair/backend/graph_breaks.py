@@ -10,7 +10,11 @@ from torch import nn
 from torchair.core.environment import text_of
 from torchair.core.errors import NotPossible
 from torchair.core.log import logger
-from torchair.core.torch_private.breaks import break_at_modules, break_at_setitem, break_at_slices
+from torchair.core.torch_private.dynamo.graph_breaks import (
+    break_at_modules,
+    break_at_setitem,
+    break_at_slices,
+)
 
 LIST = "BREAK_GRAPH_OP_LIST"
 WHY = f"{LIST} asks for it"

@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadOption, NotPossible
-from torchair.core.torch_private.aot import keep_source_lines, take_over_sources
-from torchair.core.torch_private.fake import statically_known_true
+from torchair.core.torch_private.compilers.aot_autograd import keep_source_lines, take_over_sources
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.ends import output, placeholders
 

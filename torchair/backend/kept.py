@@ -31,8 +31,8 @@ from torchair.core.facts import device_facts, processor, sources, tensor_facts, 
 from torchair.core.log import logger
 from torchair.core.pack import pack, unpack
 from torchair.core.store import Store
-from torchair.core.torch_private.inductor import all_options
-from torchair.core.torch_private.symbols import Symbols
+from torchair.core.torch_private.compilers.inductor import all_options
+from torchair.core.torch_private.fake.symbol_table import Symbols
 
 FILE = "program"
 FULL = 0.8

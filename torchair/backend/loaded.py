@@ -29,8 +29,8 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.core import dtypes
 from torchair.core.degraded import Degradations
 from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, new_size
-from torchair.core.torch_private.inductor import lowering_table
+from torchair.core.torch_private.compilers.inductor import lowering_table
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
 from torchair.debug.watch import Watch
 from torchair.engine.lower import lower
 from torchair.fxgraph.symbols import is_symbol

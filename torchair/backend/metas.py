@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import AirError, BadGraph, first_line
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.engine.infer import inference
 from torchair.engine.kernels.control import WHILE
 from torchair.fxgraph.layout import layout_of

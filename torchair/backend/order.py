@@ -25,9 +25,9 @@ from torchair.core.number import Number
 from torchair.core.pack import pack
 from torchair.core.program import Code, Program, code_of
 from torchair.core.scratch import builds
-from torchair.core.torch_private.fake import FakeTensorMode, fake_tensor_prop, faking, load_graph
-from torchair.core.torch_private.inductor import code_kept_in
-from torchair.core.torch_private.symbols import Symbols
+from torchair.core.torch_private.compilers.inductor import code_kept_in
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, fake_tensor_prop, faking, load_graph
+from torchair.core.torch_private.fake.symbol_table import Symbols
 from torchair.debug.files import make_folder, now
 from torchair.devices import device_row
 from torchair.fxgraph.symbols import is_symbol

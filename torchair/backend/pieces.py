@@ -29,8 +29,8 @@ from torchair.capture.promised import Promised
 from torchair.core.degraded import Degradations
 from torchair.core.program import Program
 from torchair.core.source import source_of
-from torchair.core.torch_private.fake import FakeTensorMode
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import device_row
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract

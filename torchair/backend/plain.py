@@ -11,7 +11,7 @@ import torch
 
 from torchair.capture import Runner
 from torchair.core.quick import Written
-from torchair.core.torch_private.memory import disabled_autocast, mark_propagated, view_like
+from torchair.core.torch_private.device.memory import disabled_autocast, mark_propagated, view_like
 
 
 def plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:

@@ -11,7 +11,12 @@ from torch import fx
 from torchair.backend.regions import inline_regions
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, detect_fake_mode, fake_tensor_prop
+from torchair.core.torch_private.fake.fake_tensors import (
+    FakeTensorMode,
+    ShapeEnv,
+    detect_fake_mode,
+    fake_tensor_prop,
+)
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.held import mark_held
 from torchair.fxgraph.layout import layouts_of

@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from torchair.core.overlaps import is_dense
-from torchair.core.torch_private.fake import statically_known_true
-from torchair.core.torch_private.ops import auto_functionalized_v2
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true
+from torchair.core.torch_private.operators.schemas import auto_functionalized_v2
 from torchair.fxgraph.ends import placeholders
 
 aten = torch.ops.aten

@@ -20,8 +20,13 @@ from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.support import Support, TypedTensor, declared, target_name
 from torchair.core.errors import DegradedWarning
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, tree_flatten, tree_unflatten
-from torchair.core.torch_private.ops import OpOverloadPacket, resolve_overload
+from torchair.core.torch_private.fake.fake_tensors import (
+    FakeTensorMode,
+    ShapeEnv,
+    tree_flatten,
+    tree_unflatten,
+)
+from torchair.core.torch_private.operators.schemas import OpOverloadPacket, resolve_overload
 
 SEED = 20240607
 RTOL, ATOL = 1e-3, 1e-5

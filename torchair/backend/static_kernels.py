@@ -24,7 +24,7 @@ from torchair.codegen import How
 from torchair.codegen.backing import Ground
 from torchair.core.degraded import Degradations
 from torchair.core.environment import text_of
-from torchair.core.torch_private.fake import FakeTensorMode, dump_graph, faking, graph_module
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, dump_graph, faking, graph_module
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 

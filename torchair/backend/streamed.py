@@ -25,7 +25,7 @@ from torchair.codegen.program import Boxed, Piece
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadPass
 from torchair.core.program import Program
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.engine.repeats import separate_all
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.inductor import changed_options, set_options
+from torchair.core.torch_private.compilers.inductor import changed_options, set_options
 
 # From the general to the special: setting one changes those below it.
 SWITCHES = (

@@ -20,8 +20,8 @@ from torchair.backend.stage import Stage
 from torchair.core.degraded import Degradations
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.source import first_source
-from torchair.core.torch_private.aot import BackendCompilerFailed, decisions, dynamo_config
-from torchair.core.torch_private.fake import looked_at, tree_leaves
+from torchair.core.torch_private.compilers.aot_autograd import BackendCompilerFailed, decisions, dynamo_config
+from torchair.core.torch_private.fake.fake_tensors import looked_at, tree_leaves
 from torchair.debug.watch import Watch
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result

@@ -14,7 +14,7 @@ from typing import Any
 
 from torchair.codegen import RESERVED
 from torchair.core.errors import BadOption
-from torchair.core.torch_private.inductor import inductor_config
+from torchair.core.torch_private.compilers.inductor import inductor_config
 
 GENERATORS = ("inductor", "native", "eager")
 FORM = '{"candidates": [{"codegen": "inductor", "options": {"max_autotune": true}}], "repeats": 9}'

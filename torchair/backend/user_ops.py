@@ -16,7 +16,7 @@ from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
 from torchair.core.extensions import extend, has_user_kernel
-from torchair.core.torch_private.ops import (
+from torchair.core.torch_private.operators.schemas import (
     OpOverload,
     arguments_of,
     auto_functionalized_v2,

@@ -38,12 +38,12 @@ from torchair.core.facts import device_facts
 from torchair.core.identity import BY_TEXT, PLAIN
 from torchair.core.log import logger
 from torchair.core.source import first_source
-from torchair.core.torch_private.aot import FixedNumbers, argument_names
-from torchair.core.torch_private.fake import FakeTensor
-from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.options import options_with_code, torch_options
-from torchair.core.torch_private.state import replaced_ops, trace_state
-from torchair.core.torch_private.symbols import Environment
+from torchair.core.torch_private.compilers.aot_autograd import FixedNumbers, argument_names
+from torchair.core.torch_private.dynamo.config import options_with_code, torch_options
+from torchair.core.torch_private.dynamo.trace_state import replaced_ops, trace_state
+from torchair.core.torch_private.fake.fake_tensors import FakeTensor
+from torchair.core.torch_private.fake.symbol_table import Environment
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.debug.options import DebugOptions
 from torchair.debug.run_folder import is_debugging
 from torchair.devices import device_row

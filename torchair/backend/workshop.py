@@ -24,7 +24,7 @@ from torchair.backend.order import MADE, ORDER, Made, Order, last_line
 from torchair.core.folder import NATIVE
 from torchair.core.pack import unpack
 from torchair.core.scratch import END_SECONDS, builds
-from torchair.core.torch_private.inductor import code_folder, inductor_cache_dir
+from torchair.core.torch_private.compilers.inductor import code_folder, inductor_cache_dir
 
 WORKER_MODULE = "torchair.backend.build_worker"
 # Modules are looked for where this process looks for them, but only once Python has started: a `types.py`

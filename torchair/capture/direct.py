@@ -16,7 +16,7 @@ from torchair.capture.pending import Growing, Pending, Programs, Specialist
 from torchair.capture.report import InputRow, Report
 from torchair.capture.roles import Role
 from torchair.core.program import Program
-from torchair.core.torch_private.memory import is_profiling
+from torchair.core.torch_private.device.memory import is_profiling
 
 FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
 """Serves a call that is like the one before; None where it is not."""

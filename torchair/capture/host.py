@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from torchair.core.source import source_of
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.devices import device_row
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by
 from torchair.fxgraph.symbols import unbacked_in

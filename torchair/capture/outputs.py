@@ -24,7 +24,7 @@ from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
 from torchair.core.overlaps import is_dense
 from torchair.core.quick import AtRest, clones, hand_out, view_on
-from torchair.core.torch_private.memory import borrow_memory, storage_id
+from torchair.core.torch_private.device.memory import borrow_memory, storage_id
 
 Copies = dict[int, torch.UntypedStorage]
 

@@ -20,9 +20,9 @@ from torchair.core.errors import BadCall, first_line
 from torchair.core.overlaps import is_dense
 from torchair.core.program import Program
 from torchair.core.quick import Addresses, Repeat
-from torchair.core.torch_private.fake import TorchDispatchMode
-from torchair.core.torch_private.memory import STORAGE_WRAPPER_USES, storage_id, storage_use_count
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.device.memory import STORAGE_WRAPPER_USES, storage_id, storage_use_count
+from torchair.core.torch_private.fake.fake_tensors import TorchDispatchMode
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import CaptureTarget, Copy, Device, Graph, Head
 from torchair.devices.head import FEW, is_bytes
 

@@ -19,7 +19,7 @@ from torchair.core import quick
 from torchair.core.environment import is_on
 from torchair.core.log import capture_logger as logger
 from torchair.core.quick import Repeat
-from torchair.core.torch_private.memory import is_profiling
+from torchair.core.torch_private.device.memory import is_profiling
 from torchair.devices import CaptureTarget, Refused
 
 

@@ -49,7 +49,7 @@ from torchair.core import quick
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
 from torchair.core.program import Program
-from torchair.core.torch_private.memory import is_profiling
+from torchair.core.torch_private.device.memory import is_profiling
 from torchair.devices import Refused
 
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torchair.capture.ledger import Cause
 from torchair.core.tables import text_lines
-from torchair.core.torch_private.aot import dynamo_counters
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 
 GROUP = "npugraph_ex"
 

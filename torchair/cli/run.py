@@ -10,7 +10,7 @@ import torch
 
 from torchair.backend.loaded import load_air
 from torchair.core.errors import BadPath
-from torchair.core.torch_private.trees import leaves_by_path
+from torchair.core.torch_private.fake.pytree import leaves_by_path
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,8 @@ from torchair.codegen import graph
 from torchair.codegen.program import Wrapped
 from torchair.core.errors import NotPossible
 from torchair.core.program import Code, Program, Wrapper, code_of
-from torchair.core.torch_private.fake import disable_modes, fake_tensor_prop
-from torchair.core.torch_private.ops import OpOverload, has_kernel
+from torchair.core.torch_private.fake.fake_tensors import disable_modes, fake_tensor_prop
+from torchair.core.torch_private.operators.schemas import OpOverload, has_kernel
 from torchair.devices import Backing, device_row
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by

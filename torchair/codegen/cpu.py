@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from torchair.codegen.graph import VIEWS, add_call, row_source
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.values import is_on_cpu
 
 aten = torch.ops.aten

@@ -22,8 +22,8 @@ from torch import fx
 
 from torchair.codegen import graph
 from torchair.codegen.program import Boxed
-from torchair.core.torch_private.fake import disable_modes
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.fake.fake_tensors import disable_modes
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_alias
 from torchair.fxgraph.ends import placeholders, returned

@@ -12,9 +12,15 @@ from torch.fx.traceback import preserve_node_meta
 from torchair.codegen.program import Piece
 from torchair.core.errors import NotPossible
 from torchair.core.source import source_of
-from torchair.core.torch_private.fake import FakeTensorMode, detect_fake_mode, faking, lending, make_fx
-from torchair.core.torch_private.inductor import inductor_decompositions, rebases_windows
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.compilers.inductor import inductor_decompositions, rebases_windows
+from torchair.core.torch_private.fake.fake_tensors import (
+    FakeTensorMode,
+    detect_fake_mode,
+    faking,
+    lending,
+    make_fx,
+)
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.ends import placeholders

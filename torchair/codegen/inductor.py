@@ -16,8 +16,7 @@ from torchair.codegen.vectors import sum_products
 from torchair.codegen.views import Views, WithViews, take_views_out
 from torchair.codegen.whole import improve
 from torchair.core.overlaps import careful_writes
-from torchair.core.torch_private.generated import GeneratedModule
-from torchair.core.torch_private.inductor import (
+from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
     BoxedDeviceIndex,
     compile_fx_inner,
@@ -28,6 +27,7 @@ from torchair.core.torch_private.inductor import (
     known_options,
     stable_cache_keys,
 )
+from torchair.core.torch_private.compilers.inductor_modules import GeneratedModule
 from torchair.devices import device_row
 from torchair.fxgraph.ends import output, returned
 from torchair.fxgraph.held import has_held

@@ -30,8 +30,7 @@ from torchair.core.folder import cache_folder
 from torchair.core.log import logger
 from torchair.core.overlaps import CAREFUL, careful_writes
 from torchair.core.scratch import Scratch
-from torchair.core.torch_private.fake import symbol_facts
-from torchair.core.torch_private.inductor import (
+from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
     aot_compilation,
     build_facts,
@@ -42,7 +41,8 @@ from torchair.core.torch_private.inductor import (
     known_options,
     library_path,
 )
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.fake.fake_tensors import symbol_facts
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 
 # Constants stay constants, however small: their values are bound later.
 OPTIONS: dict[str, Any] = {

@@ -26,9 +26,9 @@ from torchair.codegen.split import Split, split
 from torchair.codegen.whole import improve
 from torchair.core.errors import NotPossible
 from torchair.core.program import Call, Code
-from torchair.core.torch_private.fake import disable_modes
-from torchair.core.torch_private.inductor import fake_tracing, native_runner
-from torchair.core.torch_private.memory import borrow_tensor
+from torchair.core.torch_private.compilers.inductor import fake_tracing, native_runner
+from torchair.core.torch_private.device.memory import borrow_tensor
+from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.fxgraph.values import device_of
 
 # Containers kept for one program: modules that share a graph take turns without binding anew.

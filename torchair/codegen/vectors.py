@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from torchair.codegen.graph import add_call, row_source
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 
 aten, prims = torch.ops.aten, torch.ops.prims
 WINDOW = "torchair_window"

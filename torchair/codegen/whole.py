@@ -11,8 +11,8 @@ from torch import fx
 from torchair.codegen import cpu
 from torchair.codegen.graph import lasting_copy
 from torchair.codegen.vectors import mend_windows
-from torchair.core.torch_private.fake import FakeTensorMode
-from torchair.core.torch_private.inductor import joint_graph_passes
+from torchair.core.torch_private.compilers.inductor import joint_graph_passes
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.effects import makes_views
 from torchair.fxgraph.ends import output, returned
 from torchair.fxgraph.symbols import equal

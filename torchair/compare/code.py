@@ -19,7 +19,7 @@ from torchair.compare.numbers import EXACT, Errors
 from torchair.compare.scene import Outcome, Scene, Values, is_unset
 from torchair.compare.subgraph import Part, around, calls_of, part_of
 from torchair.core.program import Program
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.ends import placeholders, returned

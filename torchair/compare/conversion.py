@@ -27,7 +27,7 @@ from torchair.compare.scene import (
 )
 from torchair.compare.subgraph import Part, around, calls_of, part_of
 from torchair.core.errors import first_line
-from torchair.core.torch_private.fake import tree_flatten
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.effects import flat
 from torchair.fxgraph.symbols import is_symbol

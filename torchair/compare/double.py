@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from torchair.compare.scene import Outcome, Recorder, Scene, copies, frozen, set_random_state
-from torchair.core.torch_private.fake import tree_map
+from torchair.core.torch_private.fake.fake_tensors import tree_map
 from torchair.fxgraph.effects import flat
 from torchair.fxgraph.ends import placeholders
 

@@ -13,7 +13,7 @@ from torchair.backend.compile import Stage, lowered_for
 from torchair.compare.blame import UNSET, Blame, Culprit, Judge, node_of
 from torchair.compare.numbers import Errors
 from torchair.compare.scene import Scene, edge_value, run_fx
-from torchair.core.torch_private.inductor import lowering_table
+from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.engine.lower import lower
 from torchair.fxgraph.ends import placeholders
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, TensorResult, copy_graph

@@ -22,7 +22,7 @@ from torchair.compare.trail import COMPILED, CONVERSION, FX_PASS, GE_PASS, LOWER
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import JsonForm
 from torchair.core.overlaps import is_dense
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.ends import placeholders, returned
 
 LARGEST = 1 << 20  # bytes of an input that are written into a script

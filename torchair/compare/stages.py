@@ -46,7 +46,7 @@ from torchair.compare.trail import (
 )
 from torchair.core.errors import NotPossible, first_line
 from torchair.core.source import source_of
-from torchair.core.torch_private.inductor import inductor_config
+from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.ends import placeholders

@@ -16,7 +16,7 @@ import torch
 
 from torchair.core.errors import UnsupportedOp
 from torchair.core.extensions import has_user_kernel
-from torchair.core.torch_private.ops import OpOverload, arguments_of
+from torchair.core.torch_private.operators.schemas import OpOverload, arguments_of
 from torchair.fxgraph.effects import flat, written_names
 from torchair.ge.attr import BY_PROTOTYPE, Attr, Str
 from torchair.ge.build import Clone, add_op, make_attr

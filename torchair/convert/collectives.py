@@ -17,8 +17,8 @@ from torchair.convert.operands import cast, like, pack, shape_of, size_of, sizes
 from torchair.convert.registry import converter
 from torchair.convert.report import CARRIED
 from torchair.core import dtypes
-from torchair.core.torch_private.groups import name_of
-from torchair.core.torch_private.groups import size_of as ranks_in
+from torchair.core.torch_private.device.process_groups import name_of
+from torchair.core.torch_private.device.process_groups import size_of as ranks_in
 from torchair.ge.face import runs_torch
 from torchair.ops.collectives import root_of, starts
 

@@ -31,7 +31,7 @@ from torchair.convert.without_kernel import run_by_torch, unvalued
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.source import source_of
-from torchair.core.torch_private.fake import (
+from torchair.core.torch_private.fake.fake_tensors import (
     disable_modes,
     faking,
     make_fx,
@@ -39,7 +39,7 @@ from torchair.core.torch_private.fake import (
     tree_unflatten,
     with_shape_env,
 )
-from torchair.core.torch_private.ops import OpOverload, decomposition_of
+from torchair.core.torch_private.operators.schemas import OpOverload, decomposition_of
 from torchair.fxgraph.effects import flat, functional_twin, mutates
 from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, layouts_of

@@ -32,7 +32,7 @@ from torchair.convert.support import (
     supported,
 )
 from torchair.core.errors import BadConverter
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.operators.schemas import OpOverload
 
 TABLE = Path(__file__).with_name("declared.json")
 TENSORS = {"T": T} | {x.name: x for x in (F32, F16, BF16, F64, I64, I32, I16, I8, U8, C64, BOOL)}

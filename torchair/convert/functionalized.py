@@ -18,8 +18,8 @@ from torchair.convert.automatic import why_not_automatic
 from torchair.convert.inference_rule import attach_rules
 from torchair.convert.operands import pack
 from torchair.convert.registry import candidates, converter
-from torchair.core.torch_private.ops import OpOverload, arguments_of
-from torchair.core.torch_private.shared_arguments import original_of
+from torchair.core.torch_private.operators.alias_schema import original_of
+from torchair.core.torch_private.operators.schemas import OpOverload, arguments_of
 from torchair.fxgraph.effects import written_names
 from torchair.ge.graph import Tensor, current_graph
 from torchair.ge.prototype import catalogue

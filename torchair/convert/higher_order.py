@@ -18,8 +18,8 @@ from torch import fx
 from torchair import ge
 from torchair.convert.operands import BOOL, INT64, cast, like
 from torchair.convert.registry import converter
-from torchair.core.torch_private.fake import is_unbacked
-from torchair.core.torch_private.ops import HigherOrderOperator
+from torchair.core.torch_private.fake.fake_tensors import is_unbacked
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 from torchair.ge.build import add_op
 from torchair.ge.graph import Graph, Op, RandomFeed, Tensor, current_graph
 

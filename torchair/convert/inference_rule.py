@@ -17,8 +17,8 @@ import torch
 from torchair.core import dtypes
 from torchair.core.errors import first_line
 from torchair.core.log import logger
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv, new_size
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Str

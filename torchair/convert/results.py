@@ -10,8 +10,8 @@ from torch import fx
 
 from torchair.core.errors import BadConverter
 from torchair.core.source import source_of
-from torchair.core.torch_private.fake import is_unbacked
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.fake.fake_tensors import is_unbacked
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat
 from torchair.ge.attr import Str
 from torchair.ge.graph import INPUT_TYPES, Tensor, describe

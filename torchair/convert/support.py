@@ -14,7 +14,7 @@ import torch
 
 from torchair.convert.registry import Registration
 from torchair.core.errors import BadConverter
-from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
+from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import fx
 
 from torchair.convert.functionalized import WRAPPERS
 from torchair.core.errors import UnsupportedOp
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat
 from torchair.ge.face import CALL, Call, hold
 from torchair.ge.graph import Op, Tensor

@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.node import map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
-from torchair.core.torch_private.fake import PythonReferenceAnalysis, sympy_interp
+from torchair.core.torch_private.fake.fake_tensors import PythonReferenceAnalysis, sympy_interp
 
 # Functions of symbolic floats, by the name of the function of numbers
 SYM_MATH: dict[str, Callable[[Any], Any]] = {

@@ -19,7 +19,7 @@ import torch
 
 from torchair.core.folder import cache_folder
 from torchair.core.scratch import Scratch, check_running
-from torchair.core.torch_private.inductor import get_cpp_compiler
+from torchair.core.torch_private.compilers.inductor import get_cpp_compiler
 
 BUILDER = Path(__file__).with_name("extension_build.py")
 BUILD_SECONDS = 600

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.inductor import inductor_cache_dir
+from torchair.core.torch_private.compilers.inductor import inductor_cache_dir
 
 NATIVE = "torchair_native"
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from torchair.core.garbage import uncollected
-from torchair.core.torch_private.namespace import LateNamespace
+from torchair.core.torch_private.operators.lazy_namespace import LateNamespace
 
 NAMESPACES = {
     "air": "torchair.ops.npu",

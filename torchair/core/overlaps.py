@@ -9,8 +9,8 @@ from unittest import mock
 
 import torch
 
-from torchair.core.torch_private.fake import statically_known_true
-from torchair.core.torch_private.inductor import reinplace_module, remembered_writes
+from torchair.core.torch_private.compilers.inductor import reinplace_module, remembered_writes
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 
 CAREFUL = "careful writes 2"
 """Part of the keys of caches: what was made of the same graph without is something else."""

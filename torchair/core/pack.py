@@ -22,7 +22,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from torchair.core.errors import BadGraph, NotPossible, first_line
 from torchair.core.number import Number
-from torchair.core.torch_private.fake import (
+from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     ShapeEnv,
     disable_modes,
@@ -30,7 +30,12 @@ from torchair.core.torch_private.fake import (
     is_unbacked,
     load_graph,
 )
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload, higher_order_op
+from torchair.core.torch_private.operators.schemas import (
+    HigherOrderOperator,
+    OpOverload,
+    find_overload,
+    higher_order_op,
+)
 
 OWN = ("torchair.",)
 """Packages whose functions and classes are known by their names."""

@@ -16,7 +16,7 @@ from torchair.core.degraded import Degradations
 from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.files import whole_file
 from torchair.core.source import source_of
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.debug.files import Told, make_folder, now, rank_folder
 
 SAVING = "save_npugraph_tensor"  # the user's own way to save a tensor: such a tensor is not saved twice

@@ -27,7 +27,7 @@ from torchair.core.degraded import Degradations
 from torchair.core.environment import text_of
 from torchair.core.files import PRIVATE_MODE
 from torchair.core.log import LineFormat, capture_logger, logger
-from torchair.core.torch_private.aot import dynamo_utils
+from torchair.core.torch_private.compilers.aot_autograd import dynamo_utils
 from torchair.debug.files import Told, make_folder, next_folder, open_log, write_text
 from torchair.debug.graph_file import GraphText
 from torchair.debug.output_code import module_text

@@ -19,7 +19,7 @@ from torch.fx.node import map_aggregate
 from torchair.convert.higher_order import inlined
 from torchair.convert.registry import Converter, candidates, decomposition_for
 from torchair.convert.support import target_name
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 
 HEADER = ("目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计")
 SUPPORTED, PARTLY, STUB, UNKNOWN = "已支持", "部分支持", "未支持", "未知状态，请查看源码"

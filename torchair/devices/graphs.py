@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchair.core.program import Call
-from torchair.core.torch_private.memory import (
+from torchair.core.torch_private.device.memory import (
     capturing_getter,
     clear_blas_workspaces,
     end_pool_allocation,

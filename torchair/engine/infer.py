@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.fake import FakeTensorMode, faking, unclaimed_symbols
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate, listed_constants, types_of
 from torchair.engine.registry import lacking_results, why_no_kernel
 from torchair.fxgraph.sameness import number_key, tensor_key, value_key

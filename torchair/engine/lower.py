@@ -20,7 +20,7 @@ from torch import fx
 
 from torchair.core.errors import BadGraph, first_line
 from torchair.core.expressions import expression_nodes
-from torchair.core.torch_private.fake import (
+from torchair.core.torch_private.fake.fake_tensors import (
     DATA_ERRORS,
     FakeTensorMode,
     faking,

@@ -19,7 +19,12 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private.fake import FakeTensorMode, faking, snapshot_fake, unclaimed_symbols
+from torchair.core.torch_private.fake.fake_tensors import (
+    FakeTensorMode,
+    faking,
+    snapshot_fake,
+    unclaimed_symbols,
+)
 from torchair.fxgraph.effects import flat, may_write
 from torchair.fxgraph.layout import memory_of
 

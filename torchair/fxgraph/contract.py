@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from torchair.core.log import logger
-from torchair.core.torch_private.fake import is_unbacked
-from torchair.core.torch_private.memory import storage_id
+from torchair.core.torch_private.device.memory import storage_id
+from torchair.core.torch_private.fake.fake_tensors import is_unbacked
 from torchair.fxgraph.layout import Layout, Read, layout_of, lies
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
 

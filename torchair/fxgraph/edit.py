@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from torchair.core.overlaps import is_dense
-from torchair.core.torch_private.fake import FakeTensorMode, graph_module
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, graph_module
 from torchair.fxgraph.effects import functional_twin
 from torchair.fxgraph.layout import memory_of
 from torchair.fxgraph.values import look_again

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload, find_overload
 
 TRITON_MUTATION = "triton_kernel_wrapper_mutation"
 aten = torch.ops.aten

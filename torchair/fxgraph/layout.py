@@ -27,9 +27,9 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from torchair.core.number import Number
-from torchair.core.torch_private.fake import statically_known_true
-from torchair.core.torch_private.memory import storage_id
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.device.memory import storage_id
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import mutates, returns_views
 from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.symbols import Unreadable, equal, hint, is_symbol

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchair.core.torch_private.fake import without_modes
+from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.fxgraph.symbols import is_symbol
 
 

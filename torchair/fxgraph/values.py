@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.effects import flat, makes_views
 from torchair.fxgraph.layout import memory_of
 

@@ -19,7 +19,7 @@ import torch
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadPath
 from torchair.core.files import Together, make_parents, together
-from torchair.core.torch_private.fake import disable_modes
+from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.ge.attr import DataType, ListInt, Str, as_bytes
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.graph import Desc, Graph, Op

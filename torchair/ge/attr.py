@@ -15,7 +15,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter
-from torchair.core.torch_private.fake import without_modes
+from torchair.core.torch_private.fake.fake_tensors import without_modes
 
 
 class Attr:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.ops import HigherOrderOperator
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 from torchair.ge.attr import Attr, Str
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op, Slot, Tensor
 from torchair.ge.host import Host

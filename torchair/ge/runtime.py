@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadGraph, NotPossible
-from torchair.core.torch_private.ops import find_overload
+from torchair.core.torch_private.operators.schemas import find_overload
 from torchair.fxgraph.effects import makes_views
 from torchair.fxgraph.layout import Layout, Step
 from torchair.fxgraph.symbols import hint, is_symbol

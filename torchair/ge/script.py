@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import AirError, BadGraph
-from torchair.core.torch_private.fake import without_modes
+from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.ge import attr
 from torchair.ge.build import Cast, Const, add_op, builder, is_op
 from torchair.ge.graph import Graph, Op, Tensor, current_graph

@@ -22,7 +22,7 @@ import torch
 
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.late_module import LateModule
-from torchair.core.torch_private.fake import without_modes
+from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Form, Str, raw
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.build import SHARED_LIMIT, const_attr, const_key

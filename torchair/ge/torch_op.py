@@ -16,7 +16,12 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, find_overload, higher_order_op
+from torchair.core.torch_private.operators.schemas import (
+    HigherOrderOperator,
+    OpOverload,
+    find_overload,
+    higher_order_op,
+)
 from torchair.ge.attr import Str
 from torchair.ge.build import add_op
 from torchair.ge.graph import Op, Tensor

@@ -34,7 +34,7 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.degraded import Degradations
 from torchair.core.errors import Degraded, DegradedWarning, first_line
 from torchair.core.tables import text_lines
-from torchair.core.torch_private.fake import tree_flatten
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 from torchair.devices import device_row
 from torchair.inference._crops import Declared, Unknown
 from torchair.inference._gear_checks import Checks, arguments_of, is_finite

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten, tree_unflatten
 
 Declared = Mapping[str | int, int | Sequence[int]]
 Known = torch.Tensor | bool | int | float | complex | str | None

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.fake import tree_flatten
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 
 AGAIN = 4  # times as many padded calls: when a gear is checked again
 SECOND = 16  # the padded call of a gear that is checked after the first

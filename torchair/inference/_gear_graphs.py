@@ -21,7 +21,7 @@ from torch import fx
 
 from torchair.compare.scene import random_state, set_random_state
 from torchair.core.errors import first_line
-from torchair.core.torch_private.captured import (
+from torchair.core.torch_private.dynamo.captured_graphs import (
     CapturedGraph,
     NotWhole,
     SizedGraph,
@@ -29,8 +29,8 @@ from torchair.core.torch_private.captured import (
     number_places,
     sized_graph,
 )
-from torchair.core.torch_private.fake import tree_flatten
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import mutates
 from torchair.fxgraph.ends import returned

@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from torchair.core.source import source_of
-from torchair.core.torch_private.captured import SizedGraph
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.dynamo.captured_graphs import SizedGraph
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import arguments, draws, flat
 from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.symbols import is_symbol

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.memory import borrow_memory
+from torchair.core.torch_private.device.memory import borrow_memory
 from torchair.devices import device_at
 
 __all__ = ["create_npu_tensors"]

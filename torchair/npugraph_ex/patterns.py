@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from torchair.core.torch_private.patterns import fwd_only
+from torchair.core.torch_private.compilers.pattern_matcher import fwd_only
 from torchair.passes.patterns.table import OF_CAPTURE, always
 
 __all__ = ["register_replacement"]

@@ -15,8 +15,8 @@ import torch
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.groups import group_of, name_of
-from torchair.core.torch_private.ops import collective, has_operator, register_fake
+from torchair.core.torch_private.device.process_groups import group_of, name_of
+from torchair.core.torch_private.operators.schemas import collective, has_operator, register_fake
 
 SEND, RECEIVE = "_send", "_recv"
 _GROUP = "str tag, int[] ranks, int group_size"

@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.distributed import ReduceOp
 
-from torchair.core.torch_private.groups import group_tag, make_traceable
+from torchair.core.torch_private.device.process_groups import group_tag, make_traceable
 from torchair.ops.collectives import gathered, starts
 
 REDUCTIONS = {ReduceOp.SUM: "sum", ReduceOp.MIN: "min", ReduceOp.MAX: "max", ReduceOp.PRODUCT: "prod"}

@@ -16,7 +16,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
 from torchair.core.plugin import real_plugin
-from torchair.core.torch_private.ops import has_operator, register_fake
+from torchair.core.torch_private.operators.schemas import has_operator, register_fake
 from torchair.devices import device_row
 
 ALL = -1

@@ -19,7 +19,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.files import make_parents, whole_file
 from torchair.core.plugin import real_plugin
-from torchair.core.torch_private.ops import has_operator, register_fake
+from torchair.core.torch_private.operators.schemas import has_operator, register_fake
 from torchair.ops.printing import on_host
 
 NAME = "save_npugraph_tensor"

@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.ops import has_operator, register_fake, unfunctionalized
+from torchair.core.torch_private.operators.schemas import has_operator, register_fake, unfunctionalized
 from torchair.ops import limits
 
 NAMESPACES = ("npugraph_ex", "air")

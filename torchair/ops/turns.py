@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.ops import find_overload
+from torchair.core.torch_private.operators.schemas import find_overload
 from torchair.ops import printing, saving
 
 OPS = printing.OPS | saving.OPS

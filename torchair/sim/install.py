@@ -10,7 +10,7 @@ from torchair import devices as devices_known
 from torchair.core.degraded import Degradations
 from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, PluginTaken
 from torchair.core.plugin import PLUGIN, real_plugin
-from torchair.core.torch_private.backends import (
+from torchair.core.torch_private.device.privateuse1 import (
     backend_name,
     compile_by_default,
     exchange_by_dlpack,

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import NotPossible
-from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.python_device import (
+from torchair.core.torch_private.device.python_backend import (
     as_tensor_of,
     host_of,
     natively,
@@ -18,7 +17,8 @@ from torchair.core.torch_private.python_device import (
     run_ops_by,
     window,
 )
-from torchair.core.torch_private.trees import leaves, tree_map
+from torchair.core.torch_private.fake.pytree import leaves, tree_map
+from torchair.core.torch_private.operators.schemas import OpOverload
 
 aten = torch.ops.aten
 COMPILER = "install a C++ compiler (g++ or clang++)"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchair
-from torchair.core.torch_private.fake import FakeTensorMode
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 
 NPU = torch.device("npu:0")
 HAS_GPU = os.environ.get("TORCHAIR_SIM_BACKING") == "cuda"

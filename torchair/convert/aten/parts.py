@@ -9,7 +9,7 @@ import math
 import torch
 
 from torchair.convert.registry import opaque, register_decomposition
-from torchair.core.torch_private.ops import find_overload
+from torchair.core.torch_private.operators.schemas import find_overload
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)

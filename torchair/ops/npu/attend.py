@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
-from torchair.core.torch_private.fake import statically_known_true
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.ops.formats import store, wide
 
 aten = torch.ops.aten

@@ -17,9 +17,9 @@ import torch
 from torch.fx.node import has_side_effect
 
 from torchair.core.plugin import real_plugin
-from torchair.core.torch_private.fake import tree_flatten, tree_unflatten
-from torchair.core.torch_private.memory import storage_id
-from torchair.core.torch_private.ops import parse_schema, register_fake
+from torchair.core.torch_private.device.memory import storage_id
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten, tree_unflatten
+from torchair.core.torch_private.operators.schemas import parse_schema, register_fake
 from torchair.ops.direct import DIRECT
 from torchair.ops.npu.border import packed, read
 from torchair.ops.npu.gradients import Gradient

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadGroup, UnsupportedOp
-from torchair.core.torch_private.ops import process_group
+from torchair.core.torch_private.operators.schemas import process_group
 from torchair.ops import collectives
 
 _START = (

@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible, UnsupportedOp
-from torchair.core.torch_private.ops import register_fake
+from torchair.core.torch_private.operators.schemas import register_fake
 from torchair.ops.npu.row import InPlace, Row
 
 # What runs wherever a call of these ops would: sizes of all results, how many dims each has, their types.

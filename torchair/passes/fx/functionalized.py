@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.aot import ReinplaceCounters, ReInplaceTrigger
-from torchair.core.torch_private.fake import (
+from torchair.core.torch_private.compilers.aot_autograd import ReinplaceCounters, ReInplaceTrigger
+from torchair.core.torch_private.compilers.inductor import lower_functionalized
+from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     detect_fake_mode,
     faking,
@@ -24,8 +25,7 @@ from torchair.core.torch_private.fake import (
     tree_flatten,
     tree_unflatten,
 )
-from torchair.core.torch_private.inductor import lower_functionalized
-from torchair.core.torch_private.ops import (
+from torchair.core.torch_private.operators.schemas import (
     auto_functionalized,
     auto_functionalized_dense,
     auto_functionalized_v2,

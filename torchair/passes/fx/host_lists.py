@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.ends import placeholders
 from torchair.passes.run import PassContext
 

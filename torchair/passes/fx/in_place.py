@@ -20,9 +20,9 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private.fake import detect_fake_mode, faking
-from torchair.core.torch_private.memory import storage_id
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.device.memory import storage_id
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, faking
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import flat, makes_views, mutates, returns_views, written_by, written_names
 from torchair.fxgraph.symbols import equal
 from torchair.passes.fx.memory import (

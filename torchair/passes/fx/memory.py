@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.memory import storage_id
+from torchair.core.torch_private.device.memory import storage_id
 from torchair.fxgraph.effects import makes_views, returns_views, views_of, written_by
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from torchair.core.source import source_of
-from torchair.core.torch_private.native_streams import (
+from torchair.core.torch_private.dynamo.streams import (
     external_object,
     is_current,
     is_lookup,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from torchair.core.torch_private.ops import find_overload
+from torchair.core.torch_private.operators.schemas import find_overload
 from torchair.passes.run import PassContext
 
 aten = torch.ops.aten

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.fake import detect_fake_mode, faking
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, faking
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import mutates
 from torchair.ops import streams
 from torchair.ops.places import walk

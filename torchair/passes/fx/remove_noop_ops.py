@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from torchair.core.torch_private.fake import detect_fake_mode
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import arguments, flat
 from torchair.fxgraph.layout import ABSOLUTE, COPIES_STORAGE, dense_order, layout_of, memory_of, viewed_by

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket
-from torchair.core.torch_private.shared_arguments import can_auto_functionalize, with_shared
+from torchair.core.torch_private.operators.alias_schema import can_auto_functionalize, with_shared
+from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket
 from torchair.fxgraph.effects import arguments, flat, written_names
 from torchair.passes.run import PassContext
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from torchair.core.extensions import extend
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import arguments, flat
 from torchair.passes.fx.in_place import InPlace, copy_back, getitem
 from torchair.passes.fx.memory import same_place

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from torchair.core.errors import BadPass
-from torchair.core.torch_private.fake import detect_fake_mode, fake_tensor_prop
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, fake_tensor_prop
 from torchair.passes.run import PassContext
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadGraph
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.passes.fx.in_place import getitem
 from torchair.passes.fx.sizes import Sizes
 from torchair.passes.run import PassContext

@@ -28,8 +28,12 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from torchair.core.torch_private.fake import float_seen, statically_known_true, trace_before_autograd
-from torchair.core.torch_private.ops import OpOverload, find_overload
+from torchair.core.torch_private.fake.fake_tensors import (
+    float_seen,
+    statically_known_true,
+    trace_before_autograd,
+)
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import mutates
 from torchair.fxgraph.ends import output
 from torchair.passes.run import PassContext

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import fx
 
-from torchair.core.torch_private.ops import HigherOrderOperator
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 
 SEARCHED = ("cond", "while_loop", "invoke_subgraph")
 """Ops that run a graph as it is. Others read what it says: a score function of attention."""

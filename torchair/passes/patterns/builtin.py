@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from torchair.core.torch_private.fake import FakeTensorMode
-from torchair.core.torch_private.ops import find_overload
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
+from torchair.core.torch_private.operators.schemas import find_overload
 
 npu = torch.ops.npu
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadPass
-from torchair.core.torch_private.patterns import is_keyword, is_nameless, values_in
+from torchair.core.torch_private.compilers.pattern_matcher import is_keyword, is_nameless, values_in
 from torchair.passes.patterns.given import NUMBERS, Given
 
 

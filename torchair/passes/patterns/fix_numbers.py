@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.torch_private.given_numbers import floats_of_modules
+from torchair.core.torch_private.dynamo.float_inputs import floats_of_modules
 from torchair.passes.patterns.table import set_of
 from torchair.passes.run import PassContext
 

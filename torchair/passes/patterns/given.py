@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from torchair.core.errors import BadOptionType, BadPass
-from torchair.core.torch_private.fake import FakeTensorMode, tree_flatten, tree_leaves, tree_map
-from torchair.core.torch_private.patterns import is_pattern
+from torchair.core.torch_private.compilers.pattern_matcher import is_pattern
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, tree_flatten, tree_leaves, tree_map
 
 Function = Callable[..., Any]
 NUMBERS = (int, float, torch.SymInt, torch.SymFloat)

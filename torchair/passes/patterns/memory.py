@@ -14,8 +14,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.torch_private.fake import detect_fake_mode, tree_leaves
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, tree_leaves
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import makes_views
 from torchair.fxgraph.layout import root_of, stride_order
 from torchair.fxgraph.symbols import equal

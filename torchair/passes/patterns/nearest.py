@@ -14,8 +14,7 @@ import torch
 from torch import fx
 
 from torchair.core.source import source_of
-from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.patterns import (
+from torchair.core.torch_private.compilers.pattern_matcher import (
     call_patterns,
     is_any,
     is_call,
@@ -24,6 +23,7 @@ from torchair.core.torch_private.patterns import (
     is_pattern,
     outputs_of,
 )
+from torchair.core.torch_private.operators.schemas import OpOverload
 
 _MISSING = object()
 

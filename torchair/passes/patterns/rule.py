@@ -21,10 +21,15 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadPass, first_line
-from torchair.core.torch_private.fake import statically_known_true, tree_leaves
-from torchair.core.torch_private.ops import OpOverload
-from torchair.core.torch_private.patterns import accepts_decompositions, exact_pattern, fwd_only, is_call
-from torchair.core.torch_private.tracing import functionalized
+from torchair.core.torch_private.compilers.pattern_matcher import (
+    accepts_decompositions,
+    exact_pattern,
+    fwd_only,
+    is_call,
+)
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true, tree_leaves
+from torchair.core.torch_private.fake.tracing import functionalized
+from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import mutates, written_by
 from torchair.ops.places import PLACES
 from torchair.passes.fx.remove_noop_ops import remove_noop_ops

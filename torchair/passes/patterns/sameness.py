@@ -7,8 +7,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from torchair.core.torch_private.fake import tree_map
-from torchair.core.torch_private.patterns import is_any, is_call, is_keyword, is_pattern, outputs_of
+from torchair.core.torch_private.compilers.pattern_matcher import (
+    is_any,
+    is_call,
+    is_keyword,
+    is_pattern,
+    outputs_of,
+)
+from torchair.core.torch_private.fake.fake_tensors import tree_map
 
 
 def text_of(pattern: Any, wildcards: Collection[str]) -> str:

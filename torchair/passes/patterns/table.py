@@ -17,15 +17,15 @@ from torch import fx
 from torchair.configs.npugraph_ex import CompilerConfig as CaptureConfig
 from torchair.core.errors import BadPass
 from torchair.core.extensions import extend
-from torchair.core.torch_private.fake import disable_modes
-from torchair.core.torch_private.patterns import (
+from torchair.core.torch_private.compilers.pattern_matcher import (
     exact_pattern,
     fwd_only,
     is_fwd_only,
     pattern_pass,
     register_pattern,
 )
-from torchair.core.torch_private.tracing import as_in_a_compile
+from torchair.core.torch_private.fake.fake_tensors import disable_modes
+from torchair.core.torch_private.fake.tracing import as_in_a_compile
 from torchair.ops.places import annotate
 from torchair.passes.patterns.branches import branches_of
 from torchair.passes.patterns.builtin import Rule as Builtin

@@ -16,7 +16,7 @@ from torch import fx
 
 from torchair.core.errors import BadPass, first_line
 from torchair.core.log import logger
-from torchair.core.torch_private.fake import disable_modes, tree_leaves
+from torchair.core.torch_private.fake.fake_tensors import disable_modes, tree_leaves
 from torchair.passes.patterns.given import Given, examples_like, has_floats
 from torchair.passes.patterns.rule import (
     Function,

@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from torchair.core.errors import BadPass
-from torchair.core.torch_private.fake import disable_modes, tree_flatten
+from torchair.core.torch_private.fake.fake_tensors import disable_modes, tree_flatten
 from torchair.passes.patterns.given import Given, examples_like
 from torchair.passes.patterns.rule import Trace
 from torchair.passes.patterns.variants import traced

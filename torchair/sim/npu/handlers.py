@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from torchair.core.torch_private.fake import TorchDispatchMode, disable_modes
+from torchair.core.torch_private.fake.fake_tensors import TorchDispatchMode, disable_modes
 from torchair.sim.npu.device import current_device
 
 Spec = tuple[str, int | str, str]

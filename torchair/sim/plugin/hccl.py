@@ -18,8 +18,15 @@ from torch import distributed
 
 from torchair.core.errors import NotPossible
 from torchair.core.overlaps import is_dense
-from torchair.core.torch_private.groups import ProcessGroup, ProcessGroupGloo, Store, Work, done, serve
-from torchair.core.torch_private.trees import flatten, unflatten
+from torchair.core.torch_private.device.process_groups import (
+    ProcessGroup,
+    ProcessGroupGloo,
+    Store,
+    Work,
+    done,
+    serve,
+)
+from torchair.core.torch_private.fake.pytree import flatten, unflatten
 from torchair.sim.load import shim
 from torchair.sim.npu.device import current_device
 

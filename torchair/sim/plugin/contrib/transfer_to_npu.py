@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from torchair.core.torch_private.backends import DeviceContext, keep_constructors
+from torchair.core.torch_private.device.privateuse1 import DeviceContext, keep_constructors
 from torchair.sim import npu
 from torchair.sim.npu.device import kinds
 from torchair.sim.plugin import profiler

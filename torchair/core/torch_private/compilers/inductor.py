@@ -30,8 +30,8 @@ from torch._inductor.virtualized import V
 
 from torchair.core.environment import changed
 from torchair.core.late_module import LateModule
-from torchair.core.torch_private.aot import TracingContext, tracing
-from torchair.core.torch_private.fake import FakeTensorMode, ShapeEnv
+from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 
 __all__ = [
     "BoxedBool",

@@ -42,7 +42,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torchair.core.degraded import Degradations
 from torchair.core.late_module import LateModule
 from torchair.core.source import source_of
-from torchair.core.torch_private.ops import OpOverload
+from torchair.core.torch_private.operators.schemas import OpOverload
 
 if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd

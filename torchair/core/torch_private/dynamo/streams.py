@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._dynamo import graph_bytecode_inputs
 
-from torchair.core.torch_private.ops import HigherOrderOperator, OpOverload
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 
 __all__ = [
     "external_object",

@@ -40,8 +40,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from torchair.core.errors import BadEntry, NotPossible, first_line
 from torchair.core.identity import data, identity
-from torchair.core.torch_private.assumed import Assumed
-from torchair.core.torch_private.unguarded import READS, Reads, is_left_out
+from torchair.core.torch_private.dynamo.assumed_constants import Assumed
+from torchair.core.torch_private.dynamo.unguarded_reads import READS, Reads, is_left_out
 
 Scope = dict[str, Any]
 Fact = tuple[Any, ...]

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._higher_order_ops.auto_functionalize import can_auto_functionalize
 
-from torchair.core.torch_private.ops import OpOverload, find_overload, has_kernel, register_fake
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload, has_kernel, register_fake
 
 __all__ = ["SPACE", "can_auto_functionalize", "find_shared", "original_of", "with_shared"]
 

@@ -14,7 +14,7 @@ from torch import fx
 from torch._dynamo.exc import FailOnRecompileLimitHit, Unsupported
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from torchair.core.torch_private.fake import (
+from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     ShapeEnv,
     detect_fake_mode,
@@ -23,7 +23,7 @@ from torchair.core.torch_private.fake import (
     make_fx,
     new_size,
 )
-from torchair.core.torch_private.tracing import as_in_a_compile, functionalized
+from torchair.core.torch_private.fake.tracing import as_in_a_compile, functionalized
 
 __all__ = ["CapturedGraph", "NotWhole", "SizedGraph", "ends_early", "number_places", "sized_graph"]
 

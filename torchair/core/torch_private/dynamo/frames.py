@@ -1,7 +1,7 @@
 """Dynamo's work on one call as data: the frame's new code, and guards that another process can check.
 
 Guards are kept with what they saw, and made anew of the objects of the process that loads them, once these
-have proved to be the same (`guard_facts.py`).
+have proved to be the same (`guards.py`).
 """
 
 # torch's own types describe one of the versions supported here, and leave out much of what is private.
@@ -36,10 +36,10 @@ from torch._guards import CompileContext, TracingContext, compile_context, traci
 
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
 from torchair.core.identity import PLAIN, Traced, traced
-from torchair.core.torch_private.assumed import Assumed, recorded_constants
-from torchair.core.torch_private.guard_facts import Guards, OtherCall
-from torchair.core.torch_private.op_facts import op_facts, targets_of, why_other_ops
-from torchair.core.torch_private.unguarded import Reads, recorded_reads
+from torchair.core.torch_private.dynamo.assumed_constants import Assumed, recorded_constants
+from torchair.core.torch_private.dynamo.custom_op_keys import op_facts, targets_of, why_other_ops
+from torchair.core.torch_private.dynamo.guards import Guards, OtherCall
+from torchair.core.torch_private.dynamo.unguarded_reads import Reads, recorded_reads
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 Scope = dict[str, Any]

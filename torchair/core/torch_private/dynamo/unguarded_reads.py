@@ -1,4 +1,4 @@
-"""Record what a trace reads and Dynamo installs no guard for; `guard_facts.py` compares it again.
+"""Record what a trace reads and Dynamo installs no guard for; `guards.py` compares it again.
 
 Dynamo assumes that some things do not change while a process runs, and reads them without a guard:
 

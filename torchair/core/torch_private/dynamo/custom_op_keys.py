@@ -21,7 +21,7 @@ from torch._library.custom_ops import OPDEFS
 
 from torchair.core.errors import NotPossible
 from torchair.core.identity import OWN, code_digest, codes_inside, identity
-from torchair.core.torch_private.ops import OpOverload, OpOverloadPacket, find_overload
+from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket, find_overload
 
 BUILT_IN = ("aten", "prims", "prim", "torchair", "npu", "profiler", "_c10d_functional", "c10d_functional")
 """Operators that are known by the versions of torch and of this package."""

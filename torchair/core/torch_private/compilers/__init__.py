@@ -1,0 +1,1 @@
+"""AOTAutograd, Inductor and the pattern matcher."""

@@ -1,0 +1,1 @@
+"""Device memory, PrivateUse1 backends and process groups."""

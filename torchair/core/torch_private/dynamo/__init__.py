@@ -1,0 +1,1 @@
+"""Dynamo: frames, guards, graph breaks and trace state."""

@@ -1,0 +1,1 @@
+"""Fake tensors, symbols, tracing and pytrees."""

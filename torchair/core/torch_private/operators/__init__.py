@@ -1,0 +1,1 @@
+"""Schemas of operators, and operator namespaces that load on first use."""
