@@ -17,7 +17,7 @@ from benchmarks import overhead, replay, report, scaling, speed, startup, stream
 from benchmarks.columns import COLUMNS, KEPT
 from benchmarks.models import MODELS
 from benchmarks.options import Options
-from torchair.core.degraded import STRICT
+from torchair.core.diagnostics import STRICT
 
 SUITES: dict[str, Callable[[Options], report.Suite]] = {
     "cpu": lambda options: speed.run("cpu", options),

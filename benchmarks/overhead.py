@@ -24,7 +24,7 @@ from benchmarks.models import BY_NAME, Inputs, Model
 from benchmarks.options import Options
 from benchmarks.speed import warm
 from benchmarks.timing import Thunk, host_seconds, measure, row_seconds, step_seconds
-from torchair.core.tables import table
+from torchair.core.text_table import table
 
 SUBJECTS = {"cpu": ("mlp", "one-op"), "cuda": ("decoder32", "mlp", "one-op")}
 DIRECT = ".direct"

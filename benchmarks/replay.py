@@ -18,7 +18,7 @@ from benchmarks.models import BY_NAME
 from benchmarks.options import Options
 from benchmarks.overhead import BACKENDS, DIRECT, compiled_and_direct, reaching, show
 from benchmarks.timing import Thunk, measure
-from torchair.core import quick
+from torchair.core.native import fast_replay
 from torchair.devices import Device, installed
 
 SUBJECTS = ("decoder32", "mlp", "one-op")
@@ -87,7 +87,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 def run(options: Options) -> report.Suite:
     """Host time per call where a launch does nothing."""
     suite = report.Suite("replay", "cpu")
-    quick.load(quick.built())
+    fast_replay.load(fast_replay.built())
     with torch.no_grad(), installed(Hollow()):
         for name in filter(options.wants, SUBJECTS):
             report.console.print(f"replay: {name} ({BY_NAME[name].about})")

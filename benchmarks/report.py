@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchair.core.tables import table
+from torchair.core.text_table import table
 
 # Bound to the stream of the start: a redirection around somebody's prints does not catch ours.
 # Into a file or a log the tables go uncut; a terminal has its own width.

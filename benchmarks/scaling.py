@@ -24,7 +24,7 @@ from torchair.backend.compile import pass_context, prepare, to_aten, to_ir
 from torchair.backend.settings import settle
 from torchair.backend.stage import Stage
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.tables import table
+from torchair.core.text_table import table
 from torchair.passes import FX_PASSES
 from torchair.passes import run as run_passes
 

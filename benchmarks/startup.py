@@ -27,7 +27,7 @@ from benchmarks.equality import snapshot, why_unequal
 from benchmarks.models import BY_NAME, MODELS
 from benchmarks.options import Options
 from benchmarks.timing import wait
-from torchair.core.tables import table
+from torchair.core.text_table import table
 
 SUBJECTS = ("mlp", "llama-decode", "bert", "cnn", "llama-8b-decode")
 IMPORTS = 5

@@ -19,7 +19,7 @@ from benchmarks.equality import why_unequal
 from benchmarks.options import Options
 from benchmarks.speed import warm
 from benchmarks.timing import Thunk, measure
-from torchair.core.tables import table
+from torchair.core.text_table import table
 
 SIZE, LINKS = 512, 48
 LIMIT = 16

@@ -29,8 +29,8 @@ from torchair.convert.emitted import emitted_by_target
 from torchair.convert.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 from torchair.core.environment import VARIABLES
-from torchair.core.late import BACKENDS, NAMESPACES
-from torchair.core.tables import markdown_lines
+from torchair.core.registries.lazy_registry import BACKENDS, NAMESPACES
+from torchair.core.text_table import markdown_lines
 from torchair.passes import DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, Step
 from torchair.passes.patterns.before_autograd import FUSIONS
 from torchair.passes.patterns.builtin import rules

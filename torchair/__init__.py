@@ -10,7 +10,7 @@ import torch
 
 from torchair import debug
 from torchair.core.environment import is_on, text_of
-from torchair.core.late import attribute, declare_operators, is_backend_offered
+from torchair.core.registries.lazy_registry import attribute, declare_operators, is_backend_offered
 
 if TYPE_CHECKING:
     from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools

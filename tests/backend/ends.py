@@ -24,7 +24,7 @@ from torchair.backend import workshop
 from torchair.backend.order import Order, likes_of, workplace
 from torchair.backend.workshop import compile_elsewhere
 from torchair.codegen import How
-from torchair.core import scratch
+from torchair.core.processes import scratch_dir
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ package = types.ModuleType("torchair")
 package.__path__ = [{str(ROOT / "torchair")!r}]
 sys.modules["torchair"] = package
 from torchair.backend.build_server import Server
-from torchair.core.supervisor import adopt_orphans
+from torchair.core.processes.supervisor import adopt_orphans
 adopt_orphans()
 parent = os.getppid()
 folder = Server(socket.socket(fileno=int(sys.argv[1])), parent, 60.0).serve()
@@ -77,7 +77,7 @@ class Builds:
             self.why = repr(error)
 
     def supervisors(self) -> list[int]:
-        return [command.process.pid for command in list(scratch.ALL.running)]
+        return [command.process.pid for command in list(scratch_dir.ALL.running)]
 
 
 def _exit(builds: Builds) -> None:

@@ -28,8 +28,8 @@ from torchair.backend.artefact import Artefact, ChainCode
 from torchair.backend.compiled import CompiledGraph
 from torchair.capture import Around, Compiled, Runner, capture
 from torchair.core.errors import BadGraph, Degraded, NotPossible
-from torchair.core.pack import pack, unpack
 from torchair.core.program import Program, Wrapper
+from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.compilers.inductor_modules import CodeFile, GeneratedModule
 from torchair.ops import streams

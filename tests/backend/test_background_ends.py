@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.backend.ends import ENDS, Zygote
-from torchair.core.supervisor import collect, processes
+from torchair.core.processes.supervisor import collect, processes
 
 SEED = int(os.environ.get("TORCHAIR_TEST_SEED", "20261119"))
 STATUS = {

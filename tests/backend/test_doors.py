@@ -23,7 +23,7 @@ from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
-from torchair.core.degraded import STRICT
+from torchair.core.diagnostics import STRICT
 from torchair.core.errors import BadCall, BadOptionType, Degraded, DegradedWarning
 
 MODES = ("max-autotune", "npugraph_ex")

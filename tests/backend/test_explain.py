@@ -19,8 +19,8 @@ from torchair.backend import cache_key
 from torchair.backend.cache_key import How, facts_of
 from torchair.backend.explain import RuleFacts
 from torchair.core.errors import NotPossible
-from torchair.core.extensions import EXTENSIONS
 from torchair.core.log import capture_logger, logger
+from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.passes.patterns import table
 
 T, X, Y = torch.ones(2, 4), torch.randn(3, 5), torch.randn(3, 5)

@@ -16,7 +16,7 @@ from tests.backend.test_better import compiled, net
 from tests.process import python
 from torchair.backend import background, kept
 from torchair.backend.order import Made, Order
-from torchair.core import facts
+from torchair.core.fingerprint import machine
 from torchair.core.log import logger
 
 pytestmark = pytest.mark.usefixtures("builds")
@@ -238,12 +238,12 @@ def test_processors_differ_by_all_they_can_do(tmp_path: Path, monkeypatch: pytes
     seen = set[str]()
     for flags in ("avx2 fma", "avx2 fma avx512_fp16"):
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nmodel name : a\nflags : {flags}\ncpu MHz : 2\n")
-        monkeypatch.setattr(facts, "_PROCESSORS", tmp_path / "cpuinfo")
-        facts.processor.cache_clear()
-        seen.add(facts.processor())
-    facts.processor.cache_clear()
+        monkeypatch.setattr(machine, "_PROCESSORS", tmp_path / "cpuinfo")
+        machine.processor.cache_clear()
+        seen.add(machine.processor())
+    machine.processor.cache_clear()
     assert len(seen) == 2
 
 
 def test_sources_are_those_of_the_package() -> None:
-    assert len(facts.sources()) == 64
+    assert len(machine.sources()) == 64

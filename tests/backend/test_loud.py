@@ -19,7 +19,7 @@ from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import flat_names, walk
 from torchair.configs.reading import paths_read
-from torchair.core.degraded import STRICT, Degradations
+from torchair.core.diagnostics import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.debug.options import DebugOptions
 from torchair.devices import device_row

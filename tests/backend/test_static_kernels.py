@@ -22,7 +22,7 @@ from torchair.backend.background import BACKGROUND, Job, Part, Task
 from torchair.backend.order import KERNELS, ORDER, Like, Made, Order, likes_of
 from torchair.backend.static_kernels import OUTPUTS, StaticKernels, is_wanted, outputs_below, specialised
 from torchair.codegen import How
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.devices import installed

@@ -21,8 +21,8 @@ from tests.capture.simulated import SimulatedDevice
 from tests.process import python
 from torchair.backend import aot, background, kept, warm
 from torchair.backend.order import symbols_of
-from torchair.core import facts
 from torchair.core.errors import DegradedWarning
+from torchair.core.fingerprint import machine
 from torchair.core.log import capture_logger
 from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.core.torch_private.dynamo.config import functorch_config
@@ -434,9 +434,9 @@ def test_warnings_name_the_line_of_this_process(counted: Counted) -> None:
 def test_files_that_change_meanwhile(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs is not what the files say: nobody else takes it."""
     with torch.no_grad():
-        monkeypatch.setattr(facts, "_LOADED", 0.0)
+        monkeypatch.setattr(machine, "_LOADED", 0.0)
         for _ in range(2):
-            monkeypatch.setattr(kept, "sources", facts.sources.__wrapped__)
+            monkeypatch.setattr(kept, "sources", machine.sources.__wrapped__)
             new_process(torch.sin)(X)
     assert counted.graphs == 2
 

@@ -12,7 +12,7 @@ from torch._functorch.aot_autograd import aot_function
 
 import torchair
 from tests.capture.simulated import SimulatedDevice
-from torchair.core.degraded import DegradedWarning
+from torchair.core.diagnostics import DegradedWarning
 
 BACKENDS = {"npu": {}, "npugraph_ex": {"clone_input": False}}
 

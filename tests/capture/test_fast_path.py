@@ -15,7 +15,7 @@ from torchair.capture import Runner
 from torchair.capture.ledger import Cause
 from torchair.capture.pending import Pending
 from torchair.capture.replay import Replay
-from torchair.core import quick
+from torchair.core.native import fast_replay
 from torchair.devices import Refused, cpu, npu
 from torchair.devices.head import FORGET
 
@@ -25,10 +25,10 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """Both ways keep the same promises."""
     if request.param == "python":
         # A runner asks for the extension, which was built before: now it is not there.
-        monkeypatch.setattr(quick, "_extension", None)
-        monkeypatch.setattr(quick, "_asked", True)
-    elif not quick.is_loaded():
-        quick.load(quick.built())
+        monkeypatch.setattr(fast_replay, "_extension", None)
+        monkeypatch.setattr(fast_replay, "_asked", True)
+    elif not fast_replay.is_loaded():
+        fast_replay.load(fast_replay.built())
     with torch.no_grad():
         yield request.param
 
@@ -194,10 +194,10 @@ class Launches:
         self._calls = LAUNCH(self._launch), FORGET(self._forget)
         monkeypatch.setattr(row, "direct_launch", self._of)
 
-    def _of(self, graph: Any, device: torch.device) -> quick.DirectLaunch:
+    def _of(self, graph: Any, device: torch.device) -> fast_replay.DirectLaunch:
         self.graphs[len(self.graphs) + 1] = graph
         launch, forget = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in self._calls)
-        return quick.DirectLaunch(launch, len(self.graphs), torch.device("cpu"), forget)
+        return fast_replay.DirectLaunch(launch, len(self.graphs), torch.device("cpu"), forget)
 
     def _launch(self, graph: int, stream: int | None) -> int:
         self.streams.append(stream)
@@ -362,7 +362,7 @@ def test_versions_of_written_inputs_are_raised_once() -> None:
 
     runner, _ = make(count, "mp")
     cache = torch.zeros(4)
-    again = runner.fast_path(quick.Written([0]).packed)
+    again = runner.fast_path(fast_replay.Written([0]).packed)
     assert again is not None
     for _ in range(2):
         runner([cache, torch.ones(4)])
@@ -510,20 +510,20 @@ def test_an_extension_that_comes_later_takes_over(how: str) -> None:
     runner, row, weight = warm()
     replay = runner.strategy
     assert isinstance(replay, Replay)
-    assert isinstance(repeat_of(replay), quick.PythonRepeat) is (how == "python")
+    assert isinstance(repeat_of(replay), fast_replay.PythonRepeat) is (how == "python")
     if how == "python":
-        quick.load(quick.built())
+        fast_replay.load(fast_replay.built())
         assert ask(runner, weight, torch.ones(4)) is None, "once more in the careful way"
         assert runner.run(weight, torch.ones(4))[0].tolist() == [3.0] * 4
-    assert not isinstance(repeat_of(replay), quick.PythonRepeat)
+    assert not isinstance(repeat_of(replay), fast_replay.PythonRepeat)
     replays = row.replays
     assert ask(runner, weight, torch.ones(4))[0].tolist() == [3.0] * 4
     assert row.replays == replays + 1
 
 
 def test_a_spec_that_is_none_is_refused() -> None:
-    if not quick.is_loaded():
-        quick.load(quick.built())
-    assert quick._extension is not None
+    if not fast_replay.is_loaded():
+        fast_replay.load(fast_replay.built())
+    assert fast_replay._extension is not None
     with pytest.raises(AttributeError, match="turns"):
-        quick._extension.repeat(object())
+        fast_replay._extension.repeat(object())

@@ -14,7 +14,7 @@ import torch
 from tests.capture.simulated import SimulatedDevice, make
 from torchair.capture import Runner
 from torchair.capture.homes import TURNS, Home, Homes
-from torchair.core import quick
+from torchair.core.native import fast_replay
 
 FLOAT = 4
 SIZES = [3, 5, 8, 13, 21]
@@ -24,10 +24,10 @@ SIZES = [3, 5, 8, 13, 21]
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Outputs are handed out in C++ or in Python."""
     if request.param == "python":
-        monkeypatch.setattr(quick, "_extension", None)
-        monkeypatch.setattr(quick, "_asked", True)
-    elif not quick.is_loaded():
-        quick.load(quick.built())
+        monkeypatch.setattr(fast_replay, "_extension", None)
+        monkeypatch.setattr(fast_replay, "_asked", True)
+    elif not fast_replay.is_loaded():
+        fast_replay.load(fast_replay.built())
     with torch.no_grad():
         yield request.param
 
@@ -220,7 +220,7 @@ def test_a_home_of_known_room_serves_all() -> None:
     assert homes.find([100], [100], []) is first
     second = homes.find([8], [100], [first])
     assert second is not first
-    held = quick.view_on(torch.empty(2), first.rest.storages[0], 0)
+    held = fast_replay.view_on(torch.empty(2), first.rest.storages[0], 0)
     assert homes.find([8], [100], []) is second
     assert not homes.has_room([8], [second])
     del held
@@ -231,7 +231,7 @@ def test_the_simulation_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: who takes every home for free overwrites what is held."""
     runner, _ = sized()
     two_each(runner, [21, 13, 8])
-    monkeypatch.setattr(quick.AtRest, "is_free", lambda self: True)
+    monkeypatch.setattr(fast_replay.AtRest, "is_free", lambda self: True)
     held = call(runner, 13, 7.0)
     runner([8, torch.ones(8)])
     assert held.tolist() != [91.0] * 13

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.capture.simulated import CPU, make
-from torchair.core import quick
+from torchair.core.native import fast_replay
 
 
 def program(n: int, weight: torch.Tensor, cache: torch.Tensor, x: torch.Tensor) -> list[Any]:
@@ -107,8 +107,8 @@ SEQUENCES = st.lists(CALL, min_size=1, max_size=14)
 @settings(max_examples=60)
 @given(calls=SEQUENCES, options=OPTIONS)
 def test_any_sequence_of_calls_equals_running_directly(calls: list[Call], options: dict[str, Any]) -> None:
-    if not quick.is_loaded():
-        quick.load(quick.built())
+    if not fast_replay.is_loaded():
+        fast_replay.load(fast_replay.built())
     follow(calls, options, CPU)
 
 
@@ -116,7 +116,7 @@ def test_any_sequence_of_calls_equals_running_directly(calls: list[Call], option
 @settings(max_examples=60)
 @given(calls=SEQUENCES, options=OPTIONS)
 def test_any_sequence_without_the_extension(calls: list[Call], options: dict[str, Any]) -> None:
-    with mock.patch.multiple(quick, _extension=None, _asked=True):
+    with mock.patch.multiple(fast_replay, _extension=None, _asked=True):
         follow(calls, options, CPU)
 
 

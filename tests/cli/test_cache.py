@@ -11,7 +11,7 @@ import pytest
 
 from torchair.__main__ import main
 from torchair.backend.cache_key import FILE
-from torchair.core.store import Store, packed
+from torchair.core.storage.artifact_store import Store, packed
 
 
 @pytest.fixture

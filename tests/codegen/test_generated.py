@@ -17,9 +17,9 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 from tests.codegen.tracing import trace
 from torchair.codegen import How, build
 from torchair.codegen.inductor import InductorCode
-from torchair.core.overlaps import careful_writes
-from torchair.core.pack import pack, unpack
+from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.program import code_of
+from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers import inductor_modules
 
 HASH = "KERNEL"
@@ -100,7 +100,7 @@ def products(x: torch.Tensor) -> list[torch.Tensor]:
 LOADED = """
 import sys, torch
 from pathlib import Path
-from torchair.core.pack import unpack
+from torchair.core.storage.serialization import unpack
 run = unpack(Path(sys.argv[1]).read_bytes()).load()
 run([torch.zeros(5, 7)])
 print(*(name for name in sys.modules if name.startswith("torch._inductor.")))

@@ -16,8 +16,8 @@ from tests.codegen.tracing import Traced, trace
 from torchair.codegen import How, build, library
 from torchair.codegen.split import split
 from torchair.core.errors import DegradedWarning, NotPossible
-from torchair.core.folder import cache_folder
-from torchair.core.pack import pack, unpack
+from torchair.core.storage.cache_dir import cache_folder
+from torchair.core.storage.serialization import pack, unpack
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchair.core.extension import Extension
+from torchair.core.native.cpp_extension import Extension
 from torchair.core.torch_private.compilers.inductor import inductor_config
 
 SOURCE = """

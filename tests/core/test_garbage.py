@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.core.garbage import NEVER, older_left_alone, uncollected
+from torchair.core.gc_control import NEVER, older_left_alone, uncollected
 
 
 @pytest.fixture(autouse=True)

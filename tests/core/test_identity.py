@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from torchair.core import identity
 from torchair.core.errors import NotPossible
-from torchair.core.identity import behaviour
+from torchair.core.fingerprint import python_objects
+from torchair.core.fingerprint.python_objects import behaviour
 
 FACTOR = 2.0
 
@@ -54,7 +54,7 @@ def test_globals_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_functions_that_call_themselves_and_those_of_libraries() -> None:
     assert behaviour(calls_itself) == behaviour(calls_itself)
-    assert behaviour(identity.data) == identity.identity(identity.data)
+    assert behaviour(python_objects.data) == python_objects.identity(python_objects.data)
 
 
 def test_what_cannot_be_told() -> None:
@@ -71,16 +71,16 @@ def test_a_class_is_what_its_functions_are_now() -> None:
         def name(self) -> str:
             return "one"
 
-    first = identity.class_digest(Shape)
+    first = python_objects.class_digest(Shape)
     own = Shape.area
     seen = {first}
     for area in (lambda self: 2, lambda self: 3):
         Shape.area = area  # type: ignore[method-assign]
-        seen.add(identity.class_digest(Shape))
+        seen.add(python_objects.class_digest(Shape))
     Shape.area = own  # type: ignore[method-assign]
-    assert identity.class_digest(Shape) == first
+    assert python_objects.class_digest(Shape) == first
     Shape.name = property(lambda self: "two")  # type: ignore[method-assign,assignment]
-    assert len(seen | {identity.class_digest(Shape)}) == 4
+    assert len(seen | {python_objects.class_digest(Shape)}) == 4
 
 
 def test_a_class_is_not_kept() -> None:
@@ -88,7 +88,7 @@ def test_a_class_is_not_kept() -> None:
         def area(self) -> Any:
             return __class__  # type: ignore[name-defined]
 
-    identity.class_digest(Shape)
+    python_objects.class_digest(Shape)
     gone = weakref.ref(Shape)
     del Shape
     gc.collect()

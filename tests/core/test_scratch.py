@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from torchair.core import supervisor
-from torchair.core.scratch import Scratch
-from torchair.core.supervisor import LOCK, PREFIX, below, collect, end, end_below, processes
+from torchair.core.processes import supervisor
+from torchair.core.processes.scratch_dir import Scratch
+from torchair.core.processes.supervisor import LOCK, PREFIX, below, collect, end, end_below, processes
 
 
 def abandoned(parent: Path, *, with_lock: bool = True) -> Path:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.process import python
-from torchair.core import store as stores
 from torchair.core.errors import BadEntry, Degraded, DegradedWarning, NotTrusted
-from torchair.core.store import MAGIC, Store
+from torchair.core.storage import artifact_store as stores
+from torchair.core.storage.artifact_store import MAGIC, Store
 
 FILES = {"program": b"\0code\n" * 50, "empty": b"", "guards": b"x > 1"}
 FACTS = {"torch": "2.13", "device": "cpu", "options": "a=1"}
@@ -258,7 +258,7 @@ def test_a_write_that_fails_leaves_what_was_there(store: Store, monkeypatch: pyt
 KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
-from torchair.core.store import Store
+from torchair.core.storage.artifact_store import Store
 
 store, rounds, chance = Store(Path(sys.argv[1]), "compiled_module"), int(sys.argv[2]), random.Random(7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from torchair.core.tables import markdown_lines, table, text_lines
+from torchair.core.text_table import markdown_lines, table, text_lines
 
 
 def test_text_lines_up_and_is_not_cut() -> None:

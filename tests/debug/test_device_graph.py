@@ -18,7 +18,7 @@ from tests.debug.test_deadlock import Trace
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
 from torchair.configs import npugraph_ex
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.debug import run_folder

@@ -18,7 +18,7 @@ from google.protobuf import text_format
 import torchair
 from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, DegradedWarning
 from torchair.debug.dump_plan import plan_of, steps_of
 from torchair.debug.engine_dump import layers

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning, NotPossible
-from torchair.core.files import whole_file
+from torchair.core.fingerprint.atomic_files import whole_file
 from torchair.debug.files import Told, make_folder, rank_folder, stamped, write_text
 
 

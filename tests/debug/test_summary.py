@@ -19,7 +19,7 @@ from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
 from torchair.convert.registry import converter, unregister
 from torchair.core.errors import DegradedWarning
-from torchair.core.late import LateTable
+from torchair.core.registries.lazy_registry import LateTable
 from torchair.debug import summary
 from torchair.debug.summary import kind_of, status_of
 

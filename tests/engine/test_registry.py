@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from torchair.core.errors import BadKernel
-from torchair.core.late import LateTable
-from torchair.core.slots import Int, Ints, Number, Operand, Takes
+from torchair.core.kernel_params import Int, Ints, Number, Operand, Takes
+from torchair.core.registries.lazy_registry import LateTable
 from torchair.engine import registry
 from torchair.engine.registry import Value, kernel
 from torchair.ge.host import Host

@@ -38,7 +38,7 @@ from torchair.backend import background, pieces, settings
 from torchair.backend.background import BACKGROUND, Job
 from torchair.backend.order import Made, Order
 from torchair.core.log import logger
-from torchair.core.pack import pack, unpack
+from torchair.core.storage.serialization import pack, unpack
 from torchair.devices import device_row, installed
 from torchair.engine import lower as lowering
 

@@ -25,7 +25,7 @@ from torchair.capture.roles import KeyPart
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
-from torchair.core.overlaps import careful_writes
+from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.torch_private.compilers.inductor import rebases_windows
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.contract import Contract

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.ge.prototypes import prototypes
 from torchair import ge
 from torchair.core.errors import BadGraph, BadPrototype
-from torchair.core.extensions import EXTENSIONS
+from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.ge.prototype import TABLES, AttrParam, Param, Prototype, catalogue
 from torchair.ge.reg_op import TYPE_SETS, read_reg_op, register_reg_op
 from torchair.ge.reg_op_module import reg_op_text

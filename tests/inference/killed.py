@@ -23,7 +23,7 @@ import torch
 import torchair
 from tests.inference.models import Net
 from torchair.backend.cache_key import FILE
-from torchair.core.store import Store
+from torchair.core.storage.artifact_store import Store
 from torchair.inference import cache_compile
 
 PROCESSES, SEED, LIMIT_S = 4, 5, 60.0

@@ -21,7 +21,7 @@ from tests.inference.models import Net
 from tests.process import fresh, python
 from torchair.backend.cache_entry import FRAME
 from torchair.core.errors import DegradedWarning
-from torchair.core.store import unpacked
+from torchair.core.storage.artifact_store import unpacked
 from torchair.core.torch_private.dynamo.frames import Frame
 
 Results = dict[str, dict[str, Any]]

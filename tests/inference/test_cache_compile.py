@@ -29,9 +29,9 @@ from torchair.backend import background, cache
 from torchair.backend.background import BACKGROUND, Job
 from torchair.backend.cache import Cached
 from torchair.backend.cache_key import Ranks, place_of
-from torchair.core import identity
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
-from torchair.core.store import MAGIC
+from torchair.core.fingerprint import python_objects
+from torchair.core.storage.artifact_store import MAGIC
 from torchair.core.torch_private.dynamo import frames, guards
 from torchair.core.torch_private.dynamo.guards import OtherCall
 from torchair.inference import cache_compile, readable_cache
@@ -875,7 +875,7 @@ def test_code_is_the_same_wherever_it_stands() -> None:
     first, second = dict[str, Any](), dict[str, Any]()
     exec(text, first)
     exec("\n\n" + text, second)
-    digest = identity.code_digest
+    digest = python_objects.code_digest
     assert digest(first["f"].__code__) == digest(second["f"].__code__)
     exec(text.replace("2.5", "3.5"), second)
     assert digest(first["f"].__code__) != digest(second["f"].__code__)

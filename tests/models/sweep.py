@@ -33,7 +33,7 @@ from tests.models.families import FAMILIES, Tiny, Unfit, first_line, tiny
 from tests.models.launches import launches
 from tests.models.zoo import leaves
 from torchair.core.log import logger
-from torchair.core.tables import markdown_lines, text_lines
+from torchair.core.text_table import markdown_lines, text_lines
 from torchair.core.torch_private.compilers.inductor import inductor_config
 
 MODES = ("max-autotune", "npugraph_ex")

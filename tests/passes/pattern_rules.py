@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.passes.graphs import calls, traced
-from torchair.core.extensions import EXTENSIONS
+from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.passes.patterns import table
 from torchair.passes.patterns.table import apply_pattern_passes
 

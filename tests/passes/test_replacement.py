@@ -16,7 +16,7 @@ from tests.passes.graphs import calls, in_scope, node, ops, traced
 from tests.passes.pattern_rules import after, fires, separate_sets, why
 from tests.passes.programs import functional
 from torchair.core.errors import BadOptionType, BadPass
-from torchair.core.extensions import EXTENSIONS
+from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.ops import streams
 from torchair.passes import PassContext
 from torchair.passes.patterns import table

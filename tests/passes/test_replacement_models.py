@@ -16,7 +16,7 @@ import npugraph_ex
 import torchair
 from tests.models.zoo import GROUPED, TEXT
 from torchair.core.errors import DegradedWarning
-from torchair.core.extensions import EXTENSIONS
+from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.passes.patterns import table
 
 LAYERS = 2

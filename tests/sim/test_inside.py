@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.process import fresh, python
-from torchair.core.late import BACKENDS, NAMESPACES
+from torchair.core.registries.lazy_registry import BACKENDS, NAMESPACES
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "inside").glob("test_*.py"))

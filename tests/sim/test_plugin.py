@@ -33,8 +33,8 @@ def test_the_distribution_brings_the_device() -> None:
         assert torch_npu.npu_rms_norm is torch.ops.npu.npu_rms_norm
         import torch_npu.npu.amp, torch.npu.amp, torch_npu.dynamo.torchair, torchair
         assert torch_npu.npu.amp is torch.npu.amp and torch_npu.dynamo.torchair is torchair
-        import torchair.core.plugin
-        assert torchair.core.plugin.real_plugin() is None
+        import torchair.core.registries.vendor_plugin
+        assert torchair.core.registries.vendor_plugin.real_plugin() is None
         """,
         PYTHONPATH=BOTH,
         TORCHAIR_SIM_DEVICES="3",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process import python
-from torchair.core.degraded import STRICT
+from torchair.core.diagnostics import STRICT
 
 HERE = Path(__file__).parent / "scripts"
 SCRIPTS = sorted(path for path in HERE.glob("*.py") if path.name != "proof.py")

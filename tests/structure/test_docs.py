@@ -19,7 +19,7 @@ from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import walk
-from torchair.core.degraded import STRICT
+from torchair.core.diagnostics import STRICT
 
 REFERENCE = ROOT / "docs/reference"
 # About files and words, not about code to run.

@@ -38,10 +38,10 @@ KEPT = {
     "torchair.convert.inference_rule.attach_rules": "a warning in the log: the engine must know the op",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
     "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",
-    "torchair.core.quick.load_async": "Python does the same",
+    "torchair.core.native.fast_replay.load_async": "Python does the same",
     "torchair.passes.patterns.variants.check_replacement": "the log has it; each match is checked again",
     "torchair.sim.load.shim": "installing the device tells it, and Python does what it can",
-    "torchair.core.quick._build_and_load": "Python does the same",
+    "torchair.core.native.fast_replay._build_and_load": "Python does the same",
 }
 
 

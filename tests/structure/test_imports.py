@@ -89,7 +89,7 @@ def test_siblings_never_import_each_other() -> None:
 # A fact about ops or values -> the one module that asks for it.
 FACTS = {
     r"\.alias_info\b|\bis_mutable\b": "torchair/fxgraph/effects.py",
-    r"is_non_overlapping_and_dense": "torchair/core/overlaps.py",
+    r"is_non_overlapping_and_dense": "torchair/core/native/memory_overlap.py",
     r"^def device_of\(gm|not in \(\"cpu\", \"meta\"\)": "torchair/fxgraph/values.py",
     r"^def find_overload": "torchair/core/torch_private/operators/schemas.py",
     r"^class Program\(|^Program = ": "torchair/core/program.py",

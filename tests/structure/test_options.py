@@ -25,7 +25,10 @@ DERIVED = {
 }
 # A default of a parameter that is named like an option, but means something else.
 OTHERS = {
-    ("torchair.core.degraded", "strict"): "lies below the options: without a compilation nobody asked for it",
+    (
+        "torchair.core.diagnostics",
+        "strict",
+    ): "lies below the options: without a compilation nobody asked for it",
     ("torchair.backend.selftest", "codegen"): "how the tool runs its cases",
 }
 NAMES = {

@@ -17,8 +17,8 @@ from torchair.backend.joint import Joint
 from torchair.backend.plain import Kept
 from torchair.backend.settings import Settings
 from torchair.backend.told import tell_graph
-from torchair.core.degraded import Degradations
-from torchair.core.source import first_source
+from torchair.core.diagnostics import Degradations
+from torchair.core.source_location import first_source
 from torchair.core.torch_private.compilers.aot_autograd import (
     aot_autograd,
     argument_names,

@@ -20,10 +20,10 @@ from torchair.capture.pending import Growing
 from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
 from torchair.codegen import load
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadGraph, NotPossible
-from torchair.core.pack import pack, unpack
 from torchair.core.program import Code, Program, code_of
+from torchair.core.storage.serialization import pack, unpack
 from torchair.devices import device_row
 from torchair.fxgraph.contract import Contract
 

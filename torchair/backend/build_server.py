@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from torchair.core.supervisor import GLANCE_SECONDS, adopt_orphans, below, end_below
+from torchair.core.processes.supervisor import GLANCE_SECONDS, adopt_orphans, below, end_below
 
 
 class Server:

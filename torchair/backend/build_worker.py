@@ -1,5 +1,5 @@
 """Compiles orders: `python -m torchair.backend.build_worker SOCKET`, each in a child. It gives way to
-whoever serves. Its parent is a supervisor (`core/supervisor.py`), and it ends with that.
+whoever serves. Its parent is a supervisor (`core/processes/supervisor.py`), and it ends with that.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
 from torchair.backend.build_server import Server
 from torchair.backend.order import ORDER, Order, leave
 from torchair.codegen import load
+from torchair.core.processes.supervisor import adopt_orphans, end_below
 from torchair.core.program import Code
-from torchair.core.supervisor import adopt_orphans, end_below
 from torchair.core.torch_private.compilers.inductor import load_compilers
 
 TRIAL_SECONDS = 900

@@ -21,10 +21,10 @@ from torch import distributed
 
 from torchair.backend.cache_entry import FRAME, Variant, files_of, variants_of
 from torchair.backend.cache_key import How, Place
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
-from torchair.core.late import attribute
 from torchair.core.log import logger
+from torchair.core.registries.lazy_registry import attribute
 from torchair.core.torch_private.device.memory import is_profiling
 from torchair.core.torch_private.dynamo.frames import Frame, NotKept, Ready, capture_frame, usual_compile
 from torchair.core.torch_private.dynamo.guards import OtherCall

@@ -18,7 +18,7 @@ from torchair.backend.plain import Kept
 from torchair.capture import Pending
 from torchair.configs.freeze import tree_of
 from torchair.core.errors import BadEntry, NotPossible, first_line
-from torchair.core.pack import pack, unpack
+from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.dynamo.frames import Frame
 
 VERSION = "1.0.5"

@@ -19,10 +19,10 @@ import torch
 from torchair.configs.freeze import Config, cache_key_paths, freeze
 from torchair.core.environment import text_of
 from torchair.core.errors import BadOption, NotPossible
-from torchair.core.extensions import EXTENSIONS
-from torchair.core.facts import device_facts, processor, sources, tensor_facts, torch_facts
-from torchair.core.identity import behaviour
-from torchair.core.store import Store
+from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts
+from torchair.core.fingerprint.python_objects import behaviour
+from torchair.core.registries.user_registrations import EXTENSIONS
+from torchair.core.storage.artifact_store import Store
 from torchair.core.torch_private.dynamo.config import torch_options
 from torchair.debug.files import rank_and_size
 

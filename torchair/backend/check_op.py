@@ -27,7 +27,7 @@ from torchair.capture.runner import Runner
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadCall, first_line
 from torchair.core.log import logger
-from torchair.core.tables import as_text, table
+from torchair.core.text_table import as_text, table
 from torchair.core.torch_private.compilers.aot_autograd import (
     BackendCompilerFailed,
     aot_autograd,

@@ -32,11 +32,11 @@ from torchair.codegen.graph import is_custom
 from torchair.codegen.program import Anchor, Anchored, Doubted
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, told_if_slow
 from torchair.core.program import Program, code_of
-from torchair.core.source import first_source, source_of
+from torchair.core.source_location import first_source, source_of
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.fusion_result import FUSION_RESULTS

@@ -12,7 +12,7 @@ from torchair.backend.arguments import Arguments
 from torchair.backend.artefact import Artefact
 from torchair.capture import Runner
 from torchair.core.errors import BadGraph, NotPossible
-from torchair.core.pack import pack, unpack
+from torchair.core.storage.serialization import pack, unpack
 
 ARTIFACTS_VERSION = "0.1"
 PACKED = """from torchair.backend.compiled import restore

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchair.convert.report import Reason
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType, BadPath, first_line
 from torchair.engine.lower import KernelFailed
 from torchair.passes.run import PassFailed

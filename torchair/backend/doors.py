@@ -23,9 +23,9 @@ from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
 from torchair.configs.option import cell
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOptionType
-from torchair.core.garbage import older_left_alone
+from torchair.core.gc_control import older_left_alone
 from torchair.core.log import logger
 from torchair.core.torch_private.compilers.aot_autograd import backend_names, register_backend
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket

@@ -20,8 +20,8 @@ from torchair.capture import Role
 from torchair.capture.host import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Reason, Report
-from torchair.core.source import source_of
-from torchair.core.tables import as_text, table
+from torchair.core.source_location import source_of
+from torchair.core.text_table import as_text, table
 from torchair.core.torch_private.compilers.aot_autograd import ExplainWithBackend, reset_dynamo
 from torchair.passes import FX_PASSES, PassContext, run
 from torchair.passes.patterns.outcome import Outcome

@@ -17,7 +17,7 @@ from torchair.backend.static_kernels import specialised
 from torchair.capture import Pending
 from torchair.capture.homes import Room
 from torchair.capture.promised import Promised
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadGears, first_line
 from torchair.core.program import Program
 from torchair.core.torch_private.compilers.aot_autograd import mark_dynamic

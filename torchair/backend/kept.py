@@ -2,7 +2,7 @@
 has the same graph begins with it.
 
 A key is all that code depends on: the graph with its constants, what is known of its inputs, how it is to be
-compiled, this package, torch, and the machine. What is read is code: `core/store.py` hands out nothing that
+compiled, this package, torch, and the machine. What is read is code: `core/storage/artifact_store.py` hands out nothing that
 somebody else could have written, and nothing damaged.
 """
 
@@ -27,10 +27,10 @@ from torchair.codegen.graph import attribute
 from torchair.codegen.library import graph_text
 from torchair.core.environment import text_of
 from torchair.core.errors import AirError, NotPossible
-from torchair.core.facts import device_facts, processor, sources, tensor_facts, torch_facts
+from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts
 from torchair.core.log import logger
-from torchair.core.pack import pack, unpack
-from torchair.core.store import Store
+from torchair.core.storage.artifact_store import Store
+from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers.inductor import all_options
 from torchair.core.torch_private.fake.symbol_table import Symbols
 

@@ -27,7 +27,7 @@ from torchair.backend.stage import Stage
 from torchair.capture import Around, Runner
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core import dtypes
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size

@@ -20,11 +20,11 @@ import torch
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen import BUILDING, How, build, load
 from torchair.core.errors import NotPossible, first_line
-from torchair.core.files import whole_file
-from torchair.core.number import Number
-from torchair.core.pack import pack
+from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.processes.scratch_dir import builds
 from torchair.core.program import Code, Program, code_of
-from torchair.core.scratch import builds
+from torchair.core.storage.serialization import pack
+from torchair.core.sym_expr import Number
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, fake_tensor_prop, faking, load_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols

@@ -26,9 +26,9 @@ from torchair.capture import (
     inputs_of,
 )
 from torchair.capture.promised import Promised
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import device_row

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchair.capture import Runner
-from torchair.core.quick import Written
+from torchair.core.native.fast_replay import Written
 from torchair.core.torch_private.device.memory import disabled_autocast, mark_propagated, view_like
 
 

@@ -14,7 +14,7 @@ from torchair.capture.promised import Promised
 from torchair.capture.roles import KeyPart
 from torchair.codegen.backing import Ground
 from torchair.codegen.fitting import Fitting
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.program import Code, Program
 from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.symbols import Binding

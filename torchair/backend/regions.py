@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.overlaps import is_dense
+from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.core.torch_private.operators.schemas import auto_functionalized_v2
 from torchair.fxgraph.ends import placeholders

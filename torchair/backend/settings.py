@@ -16,7 +16,7 @@ from torchair.configs.interactions import resolve
 from torchair.configs.option import CAPTURE_MODES, touched, walk
 from torchair.configs.pass_switches import ENGINE_PASSES, PassSwitches, pass_switches
 from torchair.configs.reading import by_name, default_of, from_row, read
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.log import logger
 from torchair.debug.options import DebugOptions

@@ -22,7 +22,7 @@ from torchair.capture.key import key_text
 from torchair.capture.promised import Promised
 from torchair.codegen import How
 from torchair.codegen.backing import Ground
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.environment import text_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, dump_graph, faking, graph_module
 from torchair.fxgraph.contract import Contract

@@ -22,7 +22,7 @@ from torchair.codegen import How, build
 from torchair.codegen.eager import EagerCode, generate
 from torchair.codegen.graph import has_effect
 from torchair.codegen.program import Boxed, Piece
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadPass
 from torchair.core.program import Program
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode

@@ -17,9 +17,9 @@ from torchair.backend.detours import Detours
 from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import AirError, NotPossible
-from torchair.core.source import first_source
+from torchair.core.source_location import first_source
 from torchair.core.torch_private.compilers.aot_autograd import BackendCompilerFailed, decisions, dynamo_config
 from torchair.core.torch_private.fake.fake_tensors import looked_at, tree_leaves
 from torchair.debug.watch import Watch

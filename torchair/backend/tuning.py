@@ -27,7 +27,7 @@ from torchair.backend.tuning_plan import TuningPlan, Way
 from torchair.capture.roles import mutated_inputs
 from torchair.codegen import BUILDING
 from torchair.codegen.library import graph_text
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, progress
 from torchair.core.program import Code, Program, Wrapper, code_of

@@ -15,7 +15,7 @@ from torchair.convert.automatic import camel_case, device_of, is_tensor
 from torchair.convert.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
-from torchair.core.extensions import extend, has_user_kernel
+from torchair.core.registries.user_registrations import extend, has_user_kernel
 from torchair.core.torch_private.operators.schemas import (
     OpOverload,
     arguments_of,

@@ -31,13 +31,13 @@ from torchair.backend.settings import NEVER, Settings
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen.graph import is_custom
 from torchair.configs.freeze import cache_key_paths
-from torchair.core.degraded import Degradations, is_strict
+from torchair.core.diagnostics import Degradations, is_strict
 from torchair.core.errors import AirError, NotPossible, first_line
-from torchair.core.extensions import EXTENSIONS
-from torchair.core.facts import device_facts
-from torchair.core.identity import BY_TEXT, PLAIN
+from torchair.core.fingerprint.machine import device_facts
+from torchair.core.fingerprint.python_objects import BY_TEXT, PLAIN
 from torchair.core.log import logger
-from torchair.core.source import first_source
+from torchair.core.registries.user_registrations import EXTENSIONS
+from torchair.core.source_location import first_source
 from torchair.core.torch_private.compilers.aot_autograd import FixedNumbers, argument_names
 from torchair.core.torch_private.dynamo.config import options_with_code, torch_options
 from torchair.core.torch_private.dynamo.trace_state import replaced_ops, trace_state

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO
 
 from torchair.backend.order import MADE, ORDER, Made, Order, last_line
-from torchair.core.folder import NATIVE
-from torchair.core.pack import unpack
-from torchair.core.scratch import END_SECONDS, builds
+from torchair.core.processes.scratch_dir import END_SECONDS, builds
+from torchair.core.storage.cache_dir import NATIVE
+from torchair.core.storage.serialization import unpack
 from torchair.core.torch_private.compilers.inductor import code_folder, inductor_cache_dir
 
 WORKER_MODULE = "torchair.backend.build_worker"
@@ -192,7 +192,7 @@ class Workshops:
 
 WORKSHOPS = Workshops()
 os.register_at_fork(after_in_child=lambda: WORKSHOPS.forked())
-atexit.register(lambda: WORKSHOPS.refuse())  # then `core/scratch.py` ends the processes
+atexit.register(lambda: WORKSHOPS.refuse())  # then `core/processes/scratch_dir.py` ends the processes
 
 
 def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:

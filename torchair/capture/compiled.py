@@ -13,7 +13,7 @@ from torchair.capture.homes import Room
 from torchair.capture.policy import Policy
 from torchair.capture.report import Book
 from torchair.capture.roles import Inputs
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
 from torchair.devices import Device, Graph, device_row
 from torchair.fxgraph.contract import Contract

@@ -14,8 +14,8 @@ from torchair.capture.pending import Pending
 from torchair.capture.record import Recording
 from torchair.capture.report import Book
 from torchair.core.log import capture_logger as logger
+from torchair.core.native.fast_replay import Repeat
 from torchair.core.program import Program
-from torchair.core.quick import Repeat
 
 MAX_NEW = 32  # calls in a row whose sizes are not recorded, and nobody is told
 MAX_UNUSED = 8  # recordings that are dropped before they are replayed, and nobody is told

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from torchair.core.quick import AtRest
+from torchair.core.native.fast_replay import AtRest
 
 TURNS = 2  # homes that keys take turns with, and recordings of one key while outputs are held
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.devices import device_row
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by

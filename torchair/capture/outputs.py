@@ -22,8 +22,8 @@ from torchair.capture.homes import Home
 from torchair.capture.pool import extent
 from torchair.capture.roles import Inputs
 from torchair.core.errors import BadCall
-from torchair.core.overlaps import is_dense
-from torchair.core.quick import AtRest, clones, hand_out, view_on
+from torchair.core.native.fast_replay import AtRest, clones, hand_out, view_on
+from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.device.memory import borrow_memory, storage_id
 
 Copies = dict[int, torch.UntypedStorage]

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchair.capture.key import key_function
 from torchair.capture.roles import KeyPart
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program, Wrapper
 from torchair.fxgraph.contract import Contract, Look, Sameness, looked_at
 from torchair.fxgraph.marks import marked_arguments, unmarked

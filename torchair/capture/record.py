@@ -17,9 +17,9 @@ from torchair.capture.outputs import COPIED, Need, Outputs, move
 from torchair.capture.pool import Arena
 from torchair.capture.roles import Inputs, Role, repeated_dims
 from torchair.core.errors import BadCall, first_line
-from torchair.core.overlaps import is_dense
+from torchair.core.native.fast_replay import Addresses, Repeat
+from torchair.core.native.memory_overlap import is_dense
 from torchair.core.program import Program
-from torchair.core.quick import Addresses, Repeat
 from torchair.core.torch_private.device.memory import STORAGE_WRAPPER_USES, storage_id, storage_use_count
 from torchair.core.torch_private.fake.fake_tensors import TorchDispatchMode
 from torchair.core.torch_private.operators.schemas import OpOverload

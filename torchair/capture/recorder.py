@@ -15,10 +15,10 @@ from torchair.capture.ledger import watched_inputs
 from torchair.capture.pool import Arena, Turns, pool_for
 from torchair.capture.record import Plan, Recording, may_borrow, record
 from torchair.capture.report import Book
-from torchair.core import quick
 from torchair.core.environment import is_on
 from torchair.core.log import capture_logger as logger
-from torchair.core.quick import Repeat
+from torchair.core.native import fast_replay
+from torchair.core.native.fast_replay import Repeat
 from torchair.core.torch_private.device.memory import is_profiling
 from torchair.devices import CaptureTarget, Refused
 
@@ -143,8 +143,8 @@ class Recorder:
             return None
         plain = None if made.private else outputs.plain
         device = torch.device(self._device.type, self.pool.turns.index)
-        return quick.repeat(
-            quick.FastReplaySpec(
+        return fast_replay.repeat(
+            fast_replay.FastReplaySpec(
                 addresses=made.places,
                 inputs=targets,
                 borrowed=made.statics.lent(),

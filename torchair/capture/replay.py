@@ -45,9 +45,9 @@ from torchair.capture.recorder import Recorder
 from torchair.capture.report import InputRow, RecordingRow, Report
 from torchair.capture.roles import Role
 from torchair.capture.runner import Runner
-from torchair.core import quick
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
+from torchair.core.native import fast_replay
 from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import is_profiling
 from torchair.devices import Refused
@@ -91,7 +91,7 @@ class Replay(Direct):
         self._turns = self._recorder.pool.turns
         self._entries = Entries(compiled, self.book)
         self._is_capturing = row.is_capturing
-        quick.load_async()
+        fast_replay.load_async()
         self._validates = not policy.skip_validation
         self._forced = policy.force_recapture and self._validates
         self._gave_up = False
@@ -199,7 +199,7 @@ class Replay(Direct):
     def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
             recording.statics.check(args)
-        if isinstance(recording.repeat, quick.PythonRepeat) and quick.is_loaded():
+        if isinstance(recording.repeat, fast_replay.PythonRepeat) and fast_replay.is_loaded():
             recording.repeat = self._recorder.repeat(recording)
         if is_profiling():
             with torch.profiler.record_function("acl_graph_replay"):

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from torchair.capture.ledger import Cause
-from torchair.core.tables import text_lines
+from torchair.core.text_table import text_lines
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 
 GROUP = "npugraph_ex"

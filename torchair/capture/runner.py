@@ -10,7 +10,7 @@ from torchair.capture.compiled import Observer
 from torchair.capture.direct import Direct, FastPath
 from torchair.capture.pending import Pending
 from torchair.capture.report import Report
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from torchair.backend.cache_entry import WHY, variants_of
 from torchair.backend.cache_key import FILE, facts_of_process, root_of
 from torchair.core.errors import BadCall, BadEntry, BadPath
-from torchair.core.files import whole_file
-from torchair.core.store import Entry, Row, Store, is_key, nearest, packed, unpacked
-from torchair.core.tables import text_lines
-from torchair.core.trust import OWN_FILE
+from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.fingerprint.file_permissions import OWN_FILE
+from torchair.core.storage.artifact_store import Entry, Row, Store, is_key, nearest, packed, unpacked
+from torchair.core.text_table import text_lines
 
 NAMES = ("class", "method")
 """Facts by which entries are of the same method."""

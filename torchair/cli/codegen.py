@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchair.core.errors import BadCall, BadPath, BadPrototype
-from torchair.core.files import whole_file
+from torchair.core.fingerprint.atomic_files import whole_file
 from torchair.ge.prototype import catalogue
 from torchair.ge.reg_op import Declared, read_reg_op
 from torchair.ge.reg_op_module import module_text, why_no_builder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchair.backend.loaded import load_air
 from torchair.core import dtypes
-from torchair.core.tables import text_lines
+from torchair.core.text_table import text_lines
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from torchair.codegen.program import Piece
 from torchair.core.errors import NotPossible
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_decompositions, rebases_windows
 from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,

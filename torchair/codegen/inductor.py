@@ -15,7 +15,7 @@ from torchair.codegen.program import Boxed, FxCode
 from torchair.codegen.vectors import sum_products
 from torchair.codegen.views import Views, WithViews, take_views_out
 from torchair.codegen.whole import improve
-from torchair.core.overlaps import careful_writes
+from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
     BoxedDeviceIndex,

@@ -24,12 +24,12 @@ from torchair.codegen import graph
 from torchair.codegen.how import How
 from torchair.codegen.inductor import keep_output_strides
 from torchair.codegen.split import Split
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import NotPossible
-from torchair.core.folder import cache_folder
 from torchair.core.log import logger
-from torchair.core.overlaps import CAREFUL, careful_writes
-from torchair.core.scratch import Scratch
+from torchair.core.native.memory_overlap import CAREFUL, careful_writes
+from torchair.core.processes.scratch_dir import Scratch
+from torchair.core.storage.cache_dir import cache_folder
 from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
     aot_compilation,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import NotPossible, first_line
 from torchair.core.program import Call, Code, Front, Program, Wrapper, code_of
 

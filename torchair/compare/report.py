@@ -12,8 +12,8 @@ from torch import fx
 from torchair.compare.blame import Culprit
 from torchair.compare.numbers import Errors
 from torchair.compare.stages import StageRow
-from torchair.core.files import PRIVATE_MODE
-from torchair.core.tables import as_text, table
+from torchair.core.fingerprint.atomic_files import PRIVATE_MODE
+from torchair.core.text_table import as_text, table
 from torchair.debug.files import write_text
 
 WIDTH = 120

@@ -21,7 +21,7 @@ from torchair.compare.subgraph import Part, around, calls_of, part_of
 from torchair.compare.trail import COMPILED, CONVERSION, FX_PASS, GE_PASS, LOWERING, REPLAYED
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import JsonForm
-from torchair.core.overlaps import is_dense
+from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.ends import placeholders, returned
 

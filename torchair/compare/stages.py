@@ -45,7 +45,7 @@ from torchair.compare.trail import (
     Trail,
 )
 from torchair.core.errors import NotPossible, first_line
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, overload
 
 from torchair.configs.kinds import BOOL, Kind
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType, UnknownOption
 
 AUTO, REDUCE = "max-autotune", "reduce-overhead"

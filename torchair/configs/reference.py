@@ -17,7 +17,7 @@ from torchair.configs.option import (
     flat_rows,
     walk,
 )
-from torchair.core.tables import markdown_lines
+from torchair.core.text_table import markdown_lines
 
 INTRO = """# Options
 

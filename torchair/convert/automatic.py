@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchair.core.errors import UnsupportedOp
-from torchair.core.extensions import has_user_kernel
+from torchair.core.registries.user_registrations import has_user_kernel
 from torchair.core.torch_private.operators.schemas import OpOverload, arguments_of
 from torchair.fxgraph.effects import flat, written_names
 from torchair.ge.attr import BY_PROTOTYPE, Attr, Str

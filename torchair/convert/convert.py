@@ -30,7 +30,7 @@ from torchair.convert.walk import Walk
 from torchair.convert.without_kernel import run_by_torch, unvalued
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.fake.fake_tensors import (
     disable_modes,
     faking,

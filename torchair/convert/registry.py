@@ -13,9 +13,9 @@ from typing import Any
 from torchair.convert.automatic import BUILT_IN, automatic, why_not_automatic
 from torchair.convert.operands import promote
 from torchair.core.errors import BadConverter, UnsupportedOp
-from torchair.core.extensions import extend, forget
-from torchair.core.late import LateTable
 from torchair.core.log import logger
+from torchair.core.registries.lazy_registry import LateTable
+from torchair.core.registries.user_registrations import extend, forget
 from torchair.ge.graph import Tensor
 
 Fn = Callable[..., Any]

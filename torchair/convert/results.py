@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadConverter
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.fake.fake_tensors import is_unbacked
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat

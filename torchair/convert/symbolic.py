@@ -12,7 +12,7 @@ import torch
 from torchair import ge
 from torchair.convert.operands import BOOL, FLOAT, INT64, cast, result_type, size_of, torch_dtype
 from torchair.convert.registry import converter
-from torchair.core.expressions import SYM_MATH
+from torchair.fxgraph.size_nodes import SYM_MATH
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten

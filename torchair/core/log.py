@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchair.core.environment import is_set, not_read, text_of
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 
 if TYPE_CHECKING:
     from rich import console as rich_console

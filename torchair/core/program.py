@@ -29,7 +29,7 @@ class Program(Protocol):
 
 
 class Code(Protocol):
-    """A program as data (`core/pack.py`): what its code generator made, and how to load it. The program in
+    """A program as data (`core/storage/serialization.py`): what its code generator made, and how to load it. The program in
     memory is made from it, in this process or another.
     """
 

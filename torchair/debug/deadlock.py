@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from torchair.core.tables import text_lines
+from torchair.core.text_table import text_lines
 from torchair.debug.files import write_text
 
 Event = dict[str, Any]

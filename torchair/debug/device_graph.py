@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from torchair.capture import Observer
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line
-from torchair.core.files import FILE_MODE
+from torchair.core.fingerprint.atomic_files import FILE_MODE
 from torchair.debug.deadlock import check_trace
 from torchair.debug.files import make_folder, now
 from torchair.devices import device_row

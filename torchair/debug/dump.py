@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import fx
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType
-from torchair.core.files import whole_file
-from torchair.core.source import source_of
+from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.debug.files import Told, make_folder, now, rank_folder
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchair.configs.reading import default_of
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption
 from torchair.debug.files import rank_folder
 from torchair.debug.options import DebugOptions

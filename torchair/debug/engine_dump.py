@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.debug.dump import array_of, save_array
 from torchair.debug.dump_plan import DumpPlan
 from torchair.debug.files import Told, make_folder, now, rank_and_size, write_text

@@ -1,4 +1,4 @@
-"""Files and folders for debugging, written as `core/files.py` has it. What cannot be written is told, and
+"""Files and folders for debugging, written as `core/fingerprint/atomic_files.py` has it. What cannot be written is told, and
 ends nothing.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
-from torchair.core.files import FILE_MODE, FOLDER_MODE, checked, make_parents, whole_file
+from torchair.core.fingerprint.atomic_files import FILE_MODE, FOLDER_MODE, checked, make_parents, whole_file
 
 
 def rank_and_size() -> tuple[int, int]:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager
-from torchair.core.files import FILE_MODE, PRIVATE_MODE, whole_file
+from torchair.core.fingerprint.atomic_files import FILE_MODE, PRIVATE_MODE, whole_file
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.debug.files import write_text
 from torchair.debug.output_code import main_text, views_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.plugin import PLUGIN
+from torchair.core.registries.vendor_plugin import PLUGIN
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten, without_modes
 from torchair.fxgraph.layout import Layout
 from torchair.fxgraph.symbols import is_symbol

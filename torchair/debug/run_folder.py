@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.environment import text_of
-from torchair.core.files import PRIVATE_MODE
+from torchair.core.fingerprint.atomic_files import PRIVATE_MODE
 from torchair.core.log import LineFormat, capture_logger, logger
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_utils
 from torchair.debug.files import Told, make_folder, next_folder, open_log, write_text

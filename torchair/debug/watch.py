@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import NotInThisMode, NotPossible
 from torchair.debug.files import Told, make_folder, stamped, write_text
 from torchair.debug.graph_file import Call, GraphText, fx_text, ir_text

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from torchair.core.native.fast_replay import DirectLaunch
 from torchair.core.program import Call
-from torchair.core.quick import DirectLaunch
 from torchair.devices.head import Copy, Head
 
 PoolToken = tuple[int, int]

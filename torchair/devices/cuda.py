@@ -15,8 +15,8 @@ import torch
 
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
+from torchair.core.native.fast_replay import DirectLaunch
 from torchair.core.program import Call
-from torchair.core.quick import DirectLaunch
 from torchair.devices import green
 from torchair.devices.base import CaptureTarget, Graph, HostCall
 from torchair.devices.graphs import GraphDevice

@@ -11,7 +11,7 @@ import torch
 
 from torchair.core.dtypes import SMALL
 from torchair.core.errors import UnsupportedOp
-from torchair.core.slots import Takes
+from torchair.core.kernel_params import Takes
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.engine.kernels.printing import run_text
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of

@@ -19,7 +19,6 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadGraph, first_line
-from torchair.core.expressions import expression_nodes
 from torchair.core.torch_private.fake.fake_tensors import (
     DATA_ERRORS,
     FakeTensorMode,
@@ -38,6 +37,7 @@ from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import SHARED, separate, separate_all, take_over
 from torchair.fxgraph.held import HELD
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
+from torchair.fxgraph.size_nodes import expression_nodes
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.face import inputs_of, skipped
 from torchair.ge.graph import (

@@ -4,7 +4,7 @@
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
 nothing, and `types`, where the GE data types of inputs say more than their tensors do). An input annotated
-with `Host` or one of the annotations of `core/slots.py` is given as Python numbers, one annotated `Value` as
+with `Host` or one of the annotations of `core/kernel_params.py` is given as Python numbers, one annotated `Value` as
 a tensor or a `Host`, whichever it is; all others are torch tensors.
 """
 
@@ -21,8 +21,8 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadKernel, UnsupportedOp
-from torchair.core.late import LateTable
-from torchair.core.slots import Takes
+from torchair.core.kernel_params import Takes
+from torchair.core.registries.lazy_registry import LateTable
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import prototype
@@ -58,7 +58,7 @@ class Kernel:
 
 # Annotations that say by themselves how an input is given.
 _PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Takes.HOST}
-_FORMS = "inputs are Ints, Int, Number, Operand (core/slots.py), Value, Host, or tensors without annotation"
+_FORMS = "inputs are Ints, Int, Number, Operand (core/kernel_params.py), Value, Host, or tensors without annotation"
 # Keyword-only parameters that are no attributes.
 _GIVEN = {"device", "types"}
 _EVERY = "torchair.engine.every"

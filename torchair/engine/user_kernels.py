@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from torchair.core.errors import BadKernel
-from torchair.core.extensions import extend, forget, kernel_title
+from torchair.core.kernel_params import Takes
 from torchair.core.log import logger
-from torchair.core.slots import Takes
+from torchair.core.registries.user_registrations import extend, forget, kernel_title
 from torchair.devices import is_known
 from torchair.engine.registry import Fn, Kernel, describe, has_kernel, restore_kernel, set_kernel
 from torchair.ge.prototype import Prototype, prototype

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import fx
 
-from torchair.core.overlaps import is_dense
+from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, graph_module
 from torchair.fxgraph.effects import functional_twin
 from torchair.fxgraph.layout import memory_of

@@ -26,7 +26,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.number import Number
+from torchair.core.sym_expr import Number
 from torchair.core.torch_private.device.memory import storage_id
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.core.torch_private.operators.schemas import OpOverload

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from torchair.core.number import Number
+from torchair.core.sym_expr import Number
 
 
 def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
@@ -52,7 +52,7 @@ def unbacked_in(value: Any) -> set[Any]:
 
 class Binding:
     """Where the values of the symbols can be read from the arguments of a call: a number, or a size, stride
-    or offset of a tensor that is just this symbol. It is data (`core/pack.py`).
+    or offset of a tensor that is just this symbol. It is data (`core/storage/serialization.py`).
     """
 
     def __init__(self, fakes: Sequence[Any]) -> None:

@@ -5,7 +5,7 @@ built.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.late import attribute
+from torchair.core.registries.lazy_registry import attribute
 from torchair.ge import attr
 from torchair.ge.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
 from torchair.ge.graph import Tensor

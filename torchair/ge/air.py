@@ -18,7 +18,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadPath
-from torchair.core.files import Together, make_parents, together
+from torchair.core.fingerprint.atomic_files import Together, make_parents, together
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.ge.attr import DataType, ListInt, Str, as_bytes
 from torchair.ge.attr import Tensor as TensorAttr

@@ -16,7 +16,7 @@ from typing import Any
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnknownOp
-from torchair.core.extensions import extend
+from torchair.core.registries.user_registrations import extend
 from torchair.ge.reg_op_words import EXPECTED
 
 TABLES = ("ge_ops.json", "own.json")

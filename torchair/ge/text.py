@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchair.core.errors import AirError, NotPossible
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Form, Str, raw
 from torchair.ge.attr import Tensor as TensorAttr

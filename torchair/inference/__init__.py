@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.late import attribute
+from torchair.core.registries.lazy_registry import attribute
 from torchair.inference._cache_compiler import cache_compile, readable_cache
 
 if TYPE_CHECKING:

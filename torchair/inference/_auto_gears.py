@@ -31,9 +31,9 @@ import torch
 from torchair.backend.doors import get_npu_backend
 from torchair.backend.gears import set_dim_gears
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import Degraded, DegradedWarning, first_line
-from torchair.core.tables import text_lines
+from torchair.core.text_table import text_lines
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 from torchair.devices import device_row
 from torchair.inference._crops import Declared, Unknown

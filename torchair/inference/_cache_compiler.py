@@ -19,12 +19,18 @@ from torchair.backend.cache_key import How, Ranks, place_of, root_of
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.freeze import Config, freeze, with_options
 from torchair.configs.option import CAPTURE_MODES
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType, BadPath, NotPossible
-from torchair.core.files import make_parents, whole_file
-from torchair.core.late import attribute
-from torchair.core.store import Entry, packed, unpacked
-from torchair.core.trust import OWN_FILE, check_file, check_folder, own_folder, read_own
+from torchair.core.fingerprint.atomic_files import make_parents, whole_file
+from torchair.core.fingerprint.file_permissions import (
+    OWN_FILE,
+    check_file,
+    check_folder,
+    own_folder,
+    read_own,
+)
+from torchair.core.registries.lazy_registry import attribute
+from torchair.core.storage.artifact_store import Entry, packed, unpacked
 from torchair.debug.files import rank_and_size
 
 if TYPE_CHECKING:

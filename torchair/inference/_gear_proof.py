@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.dynamo.captured_graphs import SizedGraph
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import arguments, draws, flat

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchair import scope
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.ops import limits, streams
 
 __all__ = ["deterministic", "limit_core_num"]

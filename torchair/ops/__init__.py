@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchair.core.late import attribute
+from torchair.core.registries.lazy_registry import attribute
 from torchair.ops import printing, saving, streams
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible
-from torchair.core.plugin import real_plugin
+from torchair.core.registries.vendor_plugin import real_plugin
 from torchair.core.torch_private.operators.schemas import has_operator, register_fake
 from torchair.devices import device_row
 

@@ -19,7 +19,7 @@ from torch import nn
 from torchair.core.environment import text_of
 from torchair.core.errors import NotPossible
 from torchair.core.log import logger
-from torchair.core.plugin import PLUGIN
+from torchair.core.registries.vendor_plugin import PLUGIN
 
 FRACTAL_Z, FRACTAL_NZ = 4, 29
 TIMEOUT = "ACL_STREAM_TIMEOUT"

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from torchair.core.files import make_parents, whole_file
-from torchair.core.plugin import real_plugin
+from torchair.core.fingerprint.atomic_files import make_parents, whole_file
+from torchair.core.registries.vendor_plugin import real_plugin
 from torchair.core.torch_private.operators.schemas import has_operator, register_fake
 from torchair.ops.printing import on_host
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from torchair.core.tables import text_lines
+from torchair.core.text_table import text_lines
 from torchair.ge.graph import Graph
 
 Census = dict[str, "Member"]

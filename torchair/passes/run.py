@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchair.configs.pass_switches import PassSwitches
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
 from torchair.passes.census import Census, Member, census, comparison

@@ -7,9 +7,9 @@ import sys
 import torch
 
 from torchair import devices as devices_known
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, PluginTaken
-from torchair.core.plugin import PLUGIN, real_plugin
+from torchair.core.registries.vendor_plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.device.privateuse1 import (
     backend_name,
     compile_by_default,

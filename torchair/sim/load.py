@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from torchair.core.errors import first_line
-from torchair.core.extension import Extension
 from torchair.core.log import told_if_slow
+from torchair.core.native.cpp_extension import Extension
 from torchair.sim.plain import Plain
 
 FOLDER = Path(__file__).with_name("shim")

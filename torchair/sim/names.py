@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
-from torchair.core.plugin import PLUGIN
+from torchair.core.registries.vendor_plugin import PLUGIN
 
 HOMES = {
     f"{PLUGIN}.dynamo.torchair": "torchair",

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from torchair.core.environment import text_of
 from torchair.core.errors import BadOption
-from torchair.core.plugin import PLUGIN
+from torchair.core.registries.vendor_plugin import PLUGIN
 from torchair.sim.install import install, is_installed
 from torchair.sim.names import HOMES
 

@@ -11,7 +11,7 @@ import torch
 
 import torchair
 from tests.slow import slow
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.ops import streams
 from torchair.sim import interleaved, races_checked

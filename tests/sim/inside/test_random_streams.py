@@ -28,7 +28,7 @@ from tests.sim.inside.programs import (
 )
 from tests.slow import slow
 from torchair.backend import background
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.ops import streams
 from torchair.sim import interleaved, races_checked

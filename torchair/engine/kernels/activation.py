@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.core.slots import Operand
+from torchair.core.kernel_params import Operand
 from torchair.engine.registry import kernel, torch_kernels
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import UnsupportedOp
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.core.torch_private.device.process_groups import ranks_of, size_of
 from torchair.engine.registry import kernel
 from torchair.ops import collectives

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.engine.registry import kernel
 
 aten = torch.ops.aten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.engine.registry import kernel, torch_kernels
 
 torch_kernels(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.slots import Int, Number
+from torchair.core.kernel_params import Int, Number
 from torchair.engine.registry import kernel, torch_kernels
 
 aten = torch.ops.aten

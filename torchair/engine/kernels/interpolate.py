@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair.core import dtypes
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.engine.registry import kernel
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from torchair.core.slots import Int
+from torchair.core.kernel_params import Int
 from torchair.engine.registry import Value, kernel, torch_kernels
 from torchair.ge.host import Host
 

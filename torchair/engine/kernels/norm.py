@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.engine.registry import kernel
 
 aten = torch.ops.aten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.slots import Ints, Number
+from torchair.core.kernel_params import Ints, Number
 from torchair.engine.registry import kernel
 
 aten = torch.ops.aten

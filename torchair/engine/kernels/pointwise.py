@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchair.core.slots import Operand
+from torchair.core.kernel_params import Operand
 from torchair.engine.registry import kernel, torch_kernels
 
 torch_kernels({

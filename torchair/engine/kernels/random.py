@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from torchair.core import dtypes
-from torchair.core.slots import Int, Ints
+from torchair.core.kernel_params import Int, Ints
 from torchair.engine.registry import Value, kernel
 from torchair.ge.host import Host, is_symbol
 from torchair.ge.random_state import FROM_GENERATOR

@@ -8,7 +8,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import UnsupportedOp
-from torchair.core.slots import Int, Ints
+from torchair.core.kernel_params import Int, Ints
 from torchair.engine.registry import attribute_kernels, kernel
 
 

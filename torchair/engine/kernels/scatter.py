@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.slots import Int, Ints, Number
+from torchair.core.kernel_params import Int, Ints, Number
 from torchair.engine.kernels.index import placed
 from torchair.engine.kernels.shape import END, slice_end
 from torchair.engine.registry import attribute_kernels, kernel

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from torchair.core import dtypes
-from torchair.core.slots import Int, Ints
+from torchair.core.kernel_params import Int, Ints
 from torchair.engine.registry import attribute_kernels, kernel
 from torchair.ge.host import Host
 

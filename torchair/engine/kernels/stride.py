@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.core.slots import Int, Ints
+from torchair.core.kernel_params import Int, Ints
 from torchair.engine.registry import kernel
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from torchair.core import dtypes
-from torchair.core.expressions import SYM_MATH
 from torchair.engine.registry import host_kernels
+from torchair.fxgraph.size_nodes import SYM_MATH
 from torchair.ge.host import Host, is_symbol
 
 # Host arithmetic is exact only for these; everything else is computed as data.

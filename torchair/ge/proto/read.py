@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 from torchair.ge.attr import (
     BY_PROTOTYPE,
     KNOWN,

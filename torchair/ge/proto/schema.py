@@ -11,7 +11,7 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 
 if TYPE_CHECKING:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

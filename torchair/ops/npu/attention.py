@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, UnsupportedOp
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.ops.formats import (
     FP4,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import UnsupportedOp
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.ops.formats import wide
 from torchair.ops.npu.attend import (
     Heads,

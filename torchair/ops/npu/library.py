@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from torchair.core.plugin import real_plugin
+from torchair.core.registries.vendor_plugin import real_plugin
 from torchair.core.torch_private.device.memory import storage_id
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten, tree_unflatten
 from torchair.core.torch_private.operators.schemas import parse_schema, register_fake

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core import dtypes
-from torchair.core.slots import Ints
+from torchair.core.kernel_params import Ints
 from torchair.ops.formats import (
     BF16,
     E2M1,

@@ -1,7 +1,7 @@
 """How an op of the `npu` library is described: one row serves the eager op, its converter and its IR kernel.
 
 A definition is a readable function of torch tensors in the terms of its IR op: positional parameters are the
-op's inputs in order, those that are numbers annotated (`core/slots.py`), keyword-only ones the attributes it
+op's inputs in order, those that are numbers annotated (`core/kernel_params.py`), keyword-only ones the attributes it
 reads, with the IR's own defaults. A row says how the arguments of a torch op become these. What has no IR op
 of its own is a plain function of torch's arguments.
 """

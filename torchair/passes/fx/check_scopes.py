@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from torchair.core.errors import BadPass
-from torchair.core.source import calling_line, is_ours, source_of
+from torchair.core.source_location import calling_line, is_ours, source_of
 from torchair.ops import streams
 from torchair.passes.run import PassContext
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from torchair.core.log import logger
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.ops import places, streams
 from torchair.passes.run import PassContext
 

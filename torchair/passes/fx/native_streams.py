@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.dynamo.streams import (
     external_object,
     is_current,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.ops import streams
 from torchair.ops.places import blocks
 from torchair.passes.run import PassContext

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.fxgraph.partition import dependencies, is_free
 from torchair.ops import places, streams
 from torchair.passes.fx.idle_scopes import has_cores

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.partition import is_free

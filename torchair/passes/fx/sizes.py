@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.expressions import expression_nodes
+from torchair.fxgraph.size_nodes import expression_nodes
 
 
 class Sizes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.extensions import extend
+from torchair.core.registries.user_registrations import extend
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import arguments, flat
 from torchair.passes.fx.in_place import InPlace, copy_back, getitem

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.pattern_matcher import (
     call_patterns,
     is_any,

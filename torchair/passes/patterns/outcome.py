@@ -12,7 +12,7 @@ from torch import fx
 
 from torchair.configs.pass_switches import PassSwitches
 from torchair.core.log import capture_logger, logger
-from torchair.core.source import source_of
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.pattern_matcher import is_keyword, outputs_of, values_in
 from torchair.passes.patterns.nearest import attempts, op_names
 from torchair.passes.patterns.rule import Rule, Tries

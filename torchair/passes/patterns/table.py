@@ -16,7 +16,7 @@ from torch import fx
 
 from torchair.configs.npugraph_ex import CompilerConfig as CaptureConfig
 from torchair.core.errors import BadPass
-from torchair.core.extensions import extend
+from torchair.core.registries.user_registrations import extend
 from torchair.core.torch_private.compilers.pattern_matcher import (
     exact_pattern,
     fwd_only,

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.library import CustomOpDef
 
-from torchair.core.identity import OWN, data, identity
+from torchair.core.fingerprint.python_objects import OWN, data, identity
 
 _FOREIGN = (*OWN, "builtins")
 

@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 from torchair.core.errors import NotPossible
-from torchair.core.overlaps import is_dense
+from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.device.process_groups import (
     ProcessGroup,
     ProcessGroupGloo,

@@ -39,9 +39,9 @@ from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationM
 from torch._guards import TracingContext, tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchair.core.degraded import Degradations
-from torchair.core.late_module import LateModule
-from torchair.core.source import source_of
+from torchair.core.diagnostics import Degradations
+from torchair.core.lazy_module import LateModule
+from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import OpOverload
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
 from torchair.core.environment import changed
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 

@@ -18,8 +18,8 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch._inductor.utils import BoxedBool
 from torch.utils._ordered_set import OrderedSet
 
-from torchair.core.files import PRIVATE_MODE, below, whole_file
-from torchair.core.late_module import LateModule
+from torchair.core.fingerprint.atomic_files import PRIVATE_MODE, below, whole_file
+from torchair.core.lazy_module import LateModule
 
 _codecache: Any = LateModule("torch._inductor.codecache")
 _output_code: Any = LateModule("torch._inductor.output_code")

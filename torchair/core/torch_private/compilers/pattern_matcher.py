@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 
 __all__ = [
     "accepts_decompositions",

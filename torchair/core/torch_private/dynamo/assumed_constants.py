@@ -16,7 +16,7 @@ from unittest import mock
 from torch._dynamo.variables import functions, nn_module
 
 from torchair.core.errors import NotPossible, first_line
-from torchair.core.identity import PLAIN, data
+from torchair.core.fingerprint.python_objects import PLAIN, data
 
 
 @dataclass(frozen=True)

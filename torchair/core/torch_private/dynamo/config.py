@@ -12,7 +12,7 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 
 from torchair.core.errors import NotPossible
-from torchair.core.identity import data, identity
+from torchair.core.fingerprint.python_objects import data, identity
 
 WITHOUT_EFFECT = (
     "trace.",

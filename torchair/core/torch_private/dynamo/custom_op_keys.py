@@ -20,7 +20,7 @@ from torch._library import simple_registry
 from torch._library.custom_ops import OPDEFS
 
 from torchair.core.errors import NotPossible
-from torchair.core.identity import OWN, code_digest, codes_inside, identity
+from torchair.core.fingerprint.python_objects import OWN, code_digest, codes_inside, identity
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket, find_overload
 
 BUILT_IN = ("aten", "prims", "prim", "torchair", "npu", "profiler", "_c10d_functional", "c10d_functional")

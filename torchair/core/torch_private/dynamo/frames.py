@@ -35,7 +35,7 @@ from torch._dynamo.variables.torch_function import torch_function_mode_stack_sta
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
-from torchair.core.identity import PLAIN, Traced, traced
+from torchair.core.fingerprint.python_objects import PLAIN, Traced, traced
 from torchair.core.torch_private.dynamo.assumed_constants import Assumed, recorded_constants
 from torchair.core.torch_private.dynamo.custom_op_keys import op_facts, targets_of, why_other_ops
 from torchair.core.torch_private.dynamo.guards import Guards, OtherCall

@@ -39,7 +39,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import _get_current_function_mode_stack
 
 from torchair.core.errors import BadEntry, NotPossible, first_line
-from torchair.core.identity import data, identity
+from torchair.core.fingerprint.python_objects import data, identity
 from torchair.core.torch_private.dynamo.assumed_constants import Assumed
 from torchair.core.torch_private.dynamo.unguarded_reads import READS, Reads, is_left_out
 

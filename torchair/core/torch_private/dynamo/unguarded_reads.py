@@ -48,7 +48,7 @@ except ImportError:  # before torch 2.13
     from torch._dynamo.variables.dicts import SetVariable
 
 from torchair.core.errors import NotPossible
-from torchair.core.identity import OWN, PLAIN, PYTHONS, data
+from torchair.core.fingerprint.python_objects import OWN, PLAIN, PYTHONS, data
 
 Given = tuple[tuple[str, Any], ...]
 ORDER = "the order of a set"

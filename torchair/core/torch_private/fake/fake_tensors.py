@@ -42,7 +42,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from torchair.core.number import Number
+from torchair.core.sym_expr import Number
 
 __all__ = [
     "DATA_ERRORS",

@@ -15,7 +15,7 @@ from torch._dynamo.source import ConstantSource
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torchair.core.number import Number
+from torchair.core.sym_expr import Number
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import dispatch_functionalize
 
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 
 __all__ = ["as_in_a_compile", "functionalized"]
 

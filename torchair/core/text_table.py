@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.late_module import LateModule
+from torchair.core.lazy_module import LateModule
 
 if TYPE_CHECKING:
     from rich import console as rich_console

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.core.garbage import uncollected
+from torchair.core.gc_control import uncollected
 from torchair.core.torch_private.operators.lazy_namespace import LateNamespace
 
 NAMESPACES = {

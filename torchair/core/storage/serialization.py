@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from torchair.core.errors import BadGraph, NotPossible, first_line
-from torchair.core.number import Number
+from torchair.core.sym_expr import Number
 from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     ShapeEnv,

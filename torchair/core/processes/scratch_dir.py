@@ -20,9 +20,9 @@ from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import IO
 
-from torchair.core import supervisor
 from torchair.core.environment import is_set
-from torchair.core.supervisor import KILL_SECONDS, LOCK, PREFIX, collect, end_below, locked, remove
+from torchair.core.processes import supervisor
+from torchair.core.processes.supervisor import KILL_SECONDS, LOCK, PREFIX, collect, end_below, locked, remove
 
 SUPERVISOR = os.path.abspath(supervisor.__file__)
 END_SECONDS = 2 * KILL_SECONDS

@@ -1,4 +1,4 @@
-"""Builds an extension as torch does, in a process of its own: `python extension_build.py SOURCE NAME FOLDER`.
+"""Builds an extension as torch does, in a process of its own: `python cpp_extension_build.py SOURCE NAME FOLDER`.
 
 Nothing of torchair is imported here, so that it is as quick as a compiler is.
 """

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.environment import is_on
-from torchair.core.extension import Extension
 from torchair.core.log import logger
+from torchair.core.native.cpp_extension import Extension
 from torchair.core.torch_private.device.memory import neg_view, same_addresses, storage_use_count
 
 EXTENSION = Extension("torchair_quick", Path(__file__).with_suffix(".cpp"))

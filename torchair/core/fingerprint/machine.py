@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from torchair.core.identity import class_digest
+from torchair.core.fingerprint.python_objects import class_digest
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 _PROCESSORS = Path("/proc/cpuinfo")
 _PROCESSOR_LINES = ("model name", "flags", "Features", "CPU part", "isa")
 _SOURCES = (".py", ".json", ".cpp", ".h")

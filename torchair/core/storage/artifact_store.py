@@ -3,7 +3,7 @@
 An entry is whole or not there: it is written under another name and renamed. It begins with a manifest, which
 has the digests of all that follows and is behind a digest itself, so any other byte is noticed. Who reads it
 gets bytes that were checked, from a file of the user's own in directories that nobody else can write
-(`core/trust.py`). There are no locks: processes that write one entry at the same time leave that of the last.
+(`core/fingerprint/file_permissions.py`). There are no locks: processes that write one entry at the same time leave that of the last.
 
 Beside its files an entry has facts: what its key was made of, as text. `why_miss` compares them.
 """
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchair.core.degraded import Degradations
+from torchair.core.diagnostics import Degradations
 from torchair.core.errors import AirError, BadEntry, first_line
-from torchair.core.trust import OWN_FILE, own_folder, read_own
+from torchair.core.fingerprint.file_permissions import OWN_FILE, own_folder, read_own
 
 MAGIC = b"torchair entry 1\n"
 _DIGEST = hashlib.sha256().digest_size

@@ -17,11 +17,11 @@ from types import ModuleType
 
 import torch
 
-from torchair.core.folder import cache_folder
-from torchair.core.scratch import Scratch, check_running
+from torchair.core.processes.scratch_dir import Scratch, check_running
+from torchair.core.storage.cache_dir import cache_folder
 from torchair.core.torch_private.compilers.inductor import get_cpp_compiler
 
-BUILDER = Path(__file__).with_name("extension_build.py")
+BUILDER = Path(__file__).with_name("cpp_extension_build.py")
 BUILD_SECONDS = 600
 
 NO_PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}

@@ -1,0 +1,1 @@
+"""Identify code, objects, files and the machine."""

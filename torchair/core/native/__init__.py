@@ -1,0 +1,1 @@
+"""Build C++ extensions, and use them for the fast path of replays."""

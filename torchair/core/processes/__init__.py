@@ -1,0 +1,1 @@
+"""Start worker processes in scratch directories, and end both together."""

@@ -1,0 +1,1 @@
+"""Lazy tables, user registrations, and detection of the vendor plug-in."""

@@ -1,0 +1,1 @@
+"""Serialize objects, and store artifacts on disk."""
