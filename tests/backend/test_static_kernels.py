@@ -26,7 +26,7 @@ from torchair.core.diagnostics import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.devices import installed
-from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.layout_check import Contract
 
 pytestmark = pytest.mark.usefixtures("builds")
 

@@ -24,7 +24,7 @@ from torchair.capture import Compiled, Inputs, Policy, Role, Runner, capture
 from torchair.capture.roles import KeyPart
 from torchair.core.torch_private.device.memory import borrow_tensor
 from torchair.devices import CaptureTarget, Device, Head, device_row, installed
-from torchair.devices.head import FORGET, SETTER, Calls
+from torchair.devices.input_copy_nodes import FORGET, SETTER, Calls
 
 CPU = torch.device("cpu")
 # Ops that wait for the device, beside those that torch has tagged.

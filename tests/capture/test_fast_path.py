@@ -17,7 +17,7 @@ from torchair.capture.pending import Pending
 from torchair.capture.replay import Replay
 from torchair.core.native import fast_replay
 from torchair.devices import Refused, cpu, npu
-from torchair.devices.head import FORGET
+from torchair.devices.input_copy_nodes import FORGET
 
 
 @pytest.fixture(autouse=True, params=["extension", "python"])

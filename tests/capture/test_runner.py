@@ -15,7 +15,7 @@ from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, R
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.devices import installed
-from torchair.devices.graphs import without_collection
+from torchair.devices.graph_device import without_collection
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from tests.codegen.tracing import trace
 from torchair.codegen import build
 from torchair.codegen.eager import TORCH_FUNCTIONS
-from torchair.fxgraph.sameness import constant_key
+from torchair.fxgraph.value_keys import constant_key
 
 aten = torch.ops.aten
 X = torch.rand(3, 3) + 0.5

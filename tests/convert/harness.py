@@ -23,8 +23,8 @@ from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, make
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
-from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import layouts_of, new_values
+from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.symbols import Binding
 from torchair.ge.graph import Graph
 from torchair.ge.verify import verify, verify_emitted

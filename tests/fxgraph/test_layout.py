@@ -28,8 +28,8 @@ from torchair.core.log import logger
 from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.torch_private.compilers.inductor import rebases_windows
 from torchair.core.torch_private.fake.fake_tensors import make_fx
-from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.layout import arrange, layout_of, layouts_of, lies
+from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.symbols import Binding
 
 BASE = torch.arange(60.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.capture.test_host import traced
-from torchair.fxgraph.values import moves_between_devices
+from torchair.fxgraph.fake_values import moves_between_devices
 
 
 def test_what_moves_between_devices() -> None:

@@ -16,7 +16,7 @@ from torchair import ge
 from torchair.capture.key import key_function
 from torchair.capture.roles import KeyPart
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
-from torchair.fxgraph.sameness import constant_key, number_key, tensor_key, value_key
+from torchair.fxgraph.value_keys import constant_key, number_key, tensor_key, value_key
 from torchair.ge.graph import Graph
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]

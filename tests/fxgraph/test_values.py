@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair.core.torch_private.fake.fake_tensors import make_fx
+from torchair.fxgraph.fake_values import look_again
 from torchair.fxgraph.layout import layouts_of
-from torchair.fxgraph.values import look_again
 
 aten = torch.ops.aten
 

@@ -90,7 +90,7 @@ def test_siblings_never_import_each_other() -> None:
 FACTS = {
     r"\.alias_info\b|\bis_mutable\b": "torchair/fxgraph/effects.py",
     r"is_non_overlapping_and_dense": "torchair/core/native/memory_overlap.py",
-    r"^def device_of\(gm|not in \(\"cpu\", \"meta\"\)": "torchair/fxgraph/values.py",
+    r"^def device_of\(gm|not in \(\"cpu\", \"meta\"\)": "torchair/fxgraph/fake_values.py",
     r"^def find_overload": "torchair/core/torch_private/operators/schemas.py",
     r"^class Program\(|^Program = ": "torchair/core/program.py",
 }

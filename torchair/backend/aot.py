@@ -35,8 +35,8 @@ from torchair.core.torch_private.compilers.aot_autograd import (
 from torchair.core.torch_private.operators.schemas import resizes_kept_whole
 from torchair.debug.run_folder import ModelFiles, open_model
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
+from torchair.fxgraph.placeholders import placeholders
 from torchair.ops.distributed import trace_collectives
 from torchair.passes import DYNAMO_PASSES, PassContext, run
 from torchair.passes.fx.native_streams import around_events, has_native_streams

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadCall
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 
 NEXT = "call it with inputs like its examples, or through torch.compile, whose guards compile again"
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -25,7 +25,7 @@ from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.program import Code, Program, code_of
 from torchair.core.storage.serialization import pack, unpack
 from torchair.devices import device_row
-from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.layout_check import Contract
 
 VERSION = 1
 

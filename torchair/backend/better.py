@@ -37,10 +37,10 @@ from torchair.core.torch_private.fake.fake_tensors import dump_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import device_row
-from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
-from torchair.fxgraph.held import has_held
+from torchair.fxgraph.external_constants import has_held
+from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.symbols import Binding, unbacked_in
 
 SAME_NUMBERS = {"fallback_random": True}

@@ -42,8 +42,8 @@ from torchair.core.torch_private.fake.fake_tensors import (
     tree_unflatten,
 )
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket, resolve_overload
+from torchair.fxgraph.conj_neg import MARKS
 from torchair.fxgraph.effects import flat, returns_views, written_names
-from torchair.fxgraph.marks import MARKS
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.passes import PassContext
 from torchair.passes.fx.shared_arguments import tell_shared_arguments

@@ -47,10 +47,9 @@ from torchair.devices import device_row
 from torchair.engine.evaluate import evaluate_now
 from torchair.engine.infer import inference
 from torchair.engine.lower import lower
-from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.conj_neg import take_marks_off
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import (
     Layout,
     absolute_inputs,
@@ -59,7 +58,8 @@ from torchair.fxgraph.layout import (
     leave_out,
     new_values,
 )
-from torchair.fxgraph.marks import take_marks_off
+from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
 from torchair.ge import verify as ge_verify
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph

@@ -22,9 +22,9 @@ from torchair.core.errors import BadGears, first_line
 from torchair.core.program import Program
 from torchair.core.torch_private.compilers.aot_autograd import mark_dynamic
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, fake_tensor_prop, faking
-from torchair.fxgraph.contract import Contract
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import Layout, layout_of
+from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable, is_symbol
 
 NAME = "dim_gears"

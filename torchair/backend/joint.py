@@ -20,7 +20,7 @@ from torchair.core.errors import BadOption, NotPossible
 from torchair.core.torch_private.compilers.aot_autograd import keep_source_lines, take_over_sources
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.ends import output, placeholders
+from torchair.fxgraph.placeholders import output, placeholders
 
 OPTION = "experimental_config.aot_config_output_loss_index"
 

@@ -33,11 +33,11 @@ from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import device_row
 from torchair.engine.repeats import separate_all
-from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import write_elsewhere
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
+from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.partition import Partition, partition
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, unbacked_in
 from torchair.ops.places import drop_scopes
 

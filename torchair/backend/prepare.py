@@ -18,9 +18,9 @@ from torchair.core.torch_private.fake.fake_tensors import (
     fake_tensor_prop,
 )
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.held import mark_held
+from torchair.fxgraph.external_constants import mark_held
+from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import layouts_of
-from torchair.fxgraph.values import device_of
 from torchair.ge.graph import Graph
 
 

@@ -16,7 +16,7 @@ from torchair.codegen.backing import Ground
 from torchair.codegen.fitting import Fitting
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Code, Program
-from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.symbols import Binding
 
 BY_NAME = "engine_config.codegen='inductor' builds it in the first call"

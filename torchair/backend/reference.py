@@ -18,7 +18,7 @@ from torchair.core.log import logger
 from torchair.core.program import Code
 from torchair.debug.engine_dump import EngineDump
 from torchair.engine.interpret import binding_of, interpret
-from torchair.fxgraph.held import HELD
+from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout
 from torchair.fxgraph.symbols import Binding
 from torchair.ge.face import runs_torch

@@ -18,7 +18,7 @@ from torch import fx
 from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.core.torch_private.operators.schemas import auto_functionalized_v2
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 
 aten = torch.ops.aten
 _REGION: Any = torch.ops.higher_order.invoke_subgraph

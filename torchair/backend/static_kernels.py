@@ -25,8 +25,8 @@ from torchair.codegen.backing import Ground
 from torchair.core.diagnostics import Degradations
 from torchair.core.environment import text_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, dump_graph, faking, graph_module
-from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.layout_check import Contract
 
 LOCAL = "LOCAL_WORLD_SIZE"
 OUTPUTS = "static_kernel_compile_outputs"

@@ -27,13 +27,13 @@ from torchair.core.errors import BadPass
 from torchair.core.program import Program
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.engine.repeats import separate_all
-from torchair.fxgraph.contract import Contract
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import layouts_of, new_values
+from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.partition import Partition, cut
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding
-from torchair.fxgraph.values import device_of
 from torchair.ops import limits, streams
 from torchair.ops.collectives import POINT_TO_POINT
 from torchair.scope.super_kernel_options import STRICT, options_of

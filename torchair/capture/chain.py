@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from torch import fx
 
 from torchair.core.program import Call
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.partition import Partition
+from torchair.fxgraph.placeholders import placeholders
 
 
 class Step(NamedTuple):

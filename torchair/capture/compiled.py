@@ -16,7 +16,7 @@ from torchair.capture.roles import Inputs
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
 from torchair.devices import Device, Graph, device_row
-from torchair.fxgraph.contract import Contract
+from torchair.fxgraph.layout_check import Contract
 
 T = TypeVar("T")
 

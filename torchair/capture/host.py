@@ -14,8 +14,8 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.devices import device_row
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by
+from torchair.fxgraph.fake_values import device_of, is_device_call, is_on_cpu, tensors_of, twin_on
 from torchair.fxgraph.symbols import unbacked_in
-from torchair.fxgraph.values import device_of, is_device_call, is_on_cpu, tensors_of, twin_on
 from torchair.ops import printing, saving
 
 aten = torch.ops.aten

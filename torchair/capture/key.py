@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from torchair.capture.roles import KeyPart
-from torchair.fxgraph.sameness import number_key
+from torchair.fxgraph.value_keys import number_key
 
 NO_SYMBOLS = "no_updated_input"
 

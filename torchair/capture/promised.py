@@ -14,8 +14,8 @@ from torchair.capture.key import key_function
 from torchair.capture.roles import KeyPart
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program, Wrapper
-from torchair.fxgraph.contract import Contract, Look, Sameness, looked_at
-from torchair.fxgraph.marks import marked_arguments, unmarked
+from torchair.fxgraph.conj_neg import marked_arguments, unmarked
+from torchair.fxgraph.layout_check import Contract, Look, Sameness, looked_at
 
 READS_MEMORY = ("inductor", "native")  # programs that do not look at the marks of a tensor
 REMEMBERED = 4096  # keys of which it is known whether results are as promised

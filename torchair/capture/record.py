@@ -24,7 +24,7 @@ from torchair.core.torch_private.device.memory import STORAGE_WRAPPER_USES, stor
 from torchair.core.torch_private.fake.fake_tensors import TorchDispatchMode
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import CaptureTarget, Copy, Device, Graph, Head
-from torchair.devices.head import FEW, is_bytes
+from torchair.devices.input_copy_nodes import FEW, is_bytes
 
 
 def _one_owner() -> int:

@@ -18,7 +18,7 @@ from torchair.core.errors import BadOption
 from torchair.core.program import Code, Program
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
-from torchair.fxgraph.held import has_held
+from torchair.fxgraph.external_constants import has_held
 
 __all__ = ["BUILDING", "COMPILERS", "RESERVED", "How", "build", "load"]
 

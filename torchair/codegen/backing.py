@@ -19,9 +19,9 @@ from torchair.core.torch_private.operators.schemas import OpOverload, has_kernel
 from torchair.devices import Backing, device_row
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
-from torchair.fxgraph.ends import placeholders, returned
+from torchair.fxgraph.fake_values import device_of, is_on_cpu, moves_between_devices, tensors_of
 from torchair.fxgraph.layout import root_of
-from torchair.fxgraph.values import device_of, is_on_cpu, moves_between_devices, tensors_of
+from torchair.fxgraph.placeholders import placeholders, returned
 from torchair.ops.direct import DIRECT
 
 Build = Callable[[fx.GraphModule, Sequence[Any]], Program]

@@ -9,7 +9,7 @@ from torch import fx
 
 from torchair.codegen.graph import VIEWS, add_call, row_source
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
-from torchair.fxgraph.values import is_on_cpu
+from torchair.fxgraph.fake_values import is_on_cpu
 
 aten = torch.ops.aten
 

@@ -26,8 +26,8 @@ from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_alias
-from torchair.fxgraph.ends import placeholders, returned
-from torchair.fxgraph.values import device_of
+from torchair.fxgraph.fake_values import device_of
+from torchair.fxgraph.placeholders import placeholders, returned
 from torchair.ops import streams
 from torchair.ops.places import stream_of_nodes
 

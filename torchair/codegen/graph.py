@@ -23,8 +23,8 @@ from torchair.core.torch_private.fake.fake_tensors import (
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of, windows_of_copies
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ops.direct import DIRECT
 from torchair.ops.turns import take_turns

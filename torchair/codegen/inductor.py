@@ -29,9 +29,9 @@ from torchair.core.torch_private.compilers.inductor import (
 )
 from torchair.core.torch_private.compilers.inductor_modules import GeneratedModule
 from torchair.devices import device_row
-from torchair.fxgraph.ends import output, returned
-from torchair.fxgraph.held import has_held
-from torchair.fxgraph.values import device_of
+from torchair.fxgraph.external_constants import has_held
+from torchair.fxgraph.fake_values import device_of
+from torchair.fxgraph.placeholders import output, returned
 
 # Smaller blocks of reductions would be tried by each process that loads a kernel, and not only by the first
 # that runs it; on an H200 they gained nothing.

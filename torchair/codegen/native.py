@@ -29,7 +29,7 @@ from torchair.core.program import Call, Code
 from torchair.core.torch_private.compilers.inductor import fake_tracing, native_runner
 from torchair.core.torch_private.device.memory import borrow_tensor
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
-from torchair.fxgraph.values import device_of
+from torchair.fxgraph.fake_values import device_of
 
 # Containers kept for one program: modules that share a graph take turns without binding anew.
 KEPT_BINDINGS = 4

@@ -22,9 +22,9 @@ from torchair.core.errors import NotPossible
 from torchair.core.torch_private.fake.fake_tensors import disable_modes, free_symbols, lower_bound
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import written_by
-from torchair.fxgraph.ends import output, placeholders, returned
+from torchair.fxgraph.fake_values import device_of
+from torchair.fxgraph.placeholders import output, placeholders, returned
 from torchair.fxgraph.size_nodes import expression_nodes
-from torchair.fxgraph.values import device_of
 
 aten = torch.ops.aten
 NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)

@@ -22,8 +22,8 @@ from torchair.codegen.graph import has_effect
 from torchair.codegen.program import Boxed
 from torchair.core.program import Code, Front
 from torchair.fxgraph.effects import makes_views, written_by
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import has_symbols
 
 aten = torch.ops.aten

@@ -14,9 +14,9 @@ from torchair.codegen.vectors import mend_windows
 from torchair.core.torch_private.compilers.inductor import joint_graph_passes
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.effects import makes_views
-from torchair.fxgraph.ends import output, returned
+from torchair.fxgraph.fake_values import device_of
+from torchair.fxgraph.placeholders import output, returned
 from torchair.fxgraph.symbols import equal
-from torchair.fxgraph.values import device_of
 
 aten = torch.ops.aten
 

@@ -22,8 +22,8 @@ from torchair.core.program import Program
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
-from torchair.fxgraph.ends import placeholders, returned
 from torchair.fxgraph.layout import root_of
+from torchair.fxgraph.placeholders import placeholders, returned
 
 CODE = "generated code"
 AROUND = ((0, False), (0, True), (1, False), (1, True), (2, False), (4, False), (8, False), (16, False))

@@ -10,7 +10,7 @@ from torch import fx
 from torchair.compare.scene import Outcome, Recorder, Scene, copies, frozen, set_random_state
 from torchair.core.torch_private.fake.fake_tensors import tree_map
 from torchair.fxgraph.effects import flat
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 
 WIDER = {
     torch.float16: torch.float64,

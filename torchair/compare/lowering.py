@@ -15,7 +15,7 @@ from torchair.compare.numbers import Errors
 from torchair.compare.scene import Scene, edge_value, run_fx
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.engine.lower import lower
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, TensorResult, copy_graph
 from torchair.ge.graph import Tensor as Edge
 

@@ -15,7 +15,7 @@ from torch import fx
 from torchair.core.errors import first_line
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.effects import draws
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 from torchair.ge.graph import Graph, Op
 from torchair.ge.host import Host
 from torchair.passes.fx.host_lists import MARK as HOST_LIST

@@ -23,7 +23,7 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import JsonForm
 from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.operators.schemas import OpOverload
-from torchair.fxgraph.ends import placeholders, returned
+from torchair.fxgraph.placeholders import placeholders, returned
 
 LARGEST = 1 << 20  # bytes of an input that are written into a script
 FEW = 16  # elements that are always written as they are

@@ -49,8 +49,8 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of
+from torchair.fxgraph.placeholders import placeholders
 from torchair.ge.graph import Graph
 from torchair.passes import FX_PASSES, run
 

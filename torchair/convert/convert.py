@@ -41,9 +41,9 @@ from torchair.core.torch_private.fake.fake_tensors import (
 )
 from torchair.core.torch_private.operators.schemas import OpOverload, decomposition_of
 from torchair.fxgraph.effects import flat, functional_twin, mutates
-from torchair.fxgraph.held import HELD
+from torchair.fxgraph.external_constants import HELD
+from torchair.fxgraph.fake_values import device_of, moves_between_devices, tensors_of
 from torchair.fxgraph.layout import Layout, layouts_of
-from torchair.fxgraph.values import device_of, moves_between_devices, tensors_of
 from torchair.ge.attr import Bool
 from torchair.ge.graph import (
     AliasResult,

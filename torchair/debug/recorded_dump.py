@@ -13,8 +13,8 @@ from torch import fx
 
 from torchair.capture import Observer
 from torchair.debug.dump import TensorFolder, saved_by_user
-from torchair.fxgraph.ends import placeholders
-from torchair.fxgraph.values import device_of
+from torchair.fxgraph.fake_values import device_of
+from torchair.fxgraph.placeholders import placeholders
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import torch
 
 from torchair.devices import cpu, cuda, npu
 from torchair.devices.base import Backing, CaptureTarget, Device, Graph, PoolToken
-from torchair.devices.head import Copy, Head, Refused
+from torchair.devices.input_copy_nodes import Copy, Head, Refused
 
 __all__ = [
     "Backing",

@@ -13,7 +13,7 @@ import torch
 
 from torchair.core.native.fast_replay import DirectLaunch
 from torchair.core.program import Call
-from torchair.devices.head import Copy, Head
+from torchair.devices.input_copy_nodes import Copy, Head
 
 PoolToken = tuple[int, int]
 HostCall = Callable[[list[torch.Tensor]], None]

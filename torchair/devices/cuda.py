@@ -17,10 +17,10 @@ from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
 from torchair.core.native.fast_replay import DirectLaunch
 from torchair.core.program import Call
-from torchair.devices import green
+from torchair.devices import green_context
 from torchair.devices.base import CaptureTarget, Graph, HostCall
-from torchair.devices.graphs import GraphDevice
-from torchair.devices.head import Calls, Copy, Head, Refused
+from torchair.devices.graph_device import GraphDevice
+from torchair.devices.input_copy_nodes import Calls, Copy, Head, Refused
 
 DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice
 RELAXED = 2  # cudaStreamCaptureModeRelaxed
@@ -62,7 +62,7 @@ class Cuda(GraphDevice):
 
     @property
     def limits_cores(self) -> bool:  # type: ignore[override]
-        return green.is_possible()
+        return green_context.is_possible()
 
     def codegen(self, *, captures: bool) -> str:
         return "eager" if captures else "inductor"
@@ -183,7 +183,9 @@ class Runtime:
     HOST, MODE = "cudaLaunchHostFunc", "cudaThreadExchangeStreamCaptureMode"
 
     def __init__(self) -> None:
-        library = ctypes.PyDLL(None)  # short calls, which keep the interpreter's lock (see `head.py`)
+        library = ctypes.PyDLL(
+            None
+        )  # short calls, which keep the interpreter's lock (see `input_copy_nodes.py`)
         names = (*self.CALLS, self.WHOSE, self.HOST, self.MODE)
         self._calls = {name: getattr(library, name, None) for name in names}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.devices.graphs import GraphDevice
+from torchair.devices.graph_device import GraphDevice
 
 
 class Npu(GraphDevice):

@@ -12,8 +12,8 @@ import torch
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, faking, unclaimed_symbols
 from torchair.engine.evaluate import Value, constant, evaluate, listed_constants, types_of
 from torchair.engine.registry import lacking_results, why_no_kernel
-from torchair.fxgraph.sameness import number_key, tensor_key, value_key
 from torchair.fxgraph.symbols import is_symbol
+from torchair.fxgraph.value_keys import number_key, tensor_key, value_key
 from torchair.ge.face import CALL, inputs_of, runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
 from torchair.ge.host import Host

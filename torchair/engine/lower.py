@@ -35,7 +35,7 @@ from torchair.engine.order import writes_last
 from torchair.engine.placed import Placed
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.repeats import SHARED, separate, separate_all, take_over
-from torchair.fxgraph.held import HELD
+from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.size_nodes import expression_nodes
 from torchair.fxgraph.symbols import is_symbol

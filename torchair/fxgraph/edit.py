@@ -10,8 +10,8 @@ from torch import fx
 from torchair.core.native.memory_overlap import is_dense
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, graph_module
 from torchair.fxgraph.effects import functional_twin
+from torchair.fxgraph.fake_values import look_again
 from torchair.fxgraph.layout import memory_of
-from torchair.fxgraph.values import look_again
 
 
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:

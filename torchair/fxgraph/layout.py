@@ -9,7 +9,7 @@ promise is a value, a `Layout`, read once from the FX graph (`layouts_of`):
 * everything else is *owned*: sizes, strides, and the number of its storage. Owned edges with one number look
   at one piece of memory, at the distance of their offsets; edges with different numbers share nothing.
 
-`arrange` gives values these layouts, in a traced graph and on real tensors alike. `contract.py` holds the
+`arrange` gives values these layouts, in a traced graph and on real tensors alike. `layout_check.py` holds the
 results of a program to them.
 """
 
@@ -31,7 +31,7 @@ from torchair.core.torch_private.device.memory import storage_id
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import mutates, returns_views
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Unreadable, equal, hint, is_symbol
 
 Read = Callable[[Any], Any]

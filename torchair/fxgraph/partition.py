@@ -20,8 +20,8 @@ import torch
 from torch import fx
 
 from torchair.fxgraph.effects import draws, mutates, written_by
-from torchair.fxgraph.ends import placeholders
 from torchair.fxgraph.layout import root_of, viewed_by
+from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import unbacked_in
 
 

@@ -18,7 +18,7 @@ import torch
 from torchair.core import dtypes
 from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
 from torchair.core.torch_private.fake.fake_tensors import without_modes
-from torchair.fxgraph.sameness import constant_key, number_key
+from torchair.fxgraph.value_keys import constant_key, number_key
 from torchair.ge import attr as attrs_of
 from torchair.ge import declared, formats
 from torchair.ge.attr import Attr

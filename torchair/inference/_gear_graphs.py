@@ -33,7 +33,7 @@ from torchair.core.torch_private.fake.fake_tensors import tree_flatten
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import mutates
-from torchair.fxgraph.ends import returned
+from torchair.fxgraph.placeholders import returned
 from torchair.inference._crops import Crops, Declared, Known, Unknown, declared_crops
 from torchair.inference._gear_checks import difference, tells, variants
 from torchair.inference._gear_proof import Leak, Proof

@@ -20,7 +20,7 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.dynamo.captured_graphs import SizedGraph
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import arguments, draws, flat
-from torchair.fxgraph.ends import placeholders, returned
+from torchair.fxgraph.placeholders import placeholders, returned
 from torchair.fxgraph.symbols import is_symbol
 from torchair.inference._gear_values import (
     Dim,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchair.devices import green
+from torchair.devices import green_context
 
 CORES = ("_op_aicore_num", "_op_vectorcore_num")
 LEVEL = "_deterministic_level"
@@ -58,7 +58,7 @@ def cores_limited(cube: int, vector: int, module: Any, stream: Any = None) -> It
             yield
         finally:
             module.set_stream_limit(stream, limits["cube_core_num"], limits["vector_core_num"])
-    elif module is torch.cuda and green.is_possible():
+    elif module is torch.cuda and green_context.is_possible():
         with _replaced(module.current_stream() if stream is None else stream, cube or vector):
             yield
     else:
@@ -70,7 +70,7 @@ def _replaced(stream: Any, sms: int) -> Iterator[None]:
     """What is meant for a stream goes to one of so many SMs, which begins when that one is there, and for
     which that one waits in the end: an order of the work, and of who has its memory, as if it were the same.
     """
-    narrow = green.stream_beside(stream, sms)
+    narrow = green_context.stream_beside(stream, sms)
     if narrow == stream:
         yield
         return

@@ -10,7 +10,7 @@ import torch
 from torchair.core.program import Call
 from torchair.devices import device_row
 from torchair.devices.base import CaptureTarget, Graph
-from torchair.devices.head import Copy
+from torchair.devices.input_copy_nodes import Copy
 from torchair.devices.npu import Npu
 from torchair.sim.load import shim
 from torchair.sim.npu.graphs import is_current_stream_capturing

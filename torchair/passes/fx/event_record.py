@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import root_of
-from torchair.fxgraph.values import device_of
 from torchair.ops import streams
 from torchair.passes.run import PassContext
 

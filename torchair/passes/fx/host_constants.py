@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import draws, makes_views, mutates, written_by
-from torchair.fxgraph.values import MOVES, device_of, is_device_call, is_on_cpu, tensors_of, twin_on
+from torchair.fxgraph.fake_values import MOVES, device_of, is_device_call, is_on_cpu, tensors_of, twin_on
 from torchair.passes.run import PassContext
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
-from torchair.fxgraph.ends import placeholders
+from torchair.fxgraph.placeholders import placeholders
 from torchair.passes.run import PassContext
 
 # Op -> its twin that takes tensors, and the arguments that are lists in the one and tensors in the other.

@@ -12,8 +12,8 @@ from torch import fx
 from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import arguments, flat
+from torchair.fxgraph.fake_values import look_again
 from torchair.fxgraph.layout import ABSOLUTE, COPIES_STORAGE, dense_order, layout_of, memory_of, viewed_by
-from torchair.fxgraph.values import look_again
 from torchair.passes.fx.memory import Memory, same_sizes
 from torchair.passes.run import PassContext
 

@@ -10,7 +10,7 @@ import torch
 from torchair import ge
 from torchair.core import dtypes
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
-from torchair.fxgraph.held import HELD
+from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op, Tensor
 from torchair.ge.host import Host

@@ -35,7 +35,7 @@ from torchair.core.torch_private.fake.fake_tensors import (
 )
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import mutates
-from torchair.fxgraph.ends import output
+from torchair.fxgraph.placeholders import output
 from torchair.passes.run import PassContext
 
 aten, npu = torch.ops.aten, torch.ops.npu

@@ -19,7 +19,7 @@ from torchair.core.torch_private.device.memory import (
     raw_stream_getter,
 )
 from torchair.devices.base import CaptureTarget, Device, Graph, PoolToken
-from torchair.devices.head import Copy
+from torchair.devices.input_copy_nodes import Copy
 
 _collection_lock = threading.Lock()
 _uncollected: list[bool] = []  # was the collector on? One entry per recording under way
