@@ -16,9 +16,9 @@ from tests.process import python
 from torchair.backend import compile as backend
 from torchair.backend.settings import Settings, settle
 from torchair.capture import Policy
+from torchair.configs.binding import paths_read
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import flat_names, walk
-from torchair.configs.reading import paths_read
 from torchair.core.diagnostics import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.debug.options import DebugOptions

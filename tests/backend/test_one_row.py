@@ -10,11 +10,11 @@ import torch
 import torchair
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import with_options
 from torchair.configs.groups.capture import CaptureConfig
 from torchair.configs.kinds import IntRange
 from torchair.configs.option import Nested, Option
 from torchair.configs.reference import page
+from torchair.configs.resolve import with_options
 from torchair.core.errors import UnknownOption
 from torchair.passes import PassContext, Step, run
 from torchair.passes.run import steps

@@ -9,7 +9,8 @@ import pytest
 from tests.configs.expected import CAPTURE, EX, GRAPH, MORE, OWN, OWN_FLAT, SHARED_FLAT
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import (
+from torchair.configs.option import assign
+from torchair.configs.resolve import (
     apply_options,
     cache_key_paths,
     deprecations,
@@ -18,7 +19,6 @@ from torchair.configs.freeze import (
     mode_warnings,
     with_options,
 )
-from torchair.configs.option import assign
 
 # What is kept is tested here, whether something acts on it or not.
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing in this version acts:torchair.DegradedWarning")

@@ -8,9 +8,9 @@ import pytest
 
 from torchair.configs import npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import apply_options, freeze
-from torchair.configs.interactions import INTERACTIONS, resolve
+from torchair.configs.conflicts import INTERACTIONS, resolve
 from torchair.configs.option import walk
+from torchair.configs.resolve import apply_options, freeze
 
 SUPER_DUMP = {"dump_tensor_data": True, "super_kernel_optimize": True}
 

@@ -13,11 +13,11 @@ import pytest
 from torchair.backend.settings import HARDWARE, SWITCHED, idle_options, settle
 from torchair.configs import kinds, npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import cache_key_paths
 from torchair.configs.groups.ge_config import GeConfig
 from torchair.configs.option import ALL_MODES, Nested, Option, assign, walk
+from torchair.configs.option_kinds import hint
 from torchair.configs.pass_switches import SwitchText
-from torchair.configs.rows import hint
+from torchair.configs.resolve import cache_key_paths
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.log import logger
 

@@ -16,7 +16,7 @@ from torchair.backend.artefact import Artefact
 from torchair.backend.cache_key import How
 from torchair.backend.plain import Kept
 from torchair.capture import Pending
-from torchair.configs.freeze import tree_of
+from torchair.configs.resolve import tree_of
 from torchair.core.errors import BadEntry, NotPossible, first_line
 from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.dynamo.frames import Frame

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchair.configs.freeze import Config, cache_key_paths, freeze
+from torchair.configs.resolve import Config, cache_key_paths, freeze
 from torchair.core.environment import text_of
 from torchair.core.errors import BadOption, NotPossible
 from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts

@@ -21,8 +21,8 @@ from torchair.backend.told import tell_graph
 from torchair.backend.warm import compile_or_take
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import Config, deprecations, mode_warnings, with_mode, with_options
 from torchair.configs.option import cell
+from torchair.configs.resolve import Config, deprecations, mode_warnings, with_mode, with_options
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOptionType
 from torchair.core.gc_control import older_left_alone

@@ -10,12 +10,12 @@ from typing import Any
 
 from torchair.backend.tuning_plan import TuningPlan, read_plan
 from torchair.capture import Policy
+from torchair.configs.binding import by_name, default_of, from_row, read
 from torchair.configs.compiler_config import OptionTree
-from torchair.configs.freeze import Config, freeze, tree_of
-from torchair.configs.interactions import resolve
+from torchair.configs.conflicts import resolve
 from torchair.configs.option import CAPTURE_MODES, touched, walk
 from torchair.configs.pass_switches import ENGINE_PASSES, PassSwitches, pass_switches
-from torchair.configs.reading import by_name, default_of, from_row, read
+from torchair.configs.resolve import Config, freeze, tree_of
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.log import logger

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from torchair.backend.settings import Settings
+from torchair.configs.binding import default_of
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import walk
-from torchair.configs.reading import default_of
 from torchair.core.log import AirLogger, capture_logger, logger
 
 

@@ -30,7 +30,7 @@ from torchair.backend.plain import Kept as Layers
 from torchair.backend.settings import NEVER, Settings
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen.graph import is_custom
-from torchair.configs.freeze import cache_key_paths
+from torchair.configs.resolve import cache_key_paths
 from torchair.core.diagnostics import Degradations, is_strict
 from torchair.core.errors import AirError, NotPossible, first_line
 from torchair.core.fingerprint.machine import device_facts

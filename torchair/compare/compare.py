@@ -25,7 +25,7 @@ from torchair.compare.script import script_of
 from torchair.compare.stages import Exam, StageRow, Yardstick, exam_of
 from torchair.compare.trail import COMPILED, TRACE
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import Config
+from torchair.configs.resolve import Config
 from torchair.core.errors import BadOption, NotPossible, first_line
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.aot_autograd import compile_apart, isolated_dynamo

@@ -1,1 +1,1 @@
-"""Options as users write them: rows in `groups/`, frozen to plain values by `freeze.py`."""
+"""Options as users write them: rows in `groups/`, frozen to plain values by `resolve.py`."""

@@ -23,7 +23,7 @@ from torchair.configs.groups.inference_config import InferenceConfig
 from torchair.configs.json_form import JsonForm
 from torchair.configs.kinds import Choice, Function
 from torchair.configs.option import ALL_MODES, AUTO, REDUCE, FlatView, Nested, Option, flat_names, flat_rows
-from torchair.configs.rows import local
+from torchair.configs.option_kinds import local
 from torchair.core.errors import BadOption
 
 

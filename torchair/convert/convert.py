@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from torchair import ge
-from torchair.configs.reading import default_of
+from torchair.configs.binding import default_of
 from torchair.convert import memory_numbers, scopes, views
 from torchair.convert.higher_order import inlined, structured
 from torchair.convert.inference_rule import attach_rules

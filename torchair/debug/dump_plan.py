@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchair.configs.reading import default_of
+from torchair.configs.binding import default_of
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption
 from torchair.debug.files import rank_folder

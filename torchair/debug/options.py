@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchair.configs.reading import from_row
+from torchair.configs.binding import from_row
 
 
 @dataclass(frozen=True)

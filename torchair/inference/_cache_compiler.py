@@ -17,8 +17,8 @@ from torchair.backend.cache import Cached
 from torchair.backend.cache_entry import files_of, meta_of, readable, variants_of
 from torchair.backend.cache_key import How, Ranks, place_of, root_of
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.configs.freeze import Config, freeze, with_options
 from torchair.configs.option import CAPTURE_MODES
+from torchair.configs.resolve import Config, freeze, with_options
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType, BadPath, NotPossible
 from torchair.core.fingerprint.atomic_files import make_parents, whole_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import Raw
 from torchair.configs.option import Group
-from torchair.configs.rows import capture
+from torchair.configs.option_kinds import capture
 
 
 class AclGraphConfig(Group, open=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import Choice, ExistingDir, ExistingFile
 from torchair.configs.option import Group
-from torchair.configs.rows import graph, local
+from torchair.configs.option_kinds import graph, local
 
 
 class AoeConfig(Group):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import Choice
 from torchair.configs.option import Group
-from torchair.configs.rows import ex_only
+from torchair.configs.option_kinds import ex_only
 
 
 class CaptureConfig(Group):

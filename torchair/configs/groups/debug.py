@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import Choice, IntRange, PathText, Raw
 from torchair.configs.option import AUTO, REDUCE, Alias, CellOf, Group, Nested, Option
-from torchair.configs.rows import capture, graph, local
+from torchair.configs.option_kinds import capture, graph, local
 
 SWITCHES = "tests/passes/test_options.py::test_each_switch_in_the_tree"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchair.configs.engine_options import rank_directory
 from torchair.configs.kinds import Choice, ExistingDir, ExistingJson, Regex
 from torchair.configs.option import REDUCE, Group, Option
-from torchair.configs.rows import capture, graph, session
+from torchair.configs.option_kinds import capture, graph, session
 
 # Integers and ranges joined by bars. Accepts what ^(((\d+)|(\d+-{0,1}\d+))\|{0,1})*$ accepts, but in linear
 # time. That pattern takes ranges without a bar between them ("0-12-3") if two digits are between the hyphens.

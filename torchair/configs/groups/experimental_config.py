@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import Choice, Instance, IntList, IntRange, NewDir
 from torchair.configs.option import AUTO, GRAPH_MODES, REDUCE, Alias, Group, Nested, Option
-from torchair.configs.rows import capture, graph, hint, local, session
+from torchair.configs.option_kinds import capture, graph, hint, local, session
 
 SORTING = {"BFS": "0", "DFS": "1", "RDFS": "2", "StableRDFS": "3"}
 

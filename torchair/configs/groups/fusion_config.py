@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import ExistingFile
 from torchair.configs.option import REDUCE, Group
-from torchair.configs.rows import graph, session
+from torchair.configs.option_kinds import graph, session
 
 
 class FusionConfig(Group):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchair.configs.kinds import BOOL, Choice, Kind
 from torchair.configs.option import REDUCE, Group
+from torchair.configs.option_kinds import graph, session
 from torchair.configs.pass_switches import SwitchText
-from torchair.configs.rows import graph, session
 
 TRUE_FALSE = {True: "true", False: "false"}.__getitem__
 TESTS = "tests/backend/test_engine_side.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.configs.kinds import Choice
 from torchair.configs.option import REDUCE, Group
-from torchair.configs.rows import graph
+from torchair.configs.option_kinds import graph
 
 
 class InferenceConfig(Group):
