@@ -29,7 +29,7 @@ from tests.slow import leave_most_cases, leave_one_form, put_longest_first
 from torchair.backend import doors
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.background import BACKGROUND
-from torchair.capture import promised
+from torchair.capture.base import layout_enforcer
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
 from torchair.ge import verify
@@ -88,7 +88,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _layouts_are_checked() -> None:
     """The results of every call are held to the promised layouts; a mismatch is a warning, so an error."""
-    promised.EVERY_CALL = True
+    layout_enforcer.EVERY_CALL = True
 
 
 @pytest.fixture(autouse=True, scope="session")

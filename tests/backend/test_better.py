@@ -32,7 +32,7 @@ from torchair.backend.background import BACKGROUND, Job
 from torchair.backend.doors import compile_fx
 from torchair.backend.order import Made, Order
 from torchair.capture import Pending
-from torchair.capture.pending import Growing, Programs
+from torchair.capture.base.pending_program import Growing, Programs
 from torchair.codegen import fitting
 from torchair.core.torch_private.fake.fake_tensors import lower_bound, make_fx
 

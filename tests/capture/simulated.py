@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchair.capture import Compiled, Inputs, Policy, Role, Runner, capture
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
 from torchair.core.torch_private.device.memory import borrow_tensor
 from torchair.devices import CaptureTarget, Device, Head, device_row, installed
 from torchair.devices.input_copy_nodes import FORGET, SETTER, Calls

@@ -12,10 +12,10 @@ import torch
 
 from tests.capture.simulated import CPU, NAME, Body, make
 from torchair.capture import Compiled, Inputs, Policy, Role, capture
-from torchair.capture.call_log import describe
-from torchair.capture.direct import Bound, Direct
-from torchair.capture.replay import Replay
-from torchair.capture.runner import Runner
+from torchair.capture.base.call_log import describe
+from torchair.capture.strategies.direct import Bound, Direct
+from torchair.capture.strategies.replay import Replay
+from torchair.capture.strategies.runner import Runner
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import capture_logger
 

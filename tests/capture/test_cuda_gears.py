@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import torchair
-from torchair.capture import homes
-from torchair.capture.recorder import Recorder
+from torchair.capture.base import output_buffers
+from torchair.capture.strategies.recorder import Recorder
 from torchair.inference import set_dim_gears
 
 pytestmark = pytest.mark.cuda
@@ -78,10 +78,10 @@ def test_the_measurement_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: with memory of its own for each recording, as it was, there is far more."""
     alone = peak([SIZES[-1]])
 
-    def own(self: homes.Homes, sizes: Any, room: Any, taken: Any) -> homes.Home:
-        return homes.Home(sizes, self._device)
+    def own(self: output_buffers.Homes, sizes: Any, room: Any, taken: Any) -> output_buffers.Home:
+        return output_buffers.Home(sizes, self._device)
 
-    monkeypatch.setattr(homes.Homes, "find", own)
+    monkeypatch.setattr(output_buffers.Homes, "find", own)
     monkeypatch.setattr(
         Recorder, "borrows", property(lambda self: True, lambda self, value: None), raising=False
     )

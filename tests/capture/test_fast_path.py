@@ -12,9 +12,9 @@ import torch
 
 from tests.capture.simulated import Body, SimulatedDevice, make
 from torchair.capture import Runner
-from torchair.capture.ledger import Cause
-from torchair.capture.pending import Pending
-from torchair.capture.replay import Replay
+from torchair.capture.base.addresses import Cause
+from torchair.capture.base.pending_program import Pending
+from torchair.capture.strategies.replay import Replay
 from torchair.core.native import fast_replay
 from torchair.devices import Refused, cpu, npu
 from torchair.devices.input_copy_nodes import FORGET

@@ -13,7 +13,7 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice, make
 from torchair.capture import Runner
-from torchair.capture.homes import TURNS, Home, Homes
+from torchair.capture.base.output_buffers import TURNS, Home, Homes
 from torchair.core.native import fast_replay
 
 FLOAT = 4

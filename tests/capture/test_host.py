@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from torchair.capture.host import copy_first, why_on_host
+from torchair.capture.base.host_ops import copy_first, why_on_host
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, make_fx
 
 DEVICE = torch.device("meta")

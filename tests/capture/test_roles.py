@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchair.capture import Inputs, Role, inputs_of
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture, recorder
+from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture
+from torchair.capture.strategies import recorder
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.devices import installed

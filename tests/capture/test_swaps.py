@@ -20,8 +20,8 @@ from tests.backend.test_better import Quick, compiled
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend import background
 from torchair.backend.background import BACKGROUND
-from torchair.capture.pending import Growing, Pending
-from torchair.capture.pool import Turns
+from torchair.capture.base.pending_program import Growing, Pending
+from torchair.capture.recording.memory_pool import Turns
 
 pytestmark = pytest.mark.usefixtures("builds")
 THREADS = 8

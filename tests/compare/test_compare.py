@@ -23,7 +23,7 @@ from tests.compare.faults import cnn, converter, llama, more_op
 from tests.compare.test_faults import loaded
 from tests.slow import slow
 from torchair import ge
-from torchair.capture.outputs import Outputs
+from torchair.capture.recording.outputs import Outputs
 from torchair.compare.compare import compare
 from torchair.compare.numbers import DEFAULTS, measure, tolerances_of
 from torchair.compare.report import Comparison

@@ -14,7 +14,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from tests.memory import other_memory, seen
-from torchair.capture.promised import Promised
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.errors import DegradedWarning

@@ -49,7 +49,7 @@ from tests.training import why_around
 from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
-from torchair.capture import promised
+from torchair.capture.base import layout_enforcer
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing
 from torchair.core.torch_private.fake.fake_tensors import (
@@ -462,7 +462,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="write all outcomes here as JSON")
     chosen = parser.parse_args(arguments)
     # As in all tests: the results of every call are held to the promised layouts.
-    promised.EVERY_CALL = True
+    layout_enforcer.EVERY_CALL = True
     first, step = chosen.shard
     wanted = set(chosen.names)
     ops = [op for op in table.op_db if not wanted or {op.name, name_of(op)} & wanted]

@@ -16,7 +16,7 @@ from tests.export import wire
 from tests.export.test_round_trip import Cache, exported
 from torchair.backend import compile as compiling
 from torchair.backend import loaded as loading
-from torchair.capture.replay import Replay
+from torchair.capture.strategies.replay import Replay
 from torchair.core.errors import Degraded
 from torchair.engine.lower import KernelFailed
 from torchair.ge.graph import Op

@@ -20,8 +20,8 @@ from tests.slow import slow
 from tests.training import backward_through_the_ir
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import Settings
-from torchair.capture.promised import Promised
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
@@ -178,7 +178,7 @@ def storages(tensors: list[torch.Tensor]) -> list[int]:
 
 @pytest.mark.parametrize("every_call", [True, False])
 def test_faults_are_found_and_mended(every_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchair.capture.promised.EVERY_CALL", every_call)
+    monkeypatch.setattr("torchair.capture.base.layout_enforcer.EVERY_CALL", every_call)
     x = torch.arange(12.0).view(3, 4)
     # Strides.
     wrongly(lambda x: [(x * 2).t()], lambda x: [(x * 2).t().contiguous()], x)
@@ -599,7 +599,7 @@ def test_views_are_made_with_the_numbers_of_the_call() -> None:
 
 
 def test_what_is_known_of_one_key_is_not_said_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchair.capture.promised.EVERY_CALL", False)
+    monkeypatch.setattr("torchair.capture.base.layout_enforcer.EVERY_CALL", False)
     contract = symbolic(lambda x: [(x + 1).t()], torch.randn(4, 6))
 
     def sometimes(x: torch.Tensor) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.capture.chain import Chain
+from torchair.capture.strategies.chain import Chain
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.partition import Partition, partition
 

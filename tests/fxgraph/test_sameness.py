@@ -13,8 +13,8 @@ import torch
 
 from tests.models.sweep import backend
 from torchair import ge
-from torchair.capture.key import key_function
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.key import key_function
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.value_keys import constant_key, number_key, tensor_key, value_key
 from torchair.ge.graph import Graph

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from tests.capture.test_host import DEVICE, traced
-from torchair.capture.host import why_on_host
+from torchair.capture.base.host_ops import why_on_host
 from torchair.passes.fx import host_constants
 from torchair.passes.fx.host_constants import fill_with_numbers, fold, move
 

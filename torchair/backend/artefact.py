@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from torchair.capture import Around, Chain, Compiled, Inputs, Policy, Runner, Turns, capture
-from torchair.capture.chain import Step
-from torchair.capture.pending import Growing
-from torchair.capture.promised import Promised
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.layout_enforcer import Promised
+from torchair.capture.base.pending_program import Growing
+from torchair.capture.strategies.chain import Step
 from torchair.codegen import load
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadGraph, NotPossible

@@ -23,8 +23,8 @@ from torchair.backend.stage import Stage
 from torchair.backend.static_kernels import StaticKernels
 from torchair.backend.streamed import Slot, cut_at_scopes, has_scopes, is_outside
 from torchair.backend.surroundings import Surroundings
-from torchair.capture.promised import Promised
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen import How, load
 from torchair.codegen.backing import Ground
 from torchair.codegen.eager import generate

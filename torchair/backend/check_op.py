@@ -22,8 +22,8 @@ from torchair.backend.aot import compile_dynamo
 from torchair.backend.compile import compile_fx
 from torchair.backend.graph_breaks import break_graphs
 from torchair.backend.settings import settle
-from torchair.capture.host import why_on_host
-from torchair.capture.runner import Runner
+from torchair.capture.base.host_ops import why_on_host
+from torchair.capture.strategies.runner import Runner
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadCall, first_line
 from torchair.core.log import logger

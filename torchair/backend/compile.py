@@ -24,8 +24,8 @@ from torchair.backend.streamed import check_units, has_scopes, streamed
 from torchair.backend.tuning import can_be_tuned, tuned_program
 from torchair.backend.tuning_plan import Way
 from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
-from torchair.capture.homes import Room
-from torchair.capture.host import copy_first, why_on_host
+from torchair.capture.base.host_ops import copy_first, why_on_host
+from torchair.capture.base.output_buffers import Room
 from torchair.codegen import COMPILERS, How, build
 from torchair.codegen.eager import generate
 from torchair.codegen.graph import is_custom

@@ -17,7 +17,7 @@ from torchair.backend.compile import input_facts, pass_context, to_ir
 from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings, checked, idle_options, settle
 from torchair.capture import Role
-from torchair.capture.host import why_on_host
+from torchair.capture.base.host_ops import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.report import Reason, Report
 from torchair.core.source_location import source_of

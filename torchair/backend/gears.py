@@ -15,8 +15,8 @@ from torch import fx
 from torchair.backend.order import Like, likes_of
 from torchair.backend.static_kernels import specialised
 from torchair.capture import Pending
-from torchair.capture.homes import Room
-from torchair.capture.promised import Promised
+from torchair.capture.base.layout_enforcer import Promised
+from torchair.capture.base.output_buffers import Room
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadGears, first_line
 from torchair.core.program import Program

@@ -1,6 +1,6 @@
 """A graph in which ops need the host, as a chain of recordings and host work.
 
-What is known before comes from the graph (`capture/host.py`); an op that breaks a recording at run time is
+What is known before comes from the graph (`capture/base/host_ops.py`); an op that breaks a recording at run time is
 cut out then, and what is left is recorded.
 """
 
@@ -25,7 +25,7 @@ from torchair.capture import (
     capture,
     inputs_of,
 )
-from torchair.capture.promised import Promised
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
 from torchair.core.source_location import source_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from torchair.backend.background import Built, Job, Limits, Part, Task
 from torchair.backend.kept import Kept
 from torchair.backend.order import Order
-from torchair.capture.promised import Promised
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen.backing import Ground
 from torchair.codegen.fitting import Fitting
 from torchair.core.diagnostics import Degradations

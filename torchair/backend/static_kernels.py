@@ -18,8 +18,8 @@ from torchair.backend.background import BACKGROUND, NO_LIMITS, Job, Limits, Part
 from torchair.backend.order import Like, Order, last_line, likes_of
 from torchair.backend.surroundings import Surroundings
 from torchair.capture import Pending
-from torchair.capture.key import key_text
-from torchair.capture.promised import Promised
+from torchair.capture.base.key import key_text
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen import How
 from torchair.codegen.backing import Ground
 from torchair.core.diagnostics import Degradations

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from torchair.capture import inputs_of
-from torchair.capture.promised import Promised
+from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen import How, build
 from torchair.codegen.eager import EagerCode, generate
 from torchair.codegen.graph import has_effect

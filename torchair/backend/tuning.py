@@ -24,7 +24,7 @@ from torch import fx
 
 from torchair.backend.stage import Stage
 from torchair.backend.tuning_plan import TuningPlan, Way
-from torchair.capture.roles import mutated_inputs
+from torchair.capture.base.inputs import mutated_inputs
 from torchair.codegen import BUILDING
 from torchair.codegen.library import graph_text
 from torchair.core.diagnostics import Degradations

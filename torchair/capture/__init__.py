@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchair.capture.call_log import CallLog, listening
-from torchair.capture.chain import Chain
-from torchair.capture.compiled import Compiled, Observer
-from torchair.capture.direct import Bound, Direct, Special
-from torchair.capture.ledger import Cause
-from torchair.capture.pending import Growing, Pending, Specialist, lost_in_pieces
-from torchair.capture.policy import Policy, why_not
-from torchair.capture.pool import Turns
-from torchair.capture.promised import Promised
-from torchair.capture.record import CannotRecord
-from torchair.capture.replay import Around, Replay
-from torchair.capture.report import Report
-from torchair.capture.roles import Inputs, Role, inputs_of
-from torchair.capture.runner import Runner
+from torchair.capture.base.addresses import Cause
+from torchair.capture.base.call_log import CallLog, listening
+from torchair.capture.base.compiled_program import Compiled, Observer
+from torchair.capture.base.inputs import Inputs, Role, inputs_of
+from torchair.capture.base.layout_enforcer import Promised
+from torchair.capture.base.pending_program import Growing, Pending, Specialist, lost_in_pieces
+from torchair.capture.base.policy import Policy, why_not
+from torchair.capture.base.stats import Report
+from torchair.capture.recording.memory_pool import Turns
+from torchair.capture.recording.recording import CannotRecord
+from torchair.capture.strategies.chain import Chain
+from torchair.capture.strategies.direct import Bound, Direct, Special
+from torchair.capture.strategies.replay import Around, Replay
+from torchair.capture.strategies.runner import Runner
 from torchair.core.log import capture_logger as logger
 
 __all__ = [

@@ -90,7 +90,9 @@ class Device:
 
     def __init__(self, type: str) -> None:
         self.type = type
-        self.shared_pools: dict[tuple[int, PoolToken], Any] = {}  # of users' tokens, see capture/pool.py
+        self.shared_pools: dict[
+            tuple[int, PoolToken], Any
+        ] = {}  # of users' tokens, see capture/recording/memory_pool.py
 
     def codegen(self, *, captures: bool) -> str:
         """The code generator of graphs that `auto` compiles in their first call, in capture mode or graph

@@ -24,7 +24,7 @@ from tests.models.sweep import (
     time_limit,
 )
 from tests.slow import slow
-from torchair.capture.report import Report
+from torchair.capture.base.stats import Report
 
 # A vision and a language model, which record in a few seconds.
 QUICK = ("beit", "biogpt")

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torchair.capture.homes import Home
-from torchair.capture.outputs import COPIED, Need, Outputs, move
-from torchair.capture.pool import Arena
-from torchair.capture.roles import Inputs, Role, repeated_dims
+from torchair.capture.base.inputs import Inputs, Role, repeated_dims
+from torchair.capture.base.output_buffers import Home
+from torchair.capture.recording.memory_pool import Arena
+from torchair.capture.recording.outputs import COPIED, Need, Outputs, move
 from torchair.core.errors import BadCall, first_line
 from torchair.core.native.fast_replay import Addresses, Repeat
 from torchair.core.native.memory_overlap import is_dense

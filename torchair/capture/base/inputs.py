@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from torchair.capture.host import say
+from torchair.capture.base.host_ops import say
 from torchair.core.torch_private.fake.fake_tensors import symbol_ranges
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of

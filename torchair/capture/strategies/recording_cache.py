@@ -6,13 +6,13 @@ import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
-from torchair.capture.compiled import Compiled
-from torchair.capture.homes import TURNS, Home
-from torchair.capture.key import key_text
-from torchair.capture.outputs import Need
-from torchair.capture.pending import Pending
-from torchair.capture.record import Recording
-from torchair.capture.report import Book
+from torchair.capture.base.compiled_program import Compiled
+from torchair.capture.base.key import key_text
+from torchair.capture.base.output_buffers import TURNS, Home
+from torchair.capture.base.pending_program import Pending
+from torchair.capture.base.stats import Book
+from torchair.capture.recording.outputs import Need
+from torchair.capture.recording.recording import Recording
 from torchair.core.log import capture_logger as logger
 from torchair.core.native.fast_replay import Repeat
 from torchair.core.program import Program

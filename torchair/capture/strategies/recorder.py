@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from torchair.capture.compiled import INPUTS, Compiled
-from torchair.capture.entries import Entry
-from torchair.capture.homes import Home, Homes
-from torchair.capture.ledger import watched_inputs
-from torchair.capture.pool import Arena, Turns, pool_for
-from torchair.capture.record import Plan, Recording, may_borrow, record
-from torchair.capture.report import Book
+from torchair.capture.base.addresses import watched_inputs
+from torchair.capture.base.compiled_program import INPUTS, Compiled
+from torchair.capture.base.output_buffers import Home, Homes
+from torchair.capture.base.stats import Book
+from torchair.capture.recording.memory_pool import Arena, Turns, pool_for
+from torchair.capture.recording.recording import Plan, Recording, may_borrow, record
+from torchair.capture.strategies.recording_cache import Entry
 from torchair.core.environment import is_on
 from torchair.core.log import capture_logger as logger
 from torchair.core.native import fast_replay

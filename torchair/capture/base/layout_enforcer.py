@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from torchair.capture.key import key_function
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.key import key_function
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program, Wrapper
 from torchair.fxgraph.conj_neg import marked_arguments, unmarked

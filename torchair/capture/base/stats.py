@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from torchair.capture.ledger import Cause
+from torchair.capture.base.addresses import Cause
 from torchair.core.text_table import text_lines
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from torchair.capture.roles import KeyPart
+from torchair.capture.base.inputs import KeyPart
 from torchair.fxgraph.value_keys import number_key
 
 NO_SYMBOLS = "no_updated_input"

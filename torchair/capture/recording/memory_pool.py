@@ -4,7 +4,7 @@ Graphs of one pool overlay their workspace: what one freed while it was captured
 safe while they run one after another: they take turns (`Turns`), and a launch on another stream than the last
 one first waits for it. Outputs are kept alive by their recording, so no
 later graph gets their memory; but an earlier graph may have used it as workspace, so only the first graph of
-a pool hands out outputs in the pool's memory. The others move theirs out of the pool (`homes.py`).
+a pool hands out outputs in the pool's memory. The others move theirs out of the pool (`output_buffers.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchair.capture.homes import grown
+from torchair.capture.base.output_buffers import grown
 from torchair.devices import CaptureTarget, Device, Graph, PoolToken
 
 

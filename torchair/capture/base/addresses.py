@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from torchair.capture.roles import Inputs, Role
+from torchair.capture.base.inputs import Inputs, Role
 
 
 class Cause(Enum):

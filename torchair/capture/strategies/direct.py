@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from torchair.capture.compiled import KEY, PARAMETERS, Compiled
-from torchair.capture.key import key_function
-from torchair.capture.ledger import Cause, moved_text
-from torchair.capture.pending import Growing, Pending, Programs, Specialist
-from torchair.capture.report import InputRow, Report
-from torchair.capture.roles import Role
+from torchair.capture.base.addresses import Cause, moved_text
+from torchair.capture.base.compiled_program import KEY, PARAMETERS, Compiled
+from torchair.capture.base.inputs import Role
+from torchair.capture.base.key import key_function
+from torchair.capture.base.pending_program import Growing, Pending, Programs, Specialist
+from torchair.capture.base.stats import InputRow, Report
 from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import is_profiling
 

@@ -5,7 +5,7 @@ input, tied again to the tensor of each call; a tensor without elements, made an
 ours; or the very tensor that an output before it is. A tensor in our memory is handed out as a fresh object
 on every call, and the use count of its storage tells whether anybody still holds it or a view of it. That
 memory is in the pool, the recording's own, or a home, which other recordings hand out on as well
-(`homes.py`); or, where outputs are always copied out, memory of the pool that nobody keeps.
+(`output_buffers.py`); or, where outputs are always copied out, memory of the pool that nobody keeps.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchair.capture.homes import Home
-from torchair.capture.pool import extent
-from torchair.capture.roles import Inputs
+from torchair.capture.base.inputs import Inputs
+from torchair.capture.base.output_buffers import Home
+from torchair.capture.recording.memory_pool import extent
 from torchair.core.errors import BadCall
 from torchair.core.native.fast_replay import AtRest, clones, hand_out, view_on
 from torchair.core.native.memory_overlap import is_dense

@@ -31,20 +31,20 @@ from typing import Any
 
 import torch
 
-from torchair.capture.compiled import Compiled
-from torchair.capture.direct import Direct, FastPath
-from torchair.capture.entries import Entries, Entry
-from torchair.capture.homes import TURNS
-from torchair.capture.key import key_text
-from torchair.capture.ledger import Cause, cause_of, moved_text
-from torchair.capture.outputs import needs_of
-from torchair.capture.pending import Pending, Specialist, lost_in_pieces
-from torchair.capture.pool import Turns
-from torchair.capture.record import CannotRecord, Recording
-from torchair.capture.recorder import Recorder
-from torchair.capture.report import InputRow, RecordingRow, Report
-from torchair.capture.roles import Role
-from torchair.capture.runner import Runner
+from torchair.capture.base.addresses import Cause, cause_of, moved_text
+from torchair.capture.base.compiled_program import Compiled
+from torchair.capture.base.inputs import Role
+from torchair.capture.base.key import key_text
+from torchair.capture.base.output_buffers import TURNS
+from torchair.capture.base.pending_program import Pending, Specialist, lost_in_pieces
+from torchair.capture.base.stats import InputRow, RecordingRow, Report
+from torchair.capture.recording.memory_pool import Turns
+from torchair.capture.recording.outputs import needs_of
+from torchair.capture.recording.recording import CannotRecord, Recording
+from torchair.capture.strategies.direct import Direct, FastPath
+from torchair.capture.strategies.recorder import Recorder
+from torchair.capture.strategies.recording_cache import Entries, Entry
+from torchair.capture.strategies.runner import Runner
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
 from torchair.core.native import fast_replay

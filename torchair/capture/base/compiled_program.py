@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.homes import Room
-from torchair.capture.policy import Policy
-from torchair.capture.report import Book
-from torchair.capture.roles import Inputs
+from torchair.capture.base.inputs import Inputs
+from torchair.capture.base.output_buffers import Room
+from torchair.capture.base.policy import Policy
+from torchair.capture.base.stats import Book
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
 from torchair.devices import Device, Graph, device_row

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from torchair.capture.compiled import Observer
-from torchair.capture.direct import Direct, FastPath
-from torchair.capture.pending import Pending
-from torchair.capture.report import Report
+from torchair.capture.base.compiled_program import Observer
+from torchair.capture.base.pending_program import Pending
+from torchair.capture.base.stats import Report
+from torchair.capture.strategies.direct import Direct, FastPath
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Program
 

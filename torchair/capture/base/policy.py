@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchair.capture.roles import Inputs, Role
+from torchair.capture.base.inputs import Inputs, Role
 from torchair.configs.binding import check, from_row
 from torchair.core.errors import BadOptionType
 from torchair.devices import Device, PoolToken

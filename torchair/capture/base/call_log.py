@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.compiled import INPUTS, KEY, PARAMETERS, Compiled, Observer
+from torchair.capture.base.compiled_program import INPUTS, KEY, PARAMETERS, Compiled, Observer
 from torchair.core.log import AirLogger, capture_logger, logger
 
 T = TypeVar("T")

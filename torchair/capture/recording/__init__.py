@@ -1,0 +1,1 @@
+"""Record one device graph: its static inputs, outputs and memory."""

@@ -1,0 +1,1 @@
+"""Serve calls: run directly, replay recordings, or run partitions."""
