@@ -33,7 +33,7 @@ from torchair.backend.doors import compile_fx
 from torchair.backend.order import Made, Order
 from torchair.capture import Pending
 from torchair.capture.base.pending_program import Growing, Programs
-from torchair.codegen import fitting
+from torchair.codegen.base import guarded_program
 from torchair.core.torch_private.fake.fake_tensors import lower_bound, make_fx
 
 MODES = ["max-autotune", "npugraph_ex"]
@@ -364,8 +364,8 @@ class Numbers:
 
 def test_numbers_of_the_users_are_new_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known of them does not grow for ever."""
-    monkeypatch.setattr(fitting, "REMEMBERED", 3)
-    made = fitting.Fitting(lambda args: args, None, (), Numbers())  # type: ignore[arg-type]
+    monkeypatch.setattr(guarded_program, "REMEMBERED", 3)
+    made = guarded_program.Fitting(lambda args: args, None, (), Numbers())  # type: ignore[arg-type]
     for n in range(10):
         assert made([n]) == [n]
         assert len(made._known) <= 3

@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchair.codegen import build
-from torchair.codegen.cpu import add_bias_later, give_rows_their_stride
+from torchair.codegen.inductor.cpu_fixups import add_bias_later, give_rows_their_stride
 from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
 
 

@@ -16,7 +16,7 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from tests.codegen.tracing import trace
 from torchair.codegen import How, build
-from torchair.codegen.inductor import InductorCode
+from torchair.codegen.inductor.inductor_program import InductorCode
 from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.program import code_of
 from torchair.core.storage.serialization import pack, unpack

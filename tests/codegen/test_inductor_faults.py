@@ -13,8 +13,8 @@ from torch import fx
 
 import torchair
 from tests.slow import slow
-from torchair.codegen import whole
-from torchair.codegen.graph import add_call
+from torchair.codegen.base.graph_prep import add_call
+from torchair.codegen.inductor import fx_fixups
 from torchair.core.errors import DegradedWarning
 
 aten = torch.ops.aten
@@ -157,7 +157,7 @@ def widen_products(gm: fx.GraphModule, device: torch.device | None) -> fx.GraphM
 @pytest.mark.parametrize("codegen", ["inductor", slow("native")])
 def test_outputs_keep_their_strides(codegen: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor's passes may give an output other strides."""
-    monkeypatch.setattr(whole, "joint_graph_passes", widen_products)
+    monkeypatch.setattr(fx_fixups, "joint_graph_passes", widen_products)
     config = torchair.CompilerConfig()
     config.engine_config.codegen = codegen
 

@@ -13,8 +13,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tests.codegen.tracing import Traced, trace
-from torchair.codegen import How, build, library
-from torchair.codegen.split import split
+from torchair.codegen import How, build
+from torchair.codegen.native import native_library
+from torchair.codegen.native.native_split import split
 from torchair.core.errors import DegradedWarning, NotPossible
 from torchair.core.storage.cache_dir import cache_folder
 from torchair.core.storage.serialization import pack, unpack
@@ -46,7 +47,7 @@ def test_rebinding_and_the_second_build(monkeypatch: pytest.MonkeyPatch) -> None
     gc.collect()
     assert old.expired(), "a program keeps no replaced parameter alive"
 
-    monkeypatch.setattr(library, "_compile", _no_compiler)
+    monkeypatch.setattr(native_library, "_compile", _no_compiler)
     again = traced_layer()
     second = build("native", again.gm, again.inputs, How(static=[0, 1], frozen=True))
     torch.testing.assert_close(second([w, b, x])[0], layer(w, b, x).detach())
@@ -60,37 +61,37 @@ def _no_compiler(*_: Any, **__: Any) -> Path:
 
 
 def test_a_damaged_library_is_no_library(tmp_path: Path) -> None:
-    assert library.load(tmp_path) is None
+    assert native_library.load(tmp_path) is None
     (tmp_path / "lib.so").write_bytes(b"code")
     manifest = {"library": "lib.so", "sha256": "0", "sources": []}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.warns(DegradedWarning, match="does not match its manifest"):
-        assert library.load(tmp_path) is None
+        assert native_library.load(tmp_path) is None
     manifest["sha256"] = "5694d08a2e53ffcae0c3103e5ad6f6076abd960eb1f8a56577040bc1028f702b"
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    found = library.load(tmp_path)
+    found = native_library.load(tmp_path)
     assert found is not None
     assert found.path == tmp_path / "lib.so"
     (tmp_path / "lib.json").write_text("calls of operators that nobody wrote")
-    assert library.load(tmp_path) is None
+    assert native_library.load(tmp_path) is None
 
 
 def test_calls_of_operators_of_users_come_along(tmp_path: Path) -> None:
     """The library reads them from the file beside it."""
-    first = library.keep(b"needs libstdc++.so", "text", b'{"nodes": []}')
+    first = native_library.keep(b"needs libstdc++.so", "text", b'{"nodes": []}')
     second = unpack(pack(first))
     assert second == first
     assert second.path.with_suffix(".json").read_bytes() == b'{"nodes": []}'
-    assert library.keep(b"needs libstdc++.so").calls is None
+    assert native_library.keep(b"needs libstdc++.so").calls is None
 
 
 def test_a_library_with_its_own_runtime_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(b"\x7fELF libtorch.so libstdc++.so.6")
-    library.check_loadable(path)
+    native_library.check_loadable(path)
     path.write_bytes(b"\x7fELF libtorch.so")
     with pytest.raises(NotPossible, match="CXX"):
-        library.check_loadable(path)
+        native_library.check_loadable(path)
 
 
 def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.M
 def test_the_digest_tells_graphs_apart() -> None:
     def name(factor: float) -> str:
         traced = trace(lambda x: [x * factor], torch.randn(5, 4), dynamic=[0])
-        return library.digest(split(traced.gm, ()), traced.inputs[0].fake_mode, "")
+        return native_library.digest(split(traced.gm, ()), traced.inputs[0].fake_mode, "")
 
     assert name(2.0) == name(2.0)
     assert name(2.0) != name(3.0)

@@ -12,9 +12,10 @@ from torch.testing import make_tensor
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.codegen.tracing import trace
-from torchair.codegen import How, build, inductor
-from torchair.codegen.graph import fake_mode_of
-from torchair.codegen.vectors import PRODUCTS, sum_products
+from torchair.codegen import How, build
+from torchair.codegen.base.graph_prep import fake_mode_of
+from torchair.codegen.inductor import inductor_program
+from torchair.codegen.inductor.gemv import PRODUCTS, sum_products
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 CALLS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
@@ -94,14 +95,14 @@ def test_block_sizes_are_searched_for_large_matrices(
     """On a device whose row asks for it; the norm is computed once, and not in every product."""
     row.tuned = {"combo_kernels": True}
     seen: list[tuple[bool, bool]] = []
-    compile_fx_inner = inductor.compile_fx_inner
+    compile_fx_inner = inductor_program.compile_fx_inner
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        config = inductor.inductor_config
+        config = inductor_program.inductor_config
         seen.append((config.coordinate_descent_tuning, config.combo_kernels))
         return compile_fx_inner(*args, **kwargs)
 
-    monkeypatch.setattr(inductor, "compile_fx_inner", spy)
+    monkeypatch.setattr(inductor_program, "compile_fx_inner", spy)
     args = arguments(width, "cpu")
     traced = trace(step, *args)
     for tuned in (True, False):

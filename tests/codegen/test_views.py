@@ -11,8 +11,9 @@ import torch
 import torchair
 from tests.codegen.tracing import trace
 from tests.slow import slow
-from torchair.codegen import How, build, views
-from torchair.codegen.views import take_views_out
+from torchair.codegen import How, build
+from torchair.codegen.inductor import frozen_views
+from torchair.codegen.inductor.frozen_views import take_views_out
 from torchair.core.program import Program
 
 AS_A_VIEW = "reinterpret_tensor("
@@ -132,7 +133,7 @@ def test_views_that_cost_nothing_stay() -> None:
 def test_as_a_module_of_its_own() -> None:
     (w, b), x = weights(), torch.randn(3, 4)
     program = built(layer, w, b, x)
-    assert isinstance(program, views.WithViews)
+    assert isinstance(program, frozen_views.WithViews)
     assert program.standalone is not None
     text = program.standalone()
     assert text is not None

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import torchair
 from tests.slow import slow
 from torchair.capture.base.host_ops import why_on_host
-from torchair.codegen.graph import prepare
+from torchair.codegen.base.graph_prep import prepare
 from torchair.ops import npu_print
 from torchair.ops.printing import ALL, free_placeholder, message, number_text, tensor_text
 from torchair.ops.turns import take_turns

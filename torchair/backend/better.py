@@ -26,10 +26,10 @@ from torchair.backend.surroundings import Surroundings
 from torchair.capture.base.inputs import KeyPart
 from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen import How, load
-from torchair.codegen.backing import Ground
+from torchair.codegen.base.graph_prep import is_custom
+from torchair.codegen.base.guarded_program import Fitting
 from torchair.codegen.eager import generate
-from torchair.codegen.fitting import Fitting
-from torchair.codegen.graph import is_custom
+from torchair.codegen.inductor.device_mapping import Ground
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code, Program, code_of

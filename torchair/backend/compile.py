@@ -27,9 +27,9 @@ from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialis
 from torchair.capture.base.host_ops import copy_first, why_on_host
 from torchair.capture.base.output_buffers import Room
 from torchair.codegen import COMPILERS, How, build
+from torchair.codegen.base.graph_prep import is_custom
+from torchair.codegen.base.programs import Anchor, Anchored, Doubted
 from torchair.codegen.eager import generate
-from torchair.codegen.graph import is_custom
-from torchair.codegen.program import Anchor, Anchored, Doubted
 from torchair.convert.convert import convert
 from torchair.convert.report import Report
 from torchair.core.diagnostics import Degradations

@@ -23,8 +23,8 @@ from torch import fx
 from torchair.backend.order import Like
 from torchair.backend.surroundings import Surroundings
 from torchair.codegen import How
-from torchair.codegen.graph import attribute
-from torchair.codegen.library import graph_text
+from torchair.codegen.base.graph_prep import attribute
+from torchair.codegen.native.native_library import graph_text
 from torchair.core.environment import text_of
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts

@@ -12,8 +12,8 @@ from torchair.backend.kept import Kept
 from torchair.backend.order import Order
 from torchair.capture.base.inputs import KeyPart
 from torchair.capture.base.layout_enforcer import Promised
-from torchair.codegen.backing import Ground
-from torchair.codegen.fitting import Fitting
+from torchair.codegen.base.guarded_program import Fitting
+from torchair.codegen.inductor.device_mapping import Ground
 from torchair.core.diagnostics import Degradations
 from torchair.core.program import Code, Program
 from torchair.fxgraph.layout_check import Contract

@@ -11,7 +11,7 @@ import torch
 
 from torchair.backend.detours import Detours
 from torchair.backend.standalone import interpreted
-from torchair.codegen.program import Tied
+from torchair.codegen.base.programs import Tied
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger

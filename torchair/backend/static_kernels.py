@@ -21,7 +21,7 @@ from torchair.capture import Pending
 from torchair.capture.base.key import key_text
 from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen import How
-from torchair.codegen.backing import Ground
+from torchair.codegen.inductor.device_mapping import Ground
 from torchair.core.diagnostics import Degradations
 from torchair.core.environment import text_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, dump_graph, faking, graph_module

@@ -19,9 +19,9 @@ from torch import fx
 from torchair.capture import inputs_of
 from torchair.capture.base.layout_enforcer import Promised
 from torchair.codegen import How, build
+from torchair.codegen.base.graph_prep import has_effect
+from torchair.codegen.base.programs import Boxed, Piece
 from torchair.codegen.eager import EagerCode, generate
-from torchair.codegen.graph import has_effect
-from torchair.codegen.program import Boxed, Piece
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadPass
 from torchair.core.program import Program

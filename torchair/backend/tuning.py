@@ -26,7 +26,7 @@ from torchair.backend.stage import Stage
 from torchair.backend.tuning_plan import TuningPlan, Way
 from torchair.capture.base.inputs import mutated_inputs
 from torchair.codegen import BUILDING
-from torchair.codegen.library import graph_text
+from torchair.codegen.native.native_library import graph_text
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, progress

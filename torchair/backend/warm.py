@@ -29,7 +29,7 @@ from torchair.backend.order import likes_of, symbols_of
 from torchair.backend.plain import Kept as Layers
 from torchair.backend.settings import NEVER, Settings
 from torchair.backend.surroundings import Surroundings
-from torchair.codegen.graph import is_custom
+from torchair.codegen.base.graph_prep import is_custom
 from torchair.configs.resolve import cache_key_paths
 from torchair.core.diagnostics import Degradations, is_strict
 from torchair.core.errors import AirError, NotPossible, first_line

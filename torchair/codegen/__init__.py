@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import eager, inductor, library, native
-from torchair.codegen.backing import Ground
-from torchair.codegen.how import How
-from torchair.codegen.program import Boxed, FxCode, Tied
+from torchair.codegen import eager
+from torchair.codegen.base.options import How
+from torchair.codegen.base.programs import Boxed, FxCode, Tied
+from torchair.codegen.inductor import inductor_program
+from torchair.codegen.inductor.device_mapping import Ground
+from torchair.codegen.native import native_library, native_program
 from torchair.core.errors import BadOption
 from torchair.core.program import Code, Program
 from torchair.core.torch_private.compilers.inductor import code_kept_in
@@ -30,7 +32,12 @@ COMPILERS = ("inductor", "native")
 """Code generators that compile for one device."""
 RESERVED = frozenset(
     name
-    for options in (inductor.OPTIONS, inductor.KEEP, inductor.GUARDED, library.OPTIONS)
+    for options in (
+        inductor_program.OPTIONS,
+        inductor_program.KEEP,
+        inductor_program.GUARDED,
+        native_library.OPTIONS,
+    )
     for name in options
 )
 """Options of Inductor that builds set themselves."""
@@ -52,7 +59,7 @@ def _tied(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Pro
     return program
 
 
-def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed | native.Native:
+def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed | native_program.Native:
     match kind:
         case "eager":
             return eager.build(gm, inputs)
@@ -61,10 +68,10 @@ def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Bo
         case "inductor":
             # Inductor's options are the process's: one build at a time.
             with BUILDING, code_kept_in(how.folder):
-                return inductor.build(gm, inputs, how)
+                return inductor_program.build(gm, inputs, how)
         case "native":
             with BUILDING, code_kept_in(how.folder):
-                return native.build(gm, inputs, how)
+                return native_program.build(gm, inputs, how)
     raise BadOption(f"there is no code generator {kind!r}", near="eager, inductor, native")
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import graph
-from torchair.codegen.program import Boxed
+from torchair.codegen.base import graph_prep
+from torchair.codegen.base.programs import Boxed
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.edit import copy_graph
@@ -99,7 +99,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
 def generate(gm: fx.GraphModule) -> EagerCode:
     """The Python function of a graph, as data."""
     gm = copy_graph(gm)
-    gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
+    gm.graph.eliminate_dead_code(is_impure_node=graph_prep.has_effect)
     writer = Writer(gm)
     source = writer.write()
     return EagerCode(source, writer.functions, writer.values, streams.events_of(gm))
@@ -231,7 +231,7 @@ class Writer:
             if node.op in ("placeholder", "output"):
                 continue
             if node.op == "get_attr":
-                self.bind(node, graph.attribute(self.gm, str(node.target)))
+                self.bind(node, graph_prep.attribute(self.gm, str(node.target)))
             elif self.is_constant(node):
                 self.bind(node, _evaluate(node))
             elif node.target in streams.SCOPES:

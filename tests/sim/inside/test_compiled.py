@@ -12,7 +12,7 @@ import torchair
 from tests.backend.watch import watching
 from tests.slow import slow
 from torchair.backend.settings import PATIENCE
-from torchair.codegen.backing import Backed
+from torchair.codegen.inductor.device_mapping import Backed
 
 MODES = ["max-autotune", "npugraph_ex"]
 

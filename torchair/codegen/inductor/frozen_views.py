@@ -18,8 +18,8 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager
-from torchair.codegen.graph import has_effect
-from torchair.codegen.program import Boxed
+from torchair.codegen.base.graph_prep import has_effect
+from torchair.codegen.base.programs import Boxed
 from torchair.core.program import Code, Front
 from torchair.fxgraph.effects import makes_views, written_by
 from torchair.fxgraph.layout import root_of

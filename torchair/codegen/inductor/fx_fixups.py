@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import cpu
-from torchair.codegen.graph import lasting_copy
-from torchair.codegen.vectors import mend_windows
+from torchair.codegen.base.graph_prep import lasting_copy
+from torchair.codegen.inductor import cpu_fixups
+from torchair.codegen.inductor.gemv import mend_windows
 from torchair.core.torch_private.compilers.inductor import joint_graph_passes
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.effects import makes_views
@@ -28,8 +28,8 @@ def improve(gm: fx.GraphModule, fake_mode: FakeTensorMode | None) -> fx.GraphMod
     gm = joint_graph_passes(gm, device_of(gm))
     _keep_layouts(gm, promised, known)
     mend_windows(gm, fake_mode)
-    cpu.add_bias_later(gm, fake_mode)
-    cpu.give_rows_their_stride(gm, fake_mode)
+    cpu_fixups.add_bias_later(gm, fake_mode)
+    cpu_fixups.give_rows_their_stride(gm, fake_mode)
     return gm
 
 

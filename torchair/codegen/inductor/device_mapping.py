@@ -10,8 +10,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from torchair.codegen import graph
-from torchair.codegen.program import Wrapped
+from torchair.codegen.base import graph_prep as graph
+from torchair.codegen.base.programs import Wrapped
 from torchair.core.errors import NotPossible
 from torchair.core.program import Code, Program, Wrapper, code_of
 from torchair.core.torch_private.fake.fake_tensors import disable_modes, fake_tensor_prop

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen.graph import add_call, row_source
+from torchair.codegen.base.graph_prep import add_call, row_source
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 
 aten, prims = torch.ops.aten, torch.ops.prims

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from torchair.codegen import eager, graph, library
+from torchair.codegen import eager
+from torchair.codegen.base import graph_prep
+from torchair.codegen.base.options import How
 from torchair.codegen.eager import KERNEL
-from torchair.codegen.how import How
-from torchair.codegen.split import Split, split
-from torchair.codegen.whole import improve
+from torchair.codegen.inductor.fx_fixups import improve
+from torchair.codegen.native import native_library as library
+from torchair.codegen.native.native_split import Split, split
 from torchair.core.errors import NotPossible
 from torchair.core.program import Call, Code
 from torchair.core.torch_private.compilers.inductor import fake_tracing, native_runner
@@ -43,8 +45,8 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Native:
     """Compile to a library, or load the one compiled before; `NotPossible` says why where there is no way."""
     if how.kept_only and not library.has_any():
         raise NotPossible("no library is on disk", next="ask for codegen native by name")
-    gm = graph.prepare(gm, inputs, decomposed=how.decomposed)
-    mode = graph.fake_mode_of(gm, inputs)
+    gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
+    mode = graph_prep.fake_mode_of(gm, inputs)
     with fake_tracing(mode):
         gm = improve(gm, mode)
     parts = split(gm, how.static)
@@ -116,7 +118,11 @@ class NativeCode:
         if has_parts or wiring is None or host is None:
             return None
         content = base64.b64encode(self.library.path.read_bytes()).decode()
-        lines = ["from torchair.codegen.native import Wiring, restore", "", f"LIBRARY = {content!r}"]
+        lines = [
+            "from torchair.codegen.native.native_program import Wiring, restore",
+            "",
+            f"LIBRARY = {content!r}",
+        ]
         lines += [f"native = restore(LIBRARY, {wiring}, program)", KERNEL.format("native")]
         return "\n".join(["import torch", host, "", *lines])
 

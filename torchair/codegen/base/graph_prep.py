@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.fx.traceback import preserve_node_meta
 
-from torchair.codegen.program import Piece
+from torchair.codegen.base.programs import Piece
 from torchair.core.errors import NotPossible
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_decompositions, rebases_windows

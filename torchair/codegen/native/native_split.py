@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import graph
+from torchair.codegen.base import graph_prep
 from torchair.core.errors import NotPossible
 from torchair.core.torch_private.fake.fake_tensors import disable_modes, free_symbols, lower_bound
 from torchair.core.torch_private.operators.schemas import OpOverload
@@ -58,7 +58,7 @@ def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
     parts.host = _host_graph(gm, [v for v, place in zip(outputs, parts.places, strict=True) if not place[0]])
     native = list(dict.fromkeys(v for v, place in zip(outputs, parts.places, strict=True) if place[0]))
     output(gm).args = (tuple(native),)
-    gm.graph.eliminate_dead_code(is_impure_node=graph.has_effect)
+    gm.graph.eliminate_dead_code(is_impure_node=graph_prep.has_effect)
     if not native and not any(written_by(node) for node in gm.graph.nodes):
         raise NotPossible("the graph computes no tensor, so there is nothing to compile")
     _name_constants(parts)
@@ -146,7 +146,7 @@ def _name_constants(parts: Split) -> None:
     gm = parts.library
     names: dict[str, str] = {}
     for node in list(gm.graph.find_nodes(op="get_attr")):
-        value = graph.attribute(gm, str(node.target))
+        value = graph_prep.attribute(gm, str(node.target))
         if not isinstance(value, torch.Tensor):
             continue
         written = any(node in written_by(user) for user in node.users)
@@ -247,7 +247,7 @@ def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
     with node.graph.inserting_after(last):
         carrier = node.graph.placeholder(f"carrier_{index}")
     device = device_of(parts.library)
-    fake = graph.fake_mode_of(parts.library, ())
+    fake = graph_prep.fake_mode_of(parts.library, ())
     assert fake is not None, "a graph with symbols has a fake mode"
     with value.node.shape_env.suppress_guards(), fake:
         carrier.meta["val"] = torch.empty(1, dtype=torch.uint8, device=device).expand(value)

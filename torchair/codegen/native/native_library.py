@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.codegen import graph
-from torchair.codegen.how import How
-from torchair.codegen.inductor import keep_output_strides
-from torchair.codegen.split import Split
+from torchair.codegen.base import graph_prep
+from torchair.codegen.base.options import How
+from torchair.codegen.inductor.inductor_program import keep_output_strides
+from torchair.codegen.native.native_split import Split
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import NotPossible
 from torchair.core.log import logger
@@ -236,7 +236,7 @@ def graph_text(gm: fx.GraphModule, *, by_place: bool = False) -> Iterator[str]:
         yield f"{node.op} {names[node]} {target} {given} {value}"
         if node.op != "get_attr":
             continue
-        attribute = graph.attribute(gm, str(node.target))
+        attribute = graph_prep.attribute(gm, str(node.target))
         if isinstance(attribute, fx.GraphModule):
             yield from graph_text(attribute, by_place=by_place)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchair.codegen.program import Wrapped
+from torchair.codegen.base.programs import Wrapped
 from torchair.core.program import Code, Program, Wrapper, code_of
 from torchair.fxgraph.symbols import Binding
 

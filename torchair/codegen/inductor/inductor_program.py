@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import fx
 
-from torchair.codegen import graph
+from torchair.codegen.base import graph_prep
+from torchair.codegen.base.options import How
+from torchair.codegen.base.programs import Boxed, FxCode
 from torchair.codegen.eager import KERNEL, literal
-from torchair.codegen.how import How
-from torchair.codegen.program import Boxed, FxCode
-from torchair.codegen.vectors import sum_products
-from torchair.codegen.views import Views, WithViews, take_views_out
-from torchair.codegen.whole import improve
+from torchair.codegen.inductor.frozen_views import Views, WithViews, take_views_out
+from torchair.codegen.inductor.fx_fixups import improve
+from torchair.codegen.inductor.gemv import sum_products
 from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
@@ -47,9 +47,9 @@ GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": Fal
 
 def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
-    mode = graph.fake_mode_of(gm, inputs)
+    mode = graph_prep.fake_mode_of(gm, inputs)
     device = device_of(gm)
-    has_custom_ops = any(graph.is_custom(node.target) for node in gm.graph.nodes)
+    has_custom_ops = any(graph_prep.is_custom(node.target) for node in gm.graph.nodes)
     wanted = (
         OPTIONS
         | (GUARDED if how.guarded and not has_custom_ops else {})
@@ -58,7 +58,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
         | dict(how.options)
     )
     with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
-        gm = graph.prepare(gm, inputs, decomposed=how.decomposed)
+        gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
     row = device_row(device)
     largest = sum_products(gm, mode) if how.tuned and row.tuned and mode is not None else 0
     if largest:

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import fx
 
-from torchair.codegen.graph import VIEWS, add_call, row_source
+from torchair.codegen.base.graph_prep import VIEWS, add_call, row_source
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.fxgraph.fake_values import is_on_cpu
 

@@ -1,0 +1,1 @@
+"""Programs, guarded programs and code-generation options."""

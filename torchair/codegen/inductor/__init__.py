@@ -1,0 +1,1 @@
+"""Generate code with Inductor, and prepare graphs for it."""

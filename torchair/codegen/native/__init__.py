@@ -1,0 +1,1 @@
+"""Generate native libraries with AOTInductor."""
