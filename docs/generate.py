@@ -32,8 +32,8 @@ from torchair.core.environment import VARIABLES
 from torchair.core.registries.lazy_registry import BACKENDS, NAMESPACES
 from torchair.core.text_table import markdown_lines
 from torchair.passes import DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES, Step
-from torchair.passes.patterns.before_autograd import FUSIONS
-from torchair.passes.patterns.builtin import rules
+from torchair.passes.patterns.sets.builtin import rules
+from torchair.passes.patterns.sets.pre_grad_fusions import FUSIONS
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         npu_format_cast_via_cpu,
         use_internal_format_weight,
     )
-    from torchair.passes.patterns.table import register_replacement
+    from torchair.passes.patterns.sets.registry import register_replacement
 
 __all__ = [
     "CompiledModel",
@@ -82,7 +82,7 @@ _HOMES = {
     "op": "torchair.backend.user_ops",
     "patch_for_hcom": "torchair.backend.hcom",
     "register_fx_node_ge_converter": "torchair.convert.registry",
-    "register_replacement": "torchair.passes.patterns.table",
+    "register_replacement": "torchair.passes.patterns.sets.registry",
     "use_internal_format_weight": "torchair.ops.private_layouts",
     "wait_until_optimised": "torchair.backend.background",
 }

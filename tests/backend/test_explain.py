@@ -21,7 +21,7 @@ from torchair.backend.explain import RuleFacts
 from torchair.core.errors import NotPossible
 from torchair.core.log import capture_logger, logger
 from torchair.core.registries.user_registrations import EXTENSIONS
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry
 
 T, X, Y = torch.ones(2, 4), torch.randn(3, 5), torch.randn(3, 5)
 MODES = ("max-autotune", "npugraph_ex")
@@ -30,9 +30,11 @@ MODES = ("max-autotune", "npugraph_ex")
 @pytest.fixture(autouse=True)
 def own_sets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rules of one test are no other's."""
-    known, own = dict(EXTENSIONS), table.RuleSet("npugraph_ex", "npugraph_ex.register_replacement")
-    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", "torchair.register_replacement"))
-    monkeypatch.setattr(table, "OF_CAPTURE", own)
+    known, own = dict(EXTENSIONS), registry.RuleSet("npugraph_ex", "npugraph_ex.register_replacement")
+    monkeypatch.setattr(
+        registry, "OF_TORCHAIR", registry.RuleSet("torchair", "torchair.register_replacement")
+    )
+    monkeypatch.setattr(registry, "OF_CAPTURE", own)
     monkeypatch.setattr("torchair.npugraph_ex.patterns.OF_CAPTURE", own)
     EXTENSIONS.clear()
     yield
@@ -298,7 +300,7 @@ def key_with(functions: tuple[Any, Any, Any]) -> str:
     """The part of a cache's key that knows of rules."""
     find, put, check = functions
     EXTENSIONS.clear()
-    table.OF_TORCHAIR = table.RuleSet("torchair", "")
+    registry.OF_TORCHAIR = registry.RuleSet("torchair", "")
     torchair.register_replacement(find, put, [T], extra_check=check)
     return facts_of(nn.Linear(2, 2), "forward", How(torchair.CompilerConfig()))["extensions"]
 

@@ -23,7 +23,7 @@ from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.engine import evaluate as evaluating
 from torchair.engine import lower as lowering
 from torchair.engine import registry as kernels
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry as table
 
 aten = torch.ops.aten
 GRAPH = Settings.of({"engine_config.codegen": "eager"})

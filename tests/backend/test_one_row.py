@@ -17,7 +17,7 @@ from torchair.configs.reference import page
 from torchair.configs.resolve import with_options
 from torchair.core.errors import UnknownOption
 from torchair.passes import PassContext, Step, run
-from torchair.passes.run import steps
+from torchair.passes.pass_manager import steps
 
 HELP = "How many things are done at once."
 

@@ -27,7 +27,7 @@ from torchair.core.log import capture_logger
 from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.core.torch_private.dynamo.config import functorch_config
 from torchair.devices import installed
-from torchair.passes.run import PassFailed, Step
+from torchair.passes.pass_manager import PassFailed, Step
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 MODES = pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])

@@ -20,7 +20,7 @@ from torchair.convert import registry
 from torchair.core.torch_private.compilers import inductor as private
 from torchair.engine import registry as kernels
 from torchair.fxgraph.edit import copy_graph
-from torchair.passes.run import Step
+from torchair.passes.pass_manager import Step
 
 aten = torch.ops.aten
 Patch = pytest.MonkeyPatch

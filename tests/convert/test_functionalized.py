@@ -21,7 +21,7 @@ from torchair.convert.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.operators.alias_schema import original_of
 from torchair.ge.torch_op import find_target
-from torchair.passes.fx import functionalized
+from torchair.passes.fx.analysis import auto_functionalized
 
 Fn = Callable[..., Any]
 SEEN: list[int] = []
@@ -413,7 +413,7 @@ def test_a_wrapper_that_cannot_be_taken_apart_is_run_as_it_is(monkeypatch: pytes
     def fails(*args: Any) -> None:
         raise ValueError("it fails")
 
-    monkeypatch.setattr(functionalized, "_unwrap", fails)
+    monkeypatch.setattr(auto_functionalized, "_unwrap", fails)
     x = torch.randn(4, 4)
     mine, want = x.clone(), x.clone()
     with pytest.warns(DegradedWarning, match="decompose_auto_functionalized failed"):

@@ -21,7 +21,7 @@ from torchair.core.errors import Degraded
 from torchair.engine.lower import KernelFailed
 from torchair.ge.graph import Op
 from torchair.passes import GE_PASSES
-from torchair.passes.run import Step
+from torchair.passes.pass_manager import Step
 
 X = torch.randn(3, 4)
 

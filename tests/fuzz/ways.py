@@ -19,7 +19,7 @@ from tests.fuzz.oracle import Failure, Seen, backend_of, compare, facts, raised
 from tests.fuzz.programs import MODES, Program, any_program, loss
 from tests.fuzz.simulated import AnyLayout
 from torchair.devices import device_row, installed
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry
 
 SCOPES = (
     'npu_stream_switch("a")', 'npu_stream_switch("b", 1)', "limit_core_num(2, 4)", 'super_kernel("s")',
@@ -88,7 +88,9 @@ def replaced() -> Iterator[list[str]]:
         found.extend([str(match.output_node())] * is_float)
         return is_float
 
-    with mock.patch.object(table, "OF_TORCHAIR", table.RuleSet("torchair", "torchair.register_replacement")):
+    with mock.patch.object(
+        registry, "OF_TORCHAIR", registry.RuleSet("torchair", "torchair.register_replacement")
+    ):
         for search, put, count in RULES:
             torchair.register_replacement(
                 search, put, [torch.randn(3) for _ in range(count)], extra_check=is_float

@@ -18,7 +18,7 @@ from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair.core.errors import BadGroup, UnsupportedOp
-from torchair.passes.ge.prune import remove_dead_ops
+from torchair.passes.ge.dead_code import remove_dead_ops
 
 npu = torch.ops.npu
 SOME = 10

@@ -10,7 +10,7 @@ from tests.convert.harness import converted
 from tests.ops.compiled import MODES, listed
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import NotPossible
-from torchair.passes.ge.prune import remove_dead_ops
+from torchair.passes.ge.dead_code import remove_dead_ops
 
 npu = torch.ops.npu
 CONTEXT = torch.zeros(1024, dtype=torch.int8)

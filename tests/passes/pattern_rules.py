@@ -10,14 +10,16 @@ import torch
 
 from tests.passes.graphs import calls, traced
 from torchair.core.registries.user_registrations import EXTENSIONS
-from torchair.passes.patterns import table
-from torchair.passes.patterns.table import apply_pattern_passes
+from torchair.passes.patterns.sets import registry
+from torchair.passes.patterns.sets.registry import apply_pattern_passes
 
 
 def separate_sets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rules of one test are no other's: the body of a fixture."""
     known = dict(EXTENSIONS)
-    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", "torchair.register_replacement"))
+    monkeypatch.setattr(
+        registry, "OF_TORCHAIR", registry.RuleSet("torchair", "torchair.register_replacement")
+    )
     yield
     EXTENSIONS.clear()
     EXTENSIONS.update(known)

@@ -19,7 +19,7 @@ from tests.slow import slow
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core import dtypes
 from torchair.core.errors import DegradedWarning
-from torchair.passes.patterns import before_autograd
+from torchair.passes.patterns.sets import pre_grad_fusions
 
 FUSE = "experimental_config.npu_fx_pass"
 JOINT = "experimental_config.aot_config_enable_joint_graph"
@@ -397,13 +397,13 @@ def test_a_pass_that_fails_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch)
             weights = torch.ops.airtest.weighed(gamma)
         return of_llama(x, gamma) @ weights
 
-    trace = before_autograd.trace_before_autograd
+    trace = pre_grad_fusions.trace_before_autograd
 
     def fail(gm: fx.GraphModule) -> Any:
         FAILURES.append("no way")
         return trace(gm)
 
-    monkeypatch.setattr(before_autograd, "trace_before_autograd", fail)
+    monkeypatch.setattr(pre_grad_fusions, "trace_before_autograd", fail)
     with pytest.warns(DegradedWarning, match="fuse_before_autograd failed: RuntimeError: no way"):
         assert calls_of(fn, (X, GAMMA)) == []
     assert not torch.is_autocast_enabled("cpu")

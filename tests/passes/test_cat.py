@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.passes.graphs import calls, in_scope, node, ops, same_results, traced
-from torchair.passes.fx.order import Order
-from torchair.passes.fx.remove_cat_ops import out_overload, remove_cat_ops
+from torchair.passes.fx.analysis.stream_order import Order
+from torchair.passes.fx.inplace.remove_cat_ops import out_overload, remove_cat_ops
 
 aten = torch.ops.aten
 X, Y = torch.randn(4, 4), torch.randn(4, 4)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.passes.graphs import calls, in_scope, node, ops, traced
-from torchair.passes.patterns import table
-from torchair.passes.patterns.builtin import Rule, rules
-from torchair.passes.patterns.table import apply_pattern_passes
+from torchair.passes.patterns.sets import registry
+from torchair.passes.patterns.sets.builtin import Rule, rules
+from torchair.passes.patterns.sets.registry import apply_pattern_passes
 
 npu = torch.ops.npu
 HALF = torch.float16
@@ -167,7 +167,7 @@ def test_a_rule_whose_op_is_missing_is_left_out() -> None:
 @pytest.fixture
 def quant_op(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The fused op of the fifth family where the library does not bring it, and a rule set of its own."""
-    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", ""))
+    monkeypatch.setattr(registry, "OF_TORCHAIR", registry.RuleSet("torchair", ""))
     library = torch.library.Library("npu", "FRAGMENT")
     missing = not hasattr(npu, "npu_add_rms_norm_quant")
     if missing:

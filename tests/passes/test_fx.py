@@ -10,13 +10,13 @@ from torch import fx
 
 from tests.passes.graphs import calls, in_scope, node, traced
 from torchair.passes import PassContext
-from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
-from torchair.passes.fx.optimize_sym_input import optimize_sym_input
-from torchair.passes.fx.recover_view_inplace import TWINS, recover_view_inplace
-from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
-from torchair.passes.fx.remove_noop_ops import NOOPS, remove_noop_ops
-from torchair.passes.fx.view_to_reshape import view_to_reshape
-from torchair.passes.patterns.table import apply_pattern_passes, register_replacement
+from torchair.passes.fx.cleanup.eliminate_dead_code import eliminate_dead_code
+from torchair.passes.fx.cleanup.optimize_sym_input import optimize_sym_input
+from torchair.passes.fx.cleanup.remove_noop_ops import NOOPS, remove_noop_ops
+from torchair.passes.fx.cleanup.view_to_reshape import view_to_reshape
+from torchair.passes.fx.inplace.recover_view_inplace import TWINS, recover_view_inplace
+from torchair.passes.fx.inplace.reinplace_inputs import reinplace_input_mutated_ops
+from torchair.passes.patterns.sets.registry import apply_pattern_passes, register_replacement
 
 aten = torch.ops.aten
 prims = torch.ops.prims

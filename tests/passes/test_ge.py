@@ -14,14 +14,14 @@ from torchair.ge.graph import ArgumentFeed, Graph, PackFeed, TensorResult
 from torchair.ge.host import Host
 from torchair.ge.verify import verify
 from torchair.passes import PassContext
+from torchair.passes.ge.dead_code import remove_dead_data_and_reorder_data_index, remove_dead_ops
 from torchair.passes.ge.fold_constants import fold_constants
+from torchair.passes.ge.fold_sym_pack import optimize_sym_pack
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
-from torchair.passes.ge.order_ops import order_ops
-from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
-from torchair.passes.ge.reference_copies import optimize_reference_op_redundant_copy
-from torchair.passes.ge.reference_inputs import mark_reference_inputs
-from torchair.passes.ge.side_effects import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
-from torchair.passes.ge.sym_pack import optimize_sym_pack
+from torchair.passes.ge.mark_ref_inputs import mark_reference_inputs
+from torchair.passes.ge.remove_ref_copies import optimize_reference_op_redundant_copy
+from torchair.passes.ge.side_effect_order import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
+from torchair.passes.ge.topological_sort import order_ops
 
 
 def types(graph: Graph) -> list[str]:

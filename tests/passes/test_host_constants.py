@@ -11,8 +11,8 @@ from torch import fx
 
 from tests.capture.test_host import DEVICE, traced
 from torchair.capture.base.host_ops import why_on_host
-from torchair.passes.fx import host_constants
-from torchair.passes.fx.host_constants import fill_with_numbers, fold, move
+from torchair.passes.fx.cleanup import host_constants
+from torchair.passes.fx.cleanup.host_constants import fill_with_numbers, fold, move
 
 
 def moved(gm: fx.GraphModule) -> dict[str, str]:

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from torchair.core.torch_private.fake.fake_tensors import make_fx
-from torchair.passes.fx.host_lists import MARK, move_host_lists
-from torchair.passes.run import PassContext
+from torchair.passes.fx.cleanup.lists_to_tensors import MARK, move_host_lists
+from torchair.passes.pass_manager import PassContext
 
 npu, air = torch.ops.npu, torch.ops.air
 

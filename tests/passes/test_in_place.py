@@ -16,12 +16,12 @@ from tests.passes.programs import Step, function_of, functional, programs
 from torchair.codegen import build
 from torchair.core.errors import DegradedWarning
 from torchair.passes import FX_PASSES, PassContext, run
-from torchair.passes.fx import in_place, twins
-from torchair.passes.fx.in_place import twin_of
-from torchair.passes.fx.memory import Memory, apart
-from torchair.passes.fx.reinplace import reinplace_inplaceable_ops_pass
-from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
-from torchair.passes.fx.self_copy import eliminate_self_copy
+from torchair.passes.fx.analysis import inplace_analysis, inplace_variants
+from torchair.passes.fx.analysis.alias_analysis import Memory, apart
+from torchair.passes.fx.analysis.inplace_analysis import twin_of
+from torchair.passes.fx.inplace.reinplace import reinplace_inplaceable_ops_pass
+from torchair.passes.fx.inplace.reinplace_inputs import reinplace_input_mutated_ops
+from torchair.passes.fx.inplace.remove_self_copy import eliminate_self_copy
 
 aten = torch.ops.aten
 X, Y = torch.arange(12.0).reshape(3, 4) + 1, torch.ones(3, 4)
@@ -139,7 +139,7 @@ def test_a_failure_leaves_the_graph_as_it_was(monkeypatch: pytest.MonkeyPatch) -
         list(self.graph.nodes)[1].target = aten.cos.default
         raise KeyError("broken")
 
-    monkeypatch.setattr(in_place.InPlace, "overwrite", fail)
+    monkeypatch.setattr(inplace_analysis.InPlace, "overwrite", fail)
     gm, ctx = traced(chain, X, Y)
     before = calls(gm)
     with pytest.warns(DegradedWarning, match=r"KeyError.*inplace_pass=False"):
@@ -152,7 +152,7 @@ def test_what_is_not_implemented_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     def fail(*args: Any) -> bool:
         raise NotImplementedError
 
-    monkeypatch.setattr(in_place.InPlace, "overwrite", fail)
+    monkeypatch.setattr(inplace_analysis.InPlace, "overwrite", fail)
     gm, ctx = traced(chain, X, Y)
     with pytest.raises(NotImplementedError):
         reinplace_inplaceable_ops_pass(gm, ctx)
@@ -351,8 +351,8 @@ def cache_ops(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     library.impl("both", lambda x, k, v: [k.add_(x), v.mul_(x), x.sum()][2], "CompositeExplicitAutograd")
     library.impl("custom", _custom, "CompositeExplicitAutograd")
     torch.library.register_fake("airpass::custom", lambda x, more, y: x.new_empty(()), lib=library)
-    monkeypatch.setattr(twins, "_LAST_RESULTS", {})
-    twins.register_in_place("airpass.both_functional.default", "airpass.both.default", (1, 2))
+    monkeypatch.setattr(inplace_variants, "_LAST_RESULTS", {})
+    inplace_variants.register_in_place("airpass.both_functional.default", "airpass.both.default", (1, 2))
     yield torch.ops.airpass
     library._destroy()
 

@@ -14,7 +14,7 @@ from tests.slow import slow
 from torchair.backend import compile as backend
 from torchair.backend.settings import Settings
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, PassContext
-from torchair.passes.run import Skip
+from torchair.passes.pass_manager import Skip
 
 aten = torch.ops.aten
 SWITCHES = ("remove_noop_ops", "remove_cat_ops", "inplace_pass", "input_inplace_pass", "pattern_fusion_pass")

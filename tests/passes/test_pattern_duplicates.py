@@ -11,7 +11,7 @@ from torch._inductor.pattern_matcher import CallFunction, KeywordArg
 import torchair
 from tests.passes.pattern_rules import fires, separate_sets
 from torchair.core.errors import BadPass
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry
 
 register = torchair.register_replacement
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ def added(inner: Any, *args: Any) -> Any:
 def test_a_constant_is_no_wildcard(skip_duplicates: bool) -> None:
     register(half, lambda x: torch.relu(0.5 + x), [T])
     register(shifted, lambda x, n: torch.relu(n + x), [T, 0.5], skip_duplicates=skip_duplicates)
-    assert len(table.OF_TORCHAIR.of_users) == 2
+    assert len(registry.OF_TORCHAIR.of_users) == 2
     assert fires(lambda x: torch.relu(x + 0.7), X) == 1
 
 
@@ -46,7 +46,7 @@ def test_a_wildcard_is_the_same_with_any_example() -> None:
     with pytest.raises(BadPass, match="registered already, by shifted"):
         register(lambda n, x: torch.relu(x + n), lambda n, x: torch.relu(n + x), [0.25, T])
     register(lambda x, y: torch.relu(x + y), lambda x, y: torch.relu(y + x), [T, T])
-    assert len(table.OF_TORCHAIR.of_users) == 2
+    assert len(registry.OF_TORCHAIR.of_users) == 2
 
 
 def test_a_traced_pattern_and_one_that_is_given() -> None:
@@ -62,10 +62,10 @@ def test_a_traced_pattern_and_one_that_is_given() -> None:
     )
     with pytest.raises(BadPass, match="registered already"):
         register(shifted, lambda x, n: torch.relu(n + x), [T, 0.25])
-    assert len(table.OF_TORCHAIR.of_users) == 2
+    assert len(registry.OF_TORCHAIR.of_users) == 2
 
 
 def test_one_value_twice_is_not_two_values() -> None:
     register(lambda a, b: torch.relu(a + b), lambda a, b: torch.relu(b + a), (T, T))
     register(lambda a: torch.relu(a + a), lambda a: torch.relu(2 * a), [T])
-    assert len(table.OF_TORCHAIR.of_users) == 2
+    assert len(registry.OF_TORCHAIR.of_users) == 2

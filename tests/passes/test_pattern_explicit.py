@@ -11,7 +11,7 @@ from torch._inductor.pattern_matcher import Arg, CallFunction, Ignored, KeywordA
 import torchair
 from tests.passes.pattern_rules import fires, separate_sets, why
 from torchair.core.errors import BadPass
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry
 
 register = torchair.register_replacement
 aten = torch.ops.aten
@@ -76,7 +76,7 @@ def test_names_of_an_explicit_pattern(args: Any, text: str) -> None:
             (T, T),
             search_fn_pattern=relu_of(aten.add.Tensor, *args),
         )
-    assert table.OF_TORCHAIR.of_users == []
+    assert registry.OF_TORCHAIR.of_users == []
 
 
 def test_a_name_that_the_replacement_does_not_take() -> None:

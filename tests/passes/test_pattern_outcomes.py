@@ -11,7 +11,7 @@ from torch._inductor.pattern_matcher import joint_fwd_bwd
 import torchair
 from tests.passes.graphs import calls, traced
 from tests.passes.pattern_rules import separate_sets, why
-from torchair.passes.patterns.table import apply_pattern_passes
+from torchair.passes.patterns.sets.registry import apply_pattern_passes
 
 register = torchair.register_replacement
 T = torch.ones(2, 4)

@@ -10,7 +10,7 @@ import torch
 import torchair
 from tests.passes.pattern_rules import fires, separate_sets
 from torchair.core.errors import BadPass
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry
 
 register = torchair.register_replacement
 T = torch.ones(2, 4)
@@ -73,7 +73,7 @@ def test_an_op_that_writes_an_argument() -> None:
 
     with pytest.raises(BadPass, match=r"add_relu_\.default writes the argument arg0_1"):
         register(find, put, (T, T))
-    assert table.OF_TORCHAIR.of_users == []
+    assert registry.OF_TORCHAIR.of_users == []
 
 
 def test_a_pattern_of_an_op_that_writes() -> None:

@@ -19,8 +19,8 @@ from torchair.core.errors import BadOptionType, BadPass
 from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.ops import streams
 from torchair.passes import PassContext
-from torchair.passes.patterns import table
-from torchair.passes.patterns.table import apply_pattern_passes
+from torchair.passes.patterns.sets import registry
+from torchair.passes.patterns.sets.registry import apply_pattern_passes
 
 register = torchair.register_replacement
 aten = torch.ops.aten
@@ -83,7 +83,7 @@ def test_neither_sizes_nor_dtypes_of_examples_matter() -> None:
         return torch.exp(1 + x.to(torch.float32)).to(x.dtype).clone()
 
     for example in (T, T.bfloat16()):
-        table.OF_TORCHAIR = table.RuleSet("torchair", "")
+        registry.OF_TORCHAIR = registry.RuleSet("torchair", "")
         register(find, put, [example])
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             assert fires(find, torch.randn(7, 1, 3).to(dtype)) == 1
@@ -446,7 +446,7 @@ def test_duplicates() -> None:
     known = len(EXTENSIONS)
     register(add_exp, lambda a, b: torch.hypot(a, b), (T, T), skip_duplicates=True)
     assert len(EXTENSIONS) == known
-    assert len(table.OF_TORCHAIR.of_users) == 1
+    assert len(registry.OF_TORCHAIR.of_users) == 1
     assert fires(add_exp, X, Y) == 1  # with the first replacement
     register(
         lambda a: torch.exp(a + 1), lambda a: torch.exp(a) * torch.e, [T]
@@ -455,8 +455,8 @@ def test_duplicates() -> None:
 
 
 def test_two_sets_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = table.RuleSet("npugraph_ex", "npugraph_ex.register_replacement")
-    monkeypatch.setattr(table, "OF_CAPTURE", own)
+    own = registry.RuleSet("npugraph_ex", "npugraph_ex.register_replacement")
+    monkeypatch.setattr(registry, "OF_CAPTURE", own)
     monkeypatch.setattr("torchair.npugraph_ex.patterns.OF_CAPTURE", own)
     npugraph_ex.register_replacement(add_exp, apart, (T, T))
     capture, tree = npugraph_ex.CompilerConfig(), torchair.CompilerConfig()
@@ -465,7 +465,7 @@ def test_two_sets_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         gm, ctx = traced(add_exp, X, Y)
         ctx.config = config
         assert apply_pattern_passes(gm, ctx) == fired
-    assert [o.why for o in table.of_the_other(tree)] == [
+    assert [o.why for o in registry.of_the_other(tree)] == [
         "registered with npugraph_ex.register_replacement, and this configuration has the rules of "
         "torchair.register_replacement"
     ]
@@ -535,7 +535,7 @@ def test_what_is_wrong_is_told_at_once(name: str) -> None:
     with pytest.raises((BadPass, BadOptionType), match=text):
         register(**arguments)
     assert known == EXTENSIONS
-    assert table.OF_TORCHAIR.of_users == []
+    assert registry.OF_TORCHAIR.of_users == []
 
 
 def test_a_replacement_that_refuses_the_examples_is_looked_at_later() -> None:

@@ -17,7 +17,7 @@ import torchair
 from tests.models.zoo import GROUPED, TEXT
 from torchair.core.errors import DegradedWarning
 from torchair.core.registries.user_registrations import EXTENSIONS
-from torchair.passes.patterns import table
+from torchair.passes.patterns.sets import registry
 
 LAYERS = 2
 IDS = torch.arange(14).view(2, 7)
@@ -81,9 +81,9 @@ RULES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[Any]]] = {
 def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Adds a rule to both sets, for this test alone."""
     known = dict(EXTENSIONS)
-    own = table.RuleSet("npugraph_ex", "")
-    monkeypatch.setattr(table, "OF_TORCHAIR", table.RuleSet("torchair", ""))
-    monkeypatch.setattr(table, "OF_CAPTURE", own)
+    own = registry.RuleSet("npugraph_ex", "")
+    monkeypatch.setattr(registry, "OF_TORCHAIR", registry.RuleSet("torchair", ""))
+    monkeypatch.setattr(registry, "OF_CAPTURE", own)
     monkeypatch.setattr("torchair.npugraph_ex.patterns.OF_CAPTURE", own)
 
     def add(name: str) -> None:

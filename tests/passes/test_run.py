@@ -13,7 +13,7 @@ from torch import fx
 
 from torchair.core.errors import BadPass
 from torchair.core.log import capture_logger, logger
-from torchair.passes.run import PassContext, Step, run, steps
+from torchair.passes.pass_manager import PassContext, Step, run, steps
 
 
 def first(graph: list[str], ctx: PassContext) -> int:
@@ -110,5 +110,5 @@ def test_without_debug_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(graph: Any) -> None:
         raise AssertionError("counted")
 
-    monkeypatch.setattr(sys.modules["torchair.passes.run"], "census", fail)
+    monkeypatch.setattr(sys.modules["torchair.passes.pass_manager"], "census", fail)
     assert run(steps(Step(first)), [], PassContext()) == ["first"]

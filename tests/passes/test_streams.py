@@ -19,12 +19,12 @@ from torchair.core.errors import BadPass
 from torchair.ops import streams
 from torchair.ops.places import annotate
 from torchair.passes import PassContext
-from torchair.passes.fx.check_scopes import check_scopes
-from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stream
-from torchair.passes.fx.event_record import apply_event_record
-from torchair.passes.fx.one_stream import run_on_one_stream
-from torchair.passes.fx.order import Order
-from torchair.passes.fx.stream_markers import resolve_default_stream_markers
+from torchair.passes.fx.analysis.stream_order import Order
+from torchair.passes.fx.streams.check_scopes import check_scopes
+from torchair.passes.fx.streams.event_closure import apply_event_closure_with_multi_stream
+from torchair.passes.fx.streams.event_record import apply_event_record
+from torchair.passes.fx.streams.single_stream import run_on_one_stream
+from torchair.passes.fx.streams.stream_markers import resolve_default_stream_markers
 
 aten = torch.ops.aten
 X, Y = torch.randn(3, 3), torch.randn(3, 3)

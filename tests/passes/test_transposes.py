@@ -16,8 +16,8 @@ from torchair.ge.graph import Graph, TensorResult
 from torchair.ge.verify import verify, verify_emitted
 from torchair.ops.formats import INT4, unpack
 from torchair.passes import GE_PASSES, PassContext, run
+from torchair.passes.ge.dead_code import remove_dead_ops
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
-from torchair.passes.ge.prune import remove_dead_ops
 from torchair.passes.ge.transpose_bitcast import move_mm_weight_transpose_after_bitcast
 
 npu = torch.ops.npu

@@ -10,8 +10,8 @@ import torch
 
 from tests.passes.graphs import calls, node, same_results, traced
 from torchair.core.errors import BadGraph
-from torchair.passes.fx import workspace
-from torchair.passes.fx.workspace import Workspace, replace_dynamic_workspace_ops
+from torchair.passes.fx.inplace import workspace
+from torchair.passes.fx.inplace.workspace import Workspace, replace_dynamic_workspace_ops
 
 X = torch.randn(3, 4)
 

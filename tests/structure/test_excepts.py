@@ -39,7 +39,7 @@ KEPT = {
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
     "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",
     "torchair.core.native.fast_replay.load_async": "Python does the same",
-    "torchair.passes.patterns.variants.check_replacement": "the log has it; each match is checked again",
+    "torchair.passes.patterns.match.variants.check_replacement": "the log has it; each match is checked again",
     "torchair.sim.load.shim": "installing the device tells it, and Python does what it can",
     "torchair.core.native.fast_replay._build_and_load": "Python does the same",
 }

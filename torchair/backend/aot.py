@@ -39,10 +39,10 @@ from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders
 from torchair.ops.distributed import trace_collectives
 from torchair.passes import DYNAMO_PASSES, PassContext, run
-from torchair.passes.fx.native_streams import around_events, has_native_streams
-from torchair.passes.fx.shared_arguments import has_shared_arguments
-from torchair.passes.patterns.table import set_of
-from torchair.passes.run import PassFailed
+from torchair.passes.fx.inplace.aliased_arguments import has_shared_arguments
+from torchair.passes.fx.streams.native_streams import around_events, has_native_streams
+from torchair.passes.pass_manager import PassFailed
+from torchair.passes.patterns.sets.registry import set_of
 
 # Whoever traces has imported this module, and Dynamo meets these calls before it asks for a compiler.
 trace_collectives()

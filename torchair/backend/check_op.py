@@ -46,7 +46,7 @@ from torchair.fxgraph.conj_neg import MARKS
 from torchair.fxgraph.effects import flat, returns_views, written_names
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.passes import PassContext
-from torchair.passes.fx.shared_arguments import tell_shared_arguments
+from torchair.passes.fx.inplace.aliased_arguments import tell_shared_arguments
 
 MODES = {"graph mode": "max-autotune", "capture mode": "npugraph_ex"}
 ANY_SIZE = "fake, any size"

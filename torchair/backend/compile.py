@@ -73,8 +73,8 @@ from torchair.passes import (
     PassContext,
     run,
 )
-from torchair.passes.fx.host_lists import MARK as HOST_LIST
-from torchair.passes.run import Observer, PassFailed
+from torchair.passes.fx.cleanup.lists_to_tensors import MARK as HOST_LIST
+from torchair.passes.pass_manager import Observer, PassFailed
 
 # A recording on the CPU of so many calls is worth a library, if there is one on disk: it saves the Python
 # between kernels, 2.7 us for each layer of an MLP, on every call. Building one takes 11 to 30 s on two cores.

@@ -12,7 +12,7 @@ from torchair.convert.report import Reason
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType, BadPath, first_line
 from torchair.engine.lower import KernelFailed
-from torchair.passes.run import PassFailed
+from torchair.passes.pass_manager import PassFailed
 
 
 @dataclass

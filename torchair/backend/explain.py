@@ -24,8 +24,8 @@ from torchair.core.source_location import source_of
 from torchair.core.text_table import as_text, table
 from torchair.core.torch_private.compilers.aot_autograd import ExplainWithBackend, reset_dynamo
 from torchair.passes import FX_PASSES, PassContext, run
-from torchair.passes.patterns.outcome import Outcome
-from torchair.passes.patterns.table import apply_pattern_passes, of_the_other, untried
+from torchair.passes.patterns.match.outcome import Outcome
+from torchair.passes.patterns.sets.registry import apply_pattern_passes, of_the_other, untried
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torchair.ge.face import runs_torch
 from torchair.ge.graph import AliasResult, Graph, Op, TensorResult
 from torchair.ge.script import from_python
 from torchair.ge.text import to_python
-from torchair.passes.ge.prune import acts
+from torchair.passes.ge.dead_code import acts
 
 
 @dataclass(frozen=True)

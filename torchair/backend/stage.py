@@ -20,7 +20,7 @@ from torchair.debug.watch import Watch
 from torchair.fxgraph.layout import Layout
 from torchair.ge.graph import Graph
 from torchair.passes import Tally
-from torchair.passes.run import Observer
+from torchair.passes.pass_manager import Observer
 
 
 @dataclass

@@ -36,7 +36,7 @@ from torchair.debug.files import Told, write_text
 from torchair.devices import CaptureTarget, Device, device_row
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.symbols import has_symbols
-from torchair.passes.run import PassFailed
+from torchair.passes.pass_manager import PassFailed
 
 CODE = "aoe_code"
 """Of the working directory: the folder of compiled code."""

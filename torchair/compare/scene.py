@@ -18,7 +18,7 @@ from torchair.fxgraph.effects import draws
 from torchair.fxgraph.placeholders import placeholders
 from torchair.ge.graph import Graph, Op
 from torchair.ge.host import Host
-from torchair.passes.fx.host_lists import MARK as HOST_LIST
+from torchair.passes.fx.cleanup.lists_to_tensors import MARK as HOST_LIST
 
 Values = dict[str, Any]
 """What each node of an FX graph computed, by its name."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchair.core.torch_private.compilers.pattern_matcher import fwd_only
-from torchair.passes.patterns.table import OF_CAPTURE, always
+from torchair.passes.patterns.sets.registry import OF_CAPTURE, always
 
 __all__ = ["register_replacement"]
 

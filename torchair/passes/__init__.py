@@ -4,46 +4,46 @@ else.
 
 from dataclasses import replace
 
-from torchair.passes.fx.check_scopes import check_scopes
-from torchair.passes.fx.eliminate_dead_code import eliminate_dead_code
-from torchair.passes.fx.event_closure import apply_event_closure_with_multi_stream
-from torchair.passes.fx.event_record import apply_event_record
-from torchair.passes.fx.functionalized import decompose_auto_functionalized
-from torchair.passes.fx.host_constants import move_host_constants
-from torchair.passes.fx.host_lists import move_host_lists
-from torchair.passes.fx.idle_scopes import drop_idle_scopes
-from torchair.passes.fx.native_streams import name_native_streams
-from torchair.passes.fx.one_stream import run_on_one_stream
-from torchair.passes.fx.optimize_sym_input import optimize_sym_input
-from torchair.passes.fx.place_scopes import place_scopes
-from torchair.passes.fx.races import check_races
-from torchair.passes.fx.recover_view_inplace import recover_view_inplace
-from torchair.passes.fx.reinplace import reinplace_inplaceable_ops_pass
-from torchair.passes.fx.reinplace_inputs import reinplace_input_mutated_ops
-from torchair.passes.fx.remove_cat_ops import remove_cat_ops
-from torchair.passes.fx.remove_noop_ops import remove_noop_ops
-from torchair.passes.fx.root_as_strided import root_as_strided
-from torchair.passes.fx.self_copy import eliminate_self_copy
-from torchair.passes.fx.shared_arguments import tell_shared_arguments
-from torchair.passes.fx.stream_markers import resolve_default_stream_markers
-from torchair.passes.fx.user_pass import user_post_pass, user_pre_pass
-from torchair.passes.fx.view_to_reshape import view_to_reshape
-from torchair.passes.fx.wait_tensor import wait_for_tensors
-from torchair.passes.fx.workspace import replace_dynamic_workspace_ops
+from torchair.passes.fx.analysis.auto_functionalized import decompose_auto_functionalized
+from torchair.passes.fx.cleanup.eliminate_dead_code import eliminate_dead_code
+from torchair.passes.fx.cleanup.fold_as_strided_views import root_as_strided
+from torchair.passes.fx.cleanup.host_constants import move_host_constants
+from torchair.passes.fx.cleanup.lists_to_tensors import move_host_lists
+from torchair.passes.fx.cleanup.optimize_sym_input import optimize_sym_input
+from torchair.passes.fx.cleanup.remove_noop_ops import remove_noop_ops
+from torchair.passes.fx.cleanup.user_pass import user_post_pass, user_pre_pass
+from torchair.passes.fx.cleanup.view_to_reshape import view_to_reshape
+from torchair.passes.fx.inplace.aliased_arguments import tell_shared_arguments
+from torchair.passes.fx.inplace.recover_view_inplace import recover_view_inplace
+from torchair.passes.fx.inplace.reinplace import reinplace_inplaceable_ops_pass
+from torchair.passes.fx.inplace.reinplace_inputs import reinplace_input_mutated_ops
+from torchair.passes.fx.inplace.remove_cat_ops import remove_cat_ops
+from torchair.passes.fx.inplace.remove_self_copy import eliminate_self_copy
+from torchair.passes.fx.inplace.workspace import replace_dynamic_workspace_ops
+from torchair.passes.fx.streams.check_races import check_races
+from torchair.passes.fx.streams.check_scopes import check_scopes
+from torchair.passes.fx.streams.drop_hint_scopes import drop_idle_scopes
+from torchair.passes.fx.streams.event_closure import apply_event_closure_with_multi_stream
+from torchair.passes.fx.streams.event_record import apply_event_record
+from torchair.passes.fx.streams.native_streams import name_native_streams
+from torchair.passes.fx.streams.restore_scopes import place_scopes
+from torchair.passes.fx.streams.single_stream import run_on_one_stream
+from torchair.passes.fx.streams.stream_markers import resolve_default_stream_markers
+from torchair.passes.fx.streams.wait_tensor import wait_for_tensors
+from torchair.passes.ge.dead_code import remove_dead_data_and_reorder_data_index, remove_dead_ops
 from torchair.passes.ge.fold_constants import fold_constants
+from torchair.passes.ge.fold_sym_pack import optimize_sym_pack
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm
-from torchair.passes.ge.order_ops import order_ops
-from torchair.passes.ge.pool_masks import pool_with_masks
-from torchair.passes.ge.prune import remove_dead_data_and_reorder_data_index, remove_dead_ops
-from torchair.passes.ge.reference_copies import optimize_reference_op_redundant_copy
-from torchair.passes.ge.reference_inputs import mark_reference_inputs
-from torchair.passes.ge.side_effects import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
-from torchair.passes.ge.sym_pack import optimize_sym_pack
+from torchair.passes.ge.mark_ref_inputs import mark_reference_inputs
+from torchair.passes.ge.maxpool_masks import pool_with_masks
+from torchair.passes.ge.remove_ref_copies import optimize_reference_op_redundant_copy
+from torchair.passes.ge.side_effect_order import explicit_order_for_cmo, explicit_order_for_side_effect_nodes
+from torchair.passes.ge.topological_sort import order_ops
 from torchair.passes.ge.transpose_bitcast import move_mm_weight_transpose_after_bitcast
-from torchair.passes.patterns.before_autograd import fuse_before_autograd, fusion_names
-from torchair.passes.patterns.fix_numbers import fix_numbers
-from torchair.passes.patterns.table import apply_pattern_passes, rule_names
-from torchair.passes.run import PassContext, Step, Tally, run, steps
+from torchair.passes.pass_manager import PassContext, Step, Tally, run, steps
+from torchair.passes.patterns.sets.fix_numbers import fix_numbers
+from torchair.passes.patterns.sets.pre_grad_fusions import fuse_before_autograd, fusion_names
+from torchair.passes.patterns.sets.registry import apply_pattern_passes, rule_names
 
 __all__ = [
     "CAPTURE_PASSES",

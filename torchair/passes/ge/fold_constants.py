@@ -14,8 +14,8 @@ from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Graph, Op, Tensor
 from torchair.ge.host import Host
-from torchair.passes.ge.prune import acts
-from torchair.passes.run import PassContext
+from torchair.passes.ge.dead_code import acts
+from torchair.passes.pass_manager import PassContext
 
 MAX_BYTES = 1 << 16
 """A larger result is computed in every call: code generators that fuse make it where it is read."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchair.ge.attr import Bool
 from torchair.ge.declared import holds
 from torchair.ge.graph import Desc, Graph, Op, Slot, Tensor, transposed
-from torchair.passes.run import PassContext
+from torchair.passes.pass_manager import PassContext
 
 _BOTH = {"x1": "transpose_x1", "x2": "transpose_x2"}
 _BATCHED = {"x1": "adj_x1", "x2": "adj_x2"}

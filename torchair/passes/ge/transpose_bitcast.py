@@ -14,7 +14,7 @@ from torchair import ge
 from torchair.core import dtypes
 from torchair.ge.graph import Graph, Op, Tensor
 from torchair.passes.ge.fold_transpose import FLAGS, bare, fed_slots, fold, turned
-from torchair.passes.run import PassContext
+from torchair.passes.pass_manager import PassContext
 
 
 def move_mm_weight_transpose_after_bitcast(graph: Graph, ctx: PassContext) -> int:

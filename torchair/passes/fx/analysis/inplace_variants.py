@@ -1,0 +1,128 @@
+"""Ops that update several tensors: the functional op, and the one that writes in place.
+
+The functional op returns the new content of those tensors among its results. Two kinds: ops of a registry, of
+which the updated arguments are the last results, and the `_foreach` ops, which update a list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from torchair.core.registries.user_registrations import extend
+from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
+from torchair.fxgraph.effects import arguments, flat
+from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.inplace_analysis import InPlace, copy_back, getitem
+
+# Functional op -> in-place op, positions of the arguments it updates.
+_LAST_RESULTS: dict[str, tuple[str, tuple[int, ...]]] = {
+    f"npu.{name}_functional.default": (f"npu.{name}.default", mutated)
+    for name, mutated in {
+        "npu_kv_rmsnorm_rope_cache_v2": (5, 6),
+        "npu_mla_prolog_v3": (9, 10),
+        "npu_add_rms_norm_v2": (0, 1),
+    }.items()
+}
+
+
+def register_in_place(functional: str, in_place: str, mutated: tuple[int, ...]) -> None:
+    """Tell the passes that `in_place` updates these arguments, which `functional` returns as last results.
+
+    Names are full: `mylib.update_cache.default`.
+    """
+    _LAST_RESULTS[functional] = (in_place, mutated)
+    extend(f"in place {functional}", [in_place, mutated])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a node would write in place: which result is the new content of which value, and which results
+    the in-place op returns.
+    """
+
+    op: OpOverload
+    updates: dict[int, Any]
+    returns: tuple[int, ...] = ()
+
+
+def plan_of(node: fx.Node) -> Plan | None:
+    """The plan for a node, if its op updates several tensors and has an in-place twin."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return None
+    named = _LAST_RESULTS.get(str(node.target))
+    if named is None:
+        return _foreach_plan(node)
+    op, schema = find_overload(named[0]), node.target._schema
+    if op is None:
+        return None
+    given = {argument.name: value for argument, value in arguments(node)}
+    rest = len(schema.returns) - len(named[1])
+    updates = {rest + k: given.get(schema.arguments[place].name) for k, place in enumerate(named[1])}
+    return Plan(op, updates, tuple(range(rest)))
+
+
+def _foreach_plan(node: fx.Node) -> Plan | None:
+    namespace, name = node.target._schema.name.split("::")  # type: ignore[union-attr]
+    if not name.startswith("_foreach_") or name.endswith("_"):
+        return None
+    op = find_overload(f"{namespace}.{name}_.{node.target._overloadname}")  # type: ignore[union-attr]
+    if op is None or not isinstance(node.args[0], list | tuple):
+        return None
+    return Plan(op, dict(enumerate(node.args[0])))
+
+
+def overwrite_several(work: InPlace, node: fx.Node, plan: Plan, *, inputs: bool) -> int:
+    """Make the node write in place if it may write all of its tensors; `inputs`: write-backs count too."""
+    copies: dict[int, fx.Node] = {}
+    for result, old in plan.updates.items():
+        why_not = _why_not(work, node, result, old, copies, inputs)
+        if why_not is not None:
+            work.ctx.skip(node, why_not)
+            return 0
+    roots = [work.memory.root(old) for old in plan.updates.values()]
+    if len(set(roots)) != len(roots):
+        work.ctx.skip(node, "two of the tensors it updates share memory")
+        return 0
+    _rewrite(work, node, plan, copies)
+    return 1
+
+
+def _why_not(
+    work: InPlace, node: fx.Node, result: int, old: Any, copies: dict[int, fx.Node], inputs: bool
+) -> str | None:
+    if not isinstance(old, fx.Node):
+        return f"what its result {result} updates is not a tensor of the graph"
+    new = getitem(node, result)
+    if not (new is None or work.alike(new, old, strides=False)):
+        return "a new value has another dtype or shape than the old one"
+    if not work.memory.has_input(old):
+        return work.why_not_dead(node, old, new)
+    copy = copy_back(new, lambda target: same_place(target, old)) if inputs else None
+    if copy is None or new is None:
+        return f"{old.name} is an input, or a part of one, that the graph does not update here"
+    copies[result] = copy
+    return work.why_not_written_back(node, old, new, copy)
+
+
+def _rewrite(work: InPlace, node: fx.Node, plan: Plan, copies: dict[int, fx.Node]) -> None:
+    for copy in copies.values():
+        work.erase_copy(copy)
+    for result, old in plan.updates.items():
+        _replace_pick(work, node, result, old)
+    node.target = plan.op
+    results = node.meta.get("val")
+    kept = [value for index, value in enumerate(flat(results)) if index in plan.returns]
+    node.meta["val"] = tuple(kept) if len(kept) > 1 else next(iter(kept), None)
+    if len(plan.returns) == 1:
+        _replace_pick(work, node, plan.returns[0], node)
+
+
+def _replace_pick(work: InPlace, node: fx.Node, result: int, by: fx.Node) -> None:
+    picked = getitem(node, result)
+    if picked is not None:
+        picked.replace_all_uses_with(by)
+        work.memory.join(by, picked)
+        work.graph.erase_node(picked)

@@ -1,0 +1,49 @@
+"""as_strided(view(x), …) -> as_strided(x, …): it looks at the storage, whatever part of it it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.fxgraph.layout import viewed_by
+from torchair.fxgraph.symbols import is_symbol
+from torchair.passes.pass_manager import PassContext
+
+aten = torch.ops.aten
+
+
+def root_as_strided(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """A window is taken from the tensor that owns the memory: further on tensors are logical, and a part of
+    one has lost what lies beside it.
+    """
+    changed = 0
+    for node in gm.graph.find_nodes(op="call_function", target=aten.as_strided.default):
+        source: Any = node.args[0]
+        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+        if offset is None:
+            offset = source.meta["val"].storage_offset()
+        owner = _owner(source)
+        if owner is source:
+            continue
+        if is_symbol(offset):
+            ctx.skip(node, "where the view begins is a symbol")
+            continue
+        node.args, node.kwargs = (owner, node.args[1], node.args[2], offset), {}
+        changed += 1
+    return changed
+
+
+def _owner(node: fx.Node) -> fx.Node:
+    """The node that owns the memory, past views of the same dtype; a write in between stays in between."""
+    look = _look(node)
+    while (viewed := viewed_by(node)) is not None and viewed[1] is not None and _look(viewed[0]) == look:
+        node = viewed[0]
+    return node
+
+
+def _look(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
+    """How bits are read."""
+    value = node.meta["val"]
+    return value.dtype, value.is_conj(), value.is_neg()

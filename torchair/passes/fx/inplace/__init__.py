@@ -1,0 +1,1 @@
+"""Passes that make operations write in place."""

@@ -1,0 +1,45 @@
+"""copy_(input, f(input, …)) -> f_(input, …): a new value of an input is written where the input is.
+
+A KV cache update then writes its few rows and nothing else. An input that the graph does not write back is
+never written.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.fx.analysis.auto_functionalized import annotate, is_functionalized
+from torchair.passes.fx.analysis.inplace_analysis import InPlace
+from torchair.passes.fx.analysis.inplace_variants import overwrite_several, plan_of
+from torchair.passes.pass_manager import PassContext
+
+aten = torch.ops.aten
+
+
+def reinplace_input_mutated_ops(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Write-backs in the order of the graph; ops that update several tensors; notes on higher-order nodes
+    which of their tensors need no clone.
+    """
+    work, changed = InPlace(gm, ctx), 0
+    for node in list(gm.graph.nodes):
+        if is_functionalized(node):
+            changed += annotate(work, node)
+            continue
+        plan = plan_of(node)
+        if plan is not None:
+            changed += overwrite_several(work, node, plan, inputs=True)
+    for copy in list(gm.graph.find_nodes(op="call_function", target=aten.copy_.default)):
+        if _is_write_back(work, copy):
+            changed += work.write_back(copy)
+    if changed:
+        work.finish()
+    return changed
+
+
+def _is_write_back(work: InPlace, copy: fx.Node) -> bool:
+    """Into an input or constant, or a part of one; a copy over itself is another pass's business."""
+    target, value = copy.args[0], copy.args[1]
+    is_input = isinstance(target, fx.Node) and work.memory.has_input(target)
+    return is_input and not same_place(target, value)

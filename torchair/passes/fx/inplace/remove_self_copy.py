@@ -1,0 +1,25 @@
+"""copy_(x, x) does nothing, and goes."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from torchair.passes.fx.analysis.alias_analysis import same_place
+from torchair.passes.pass_manager import PassContext
+
+aten = torch.ops.aten
+
+
+def eliminate_self_copy(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Also between equal views of one tensor; a copy whose result is used stays."""
+    found = [
+        node
+        for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)
+        if not node.users and same_place(node.args[0], node.args[1])
+    ]
+    for node in found:
+        gm.graph.erase_node(node)
+    if found:
+        gm.recompile()
+    return len(found)

@@ -1,0 +1,1 @@
+"""Passes for streams, events and scopes."""

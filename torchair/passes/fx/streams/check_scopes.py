@@ -1,0 +1,52 @@
+"""Scopes must be closed where they were opened; otherwise nobody can say what runs where."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from torchair.core.errors import BadPass
+from torchair.core.source_location import calling_line, is_ours, source_of
+from torchair.ops import streams
+from torchair.passes.pass_manager import PassContext
+
+# Functions that begin and end a region by name.
+BEGINS, ENDS = "super_kernel_scope_begin", "super_kernel_scope_end"
+CAUSES = (
+    "every scope must be opened and closed in one graph: look at post_grad_custom_pre_pass and "
+    "post_grad_custom_post_pass, if there are any, and at graph breaks inside of the scope"
+)
+
+
+def check_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Raise if a scope is not closed, or closed twice; nothing is changed."""
+    opened: list[fx.Node] = []
+    regions: list[tuple[object, fx.Node]] = []
+    for node in gm.graph.nodes:
+        if node.target in streams.ENTER:
+            opened.append(node)
+        elif node.target in streams.EXIT:
+            if not opened:
+                raise _bad("a scope is closed that was never opened", node)
+            opened.pop()
+        elif _name(node) == BEGINS:
+            regions.append((node.args[0], node))
+        elif _name(node) == ENDS:
+            if not regions or regions[-1][0] != node.args[0]:
+                raise _bad(f"the region {node.args[0]!r} ends, but it is not the innermost one", node)
+            regions.pop()
+    if opened:
+        raise _bad(f"a scope is never closed: {streams.attributes(opened[-1])}", opened[-1])
+    if regions:
+        raise _bad(f"the region {regions[-1][0]!r} never ends", regions[-1][1])
+    return 0
+
+
+def _name(node: fx.Node) -> str:
+    return getattr(node.target, "__name__", "").split(".")[0] if node.op == "call_function" else ""
+
+
+def _bad(what: str, node: fx.Node) -> BadPass:
+    at = source_of(node)
+    if is_ours(at):  # torch compiles the ends of a block with a graph break by themselves
+        at = calling_line()
+    return BadPass(what, at=at, got=node.format_node() or node.name, next=CAUSES).of_user()

@@ -1,0 +1,181 @@
+"""Streams and events that a program uses itself, `with torch.npu.stream(s)` and `event.record()`, become ops
+with strings as arguments: AOTAutograd cannot carry objects.
+
+Dynamo notes on each call the stream it was traced on; where that changes, a scope begins or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.core.source_location import source_of
+from torchair.core.torch_private.dynamo.streams import (
+    external_object,
+    is_current,
+    is_lookup,
+    stream_args,
+    stream_call,
+    stream_number,
+    take_number_off,
+)
+from torchair.ops import streams
+from torchair.passes.pass_manager import PassContext
+
+ops = torch.ops.npugraph_ex
+OUTSIDE = "used_outside"
+"""Meta of a graph: the numbers of its streams, of events to wait for before it runs, and to record then."""
+_STREAMS = {"record_event": (1,), "wait_event": (1,), "wait_stream": (0, 1), "record_stream": (1,)}
+"""Which arguments of calls are streams."""
+_ENTERS = streams.ENTER | {op.overloadpacket for op in streams.ENTER}
+
+
+def has_native_streams(gm: torch.nn.Module) -> bool:
+    """Most programs use none; what is no graph of Dynamo's has none that we could see."""
+    nodes = gm.graph.nodes if isinstance(gm, fx.GraphModule) else ()
+    return any(stream_call(node) or stream_number(node) is not None or _names_stream(node) for node in nodes)
+
+
+def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """How many scopes and calls were written."""
+    if not has_native_streams(gm):
+        return 0
+    graph, prefix = gm.graph, streams.graph_prefix()
+    changed, current = _leave_outside(gm), None
+    calls = {node: stream_args(node) for node in graph.nodes if stream_call(node)}
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            continue
+        number = stream_number(node) if node.op != "output" else None
+        is_call = node in calls
+        if _names_stream(node):
+            _name_limited(node, number)
+            number = current  # it opens no scope of that stream
+        if not is_call and not is_lookup(node) and number != current and node.op != "get_attr":
+            _switch(graph, node, prefix, current, number)
+            changed, current = changed + 1, number
+        take_number_off(node)
+        if is_call:
+            _rewrite(graph, node, calls[node], prefix, ctx)
+            changed += 1
+    for node in [node for node in reversed(graph.nodes) if node in calls or is_lookup(node)]:
+        if not node.users:
+            graph.erase_node(node)
+    gm.recompile()
+    return changed
+
+
+def _leave_outside(gm: fx.GraphModule) -> int:
+    """Events that the graph waits for, and that were recorded before it is called: all of it waits. What it
+    records itself is recorded once more behind it, for those who wait outside.
+    """
+    waits: dict[int, None] = {}
+    records: dict[int, None] = {}
+    used: dict[int, None] = {}
+    for node in list(gm.graph.nodes):
+        name = stream_call(node)
+        given: tuple[Any, ...] = stream_args(node) if name else ()
+        numbers = [stream_number(node), *(given[place] for place in _STREAMS.get(name, ()))]
+        used |= {number: None for number in numbers if isinstance(number, int) and not is_current(number)}
+        if name == "record_event":
+            records[given[0]] = None
+        elif name == "wait_event" and given[0] not in records:
+            waits[given[0]] = None
+            gm.graph.erase_node(node)
+    numbered = tuple(event for event in records if isinstance(event, int))
+    gm.meta[OUTSIDE] = (tuple(used), tuple(waits), numbered)
+    return len(waits)
+
+
+def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[..., Any]:
+    """The call of a graph, between the streams and events that it shares with what is outside: all of it is
+    behind what they were given before, and what they are given next is behind all of it.
+    """
+    used, waits, records = getattr(gm, "meta", {}).get(OUTSIDE, ((), (), ()))
+    if not used and not waits and not records:
+        return run
+
+    def call(*args: Any) -> Any:
+        current = streams.device_module().current_stream()
+        others = [external_object(number) for number in used]
+        for other in others:
+            current.wait_stream(other)
+        for number in waits:
+            external_object(number).wait()
+        made = run(*args)
+        for other in others:
+            other.wait_stream(current)
+        for number in records:
+            external_object(number).record()
+        return made
+
+    return call
+
+
+def _switch(graph: fx.Graph, before: fx.Node, prefix: str, old: int | None, new: int | None) -> None:
+    with graph.inserting_before(before):
+        if old is not None:
+            graph.call_function(ops.scope_exit.default)
+        if new is not None:
+            keys = (streams.LABEL, streams.PRIORITY, *streams.IDENTITY)
+            values = (f"{prefix}_stream_{new}", "0", *_identity(new))
+            graph.call_function(ops.scope_enter.default, (list(keys), list(values)))
+
+
+def _names_stream(node: fx.Node) -> bool:
+    """Is this the first node of a limit of a stream's cores?"""
+    return node.target in _ENTERS and streams.LIMITED_STREAM[0] in streams.attributes(node)
+
+
+def _name_limited(enter: fx.Node, number: int | None) -> None:
+    """Which stream that is: it was the current one for this call alone."""
+    identity = tuple(streams.MARKERS) if number is None else _identity(number)
+    found = {**streams.attributes(enter), **dict(zip(streams.LIMITED_STREAM, identity, strict=True))}
+    enter.args = (list(found), list(found.values()))
+
+
+def _identity(number: int) -> tuple[str, ...]:
+    """Three numbers as text; of the stream on which the graph is called, what stands for it."""
+    if is_current(number):
+        return tuple(streams.MARKERS)
+    stream, entry = external_object(number), streams.device_module().current_stream()
+    found = tuple(streams.stream_field(stream, field) for field in streams.MARKERS.values())
+    called_on = tuple(streams.stream_field(entry, field) for field in streams.MARKERS.values())
+    return tuple(streams.MARKERS) if found == called_on else found
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node, given: tuple[Any, ...], prefix: str, ctx: PassContext) -> None:
+    """One call; what makes the host wait has no place in a graph."""
+    name = stream_call(node)
+    made = _CALLS.get(name)
+    if made is None:
+        what = f"{name} has no effect inside of a graph: its results are ordered on the stream of the call"
+        ctx.degradations.add(what, at=source_of(node), next="call it behind the compiled function")
+    else:
+        target, args = made(prefix, *given)
+        with graph.inserting_before(node):
+            graph.call_function(target, args)
+
+
+def _event(prefix: str, number: int | str) -> str:
+    return f"{prefix}_event_{number}"
+
+
+_CALLS: dict[str, Callable[..., tuple[Any, tuple[Any, ...]]]] = {
+    "record_event": lambda prefix, event, stream: (
+        ops.tagged_event_record_on_stream.default, (_event(prefix, event), *_identity(stream), True)
+    ),
+    "wait_event": lambda prefix, event, stream: (
+        ops.tagged_event_wait_on_stream.default, (_event(prefix, event), *_identity(stream), True)
+    ),
+    "wait_stream": lambda prefix, waiting, waited: (
+        ops.tagged_stream_wait_stream.default, (*_identity(waiting), *_identity(waited))
+    ),
+    "record_stream": lambda prefix, tensor, stream: (
+        ops.record_tagged_on_stream_.default, (tensor, *_identity(stream))
+    ),
+}  # fmt: skip
+"""What each call becomes."""

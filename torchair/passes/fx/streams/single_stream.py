@@ -1,0 +1,51 @@
+"""Everything in the order of the graph, on the stream of the call: where a device has no other, and where
+that was asked for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from torchair.core.source_location import source_of
+from torchair.ops import streams
+from torchair.ops.places import blocks
+from torchair.passes.pass_manager import PassContext
+
+ASKED_FOR = "ge_config.enable_single_stream"
+
+
+def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Scopes that move work to another stream, tokens and events go: the order of the graph replaces them."""
+    found = [node for node in gm.graph.nodes if node.target in streams.EVENTS | streams.KEEP]
+    scopes = _stream_scopes(gm.graph)
+    if scopes and ctx.switches.get(ASKED_FOR, False):
+        ctx.degradations.add(
+            f"stream scopes have no effect: {ASKED_FOR} is set",
+            at=source_of(scopes[0]),
+            next="take one of them out",
+        )
+    for node in (*scopes, *reversed(found)):
+        if node.users and node.target in streams.RECORD:
+            _stay_as_value(gm.graph, node)
+        gm.graph.erase_node(node)
+    if found or scopes:
+        gm.recompile()
+    return len(found) + len(scopes)
+
+
+def _stream_scopes(graph: fx.Graph) -> list[fx.Node]:
+    """Both ends of each; scopes of another kind stay."""
+    return [node for block in blocks(graph) if streams.is_stream_scope(block[0]) for node in block]
+
+
+def _stay_as_value(graph: fx.Graph, token: fx.Node) -> None:
+    """Who returns a token returns a tensor without elements."""
+    readers = [user for user in token.users if user.target not in streams.WAIT]
+    if readers:
+        with graph.inserting_before(token):
+            options = {"dtype": torch.float32, "device": token.meta["val"].device}
+            empty = graph.call_function(torch.ops.aten.full.default, ([0], 0.0), options)
+        empty.meta = dict(token.meta)
+        for user in readers:
+            user.replace_input_with(token, empty)

@@ -1,0 +1,1 @@
+"""Match one rule against a graph."""

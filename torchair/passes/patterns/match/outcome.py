@@ -1,0 +1,119 @@
+"""What became of the users' rules in a graph, in words."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from torchair.configs.pass_switches import PassSwitches
+from torchair.core.log import capture_logger, logger
+from torchair.core.source_location import source_of
+from torchair.core.torch_private.compilers.pattern_matcher import is_keyword, outputs_of, values_in
+from torchair.passes.pass_manager import PassContext
+from torchair.passes.patterns.match.rule import Rule, Tries
+from torchair.passes.patterns.spec.near_match import attempts, op_names
+
+PASSED_BY = (
+    "it fits, and torch's matcher passes by: something is written between its parts, or a value is complex"
+)
+TAKEN = "other rules have replaced what it looks for"
+PUT = f"{TAKEN}; it fits to what they have put, which is not searched again"
+JOINT = "its trace_fn traces forward and backward as one, and graphs are searched when they are apart"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How often a rule fired in a graph; `why` not at all, or not elsewhere; `at` a line of the model."""
+
+    rule: str
+    defined: str
+    fired: int
+    why: str = ""
+    at: str = ""
+
+    def __str__(self) -> str:
+        times = "once" if self.fired == 1 else f"{self.fired} times"
+        head = f"fired {times}" if self.fired else "did not fire"
+        return f"{head}: {self.why}" if self.why else head
+
+
+def why_off(rule: str, whole: str, named: PassSwitches) -> str | None:
+    """By which switch a rule is off, or None."""
+    if named.asked(rule if rule in named.named else whole, fusion=True):
+        return None
+    if rule in named.named or whole in named.named:
+        return f"switched off by name ({rule if rule in named.named else whole}:off)"
+    return "switched off with all fusions (ge_config.oo_level or a file of switches)"
+
+
+def outcomes_of(
+    tried: Sequence[tuple[Rule, Tries]],
+    graphs: Sequence[fx.Graph],
+    before: Collection[fx.Node],
+    ctx: PassContext,
+    whole: str,
+) -> list[Outcome]:
+    """Of each rule of the user's; `before` are the nodes that there were before the first fired."""
+    found: list[Outcome] = []
+    for rule, tries in tried:
+        off = why_off(rule.name, whole, ctx.named)
+        why, at = (off, "") if off else _why(rule, tries, graphs, before)
+        found.append(Outcome(rule.name, rule.at, tries.fired, why, at))
+    return found
+
+
+def _why(
+    rule: Rule, tries: Tries, graphs: Sequence[fx.Graph], before: Collection[fx.Node]
+) -> tuple[str, str]:
+    if tries.refused:
+        (why, times), *_ = Counter(tries.refused.values()).most_common(1)
+        node = next(node for node, text in tries.refused.items() if text == why)
+        more = len(tries.refused) - times
+        others = f" ({times} times)" * (times > 1) + f"; refused at {more} other places" * (more > 0)
+        return f"{why}{others}", source_of(node)
+    if tries.fired:
+        return "", ""
+    if any(is_keyword(each) and each.name.startswith("tangents_") for each in values_in(rule.patterns[0])):
+        return JOINT, ""
+    return _why_not_found(rule, graphs, before)
+
+
+def _why_not_found(rule: Rule, graphs: Sequence[fx.Graph], before: Collection[fx.Node]) -> tuple[str, str]:
+    found = [each for graph in graphs for pattern in rule.patterns for each in attempts(pattern, graph)]
+    fits = [node for node, stop in found if stop is None]
+    if any(node in before for node in fits):
+        return PASSED_BY, ""
+    if fits:
+        return PUT, source_of(fits[0])
+    stops = [stop for _, stop in found if stop is not None]
+    if stops:
+        best = max(stops, key=lambda stop: (stop.matched / stop.of, stop.matched))
+        return str(best), best.source
+    last = outputs_of(rule.patterns[0])[0]
+    if set(last.fns) & {node.target for node in before}:
+        return TAKEN, ""
+    return f"no {op_names(last)} in the graph, with which the pattern ends", ""
+
+
+def tell(found: Sequence[Outcome], ctx: PassContext) -> None:
+    """One line for each rule that did not fire."""
+    log = log_of(ctx)
+    for outcome in found:
+        if not outcome.fired:
+            at = f" ({outcome.at})" if outcome.at else ""
+            log.info("the replacement %s (%s) %s%s", outcome.rule, outcome.defined, outcome, at)
+
+
+def wants_reasons(ctx: PassContext) -> bool:
+    """Does somebody read why rules did not fire? Finding out takes time."""
+    return ctx.explains or log_of(ctx).isEnabledFor(logging.INFO)
+
+
+def log_of(ctx: PassContext) -> Any:
+    """The log of the mode."""
+    return capture_logger if ctx.switches.get("captures", False) else logger

@@ -1,0 +1,1 @@
+"""The registry of rules, and the built-in rules."""

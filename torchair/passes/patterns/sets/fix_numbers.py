@@ -1,0 +1,25 @@
+"""Numbers that replacements of the user's ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from torchair.core.torch_private.dynamo.float_inputs import floats_of_modules
+from torchair.passes.pass_manager import PassContext
+from torchair.passes.patterns.sets.registry import set_of
+
+
+def fix_numbers(gm: fx.GraphModule, ctx: PassContext) -> int:
+    """Floats that modules keep (an epsilon) are numbers of the graph again, and no tensors that it is given,
+    where a rule takes numbers; Dynamo compiles anew when one changes.
+    """
+    found = list(floats_of_modules(gm)) if set_of(ctx.config).takes_numbers else []
+    for node, symbol in found:
+        number: Any = float(symbol)  # this is what Dynamo makes a guard of
+        node.replace_all_uses_with(number)
+        gm.graph.erase_node(node)
+    if found:
+        gm.recompile()
+    return len(found)

@@ -1,0 +1,1 @@
+"""Describe patterns: user functions, explicit patterns and their identity."""
