@@ -25,8 +25,8 @@ from typing import Any
 
 import torchair.backend.compile  # noqa: F401 - fills the registries as a user's import does
 from torchair.configs import reference
-from torchair.convert.emitted import emitted_by_target
-from torchair.convert.registry import opaque_reasons, parted_targets
+from torchair.convert.base.emitted_ops import emitted_by_target
+from torchair.convert.base.registry import opaque_reasons, parted_targets
 from torchair.core import errors
 from torchair.core.environment import VARIABLES
 from torchair.core.registries.lazy_registry import BACKENDS, NAMESPACES

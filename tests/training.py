@@ -9,7 +9,7 @@ from unittest import mock
 
 from torchair.backend import compile as backend
 from torchair.capture import Runner
-from torchair.convert.report import Report
+from torchair.convert.base.report import Report
 
 
 def why_around(report: Report, calls: int) -> str:

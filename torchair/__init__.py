@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchair.backend.loaded import load_air
     from torchair.backend.user_ops import op
     from torchair.configs.compiler_config import CompilerConfig
-    from torchair.convert.registry import register_fx_node_ge_converter
+    from torchair.convert.base.registry import register_fx_node_ge_converter
     from torchair.core.errors import DegradedWarning
     from torchair.core.log import logger
     from torchair.inference._cache_compiler import CompiledModel
@@ -81,7 +81,7 @@ _HOMES = {
     "on_optimised": "torchair.backend.background",
     "op": "torchair.backend.user_ops",
     "patch_for_hcom": "torchair.backend.hcom",
-    "register_fx_node_ge_converter": "torchair.convert.registry",
+    "register_fx_node_ge_converter": "torchair.convert.base.registry",
     "register_replacement": "torchair.passes.patterns.sets.registry",
     "use_internal_format_weight": "torchair.ops.private_layouts",
     "wait_until_optimised": "torchair.backend.background",

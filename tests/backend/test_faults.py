@@ -17,7 +17,7 @@ from torchair.backend import compile as backend
 from torchair.backend import reference
 from torchair.backend.settings import Settings
 from torchair.codegen import eager as eager_codegen
-from torchair.convert import registry
+from torchair.convert.base import registry
 from torchair.core.errors import BadAttribute, BadConverter, BadGraph, BadPass, DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.engine import evaluate as evaluating

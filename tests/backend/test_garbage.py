@@ -11,7 +11,7 @@ import torch
 import torchair
 from tests.backend.test_doors import config
 from torchair import ge
-from torchair.convert.registry import unregister
+from torchair.convert.base.registry import unregister
 from torchair.core.errors import AirError, BadConverter, BadPass, DegradedWarning
 from torchair.ge.graph import Graph
 

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import torchair.convert.declared  # noqa: F401 - fills the table of built-in cases
+import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of built-in cases
 from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair import ge
 from torchair.backend.selftest import run_declared, why_fails
-from torchair.convert.registry import register_fx_node_ge_converter, unregister
-from torchair.convert.support import (
+from torchair.convert.base.case_spec import (
     F32,
     F64,
     Support,
@@ -26,6 +25,7 @@ from torchair.convert.support import (
     forget_supported,
     target_name,
 )
+from torchair.convert.base.registry import register_fx_node_ge_converter, unregister
 from torchair.tools import converter_test
 
 ATAN2 = torch.ops.aten.atan2.default

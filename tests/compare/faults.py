@@ -16,7 +16,7 @@ from tests.models.zoo import GROUPED, tokens
 from torchair import ge
 from torchair.backend import compile as backend
 from torchair.compare import stages
-from torchair.convert import registry
+from torchair.convert.base import registry
 from torchair.core.torch_private.compilers import inductor as private
 from torchair.engine import registry as kernels
 from torchair.fxgraph.edit import copy_graph

@@ -27,7 +27,7 @@ from torchair.capture.recording.outputs import Outputs
 from torchair.compare.compare import compare
 from torchair.compare.numbers import DEFAULTS, measure, tolerances_of
 from torchair.compare.report import Comparison
-from torchair.convert import registry
+from torchair.convert.base import registry
 from torchair.core.errors import BadOption, BadOptionType, NotPossible
 
 aten = torch.ops.aten

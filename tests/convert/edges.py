@@ -23,7 +23,7 @@ from torch._functorch.aot_autograd import aot_function
 from torch.utils._pytree import tree_flatten
 
 from tests.convert.opinfo import Traced
-from torchair.convert.results import target_name
+from torchair.convert.base.results import target_name
 
 special, aten = torch.special, torch.ops.aten
 f64, f32, bf16, f16 = torch.float64, torch.float32, torch.bfloat16, torch.float16

@@ -15,8 +15,8 @@ from torch.torch_version import TorchVersion
 
 from tests.memory import other_memory, seen
 from torchair.capture.base.layout_enforcer import Promised
+from torchair.convert.base.report import Report
 from torchair.convert.convert import convert
-from torchair.convert.report import Report
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.inductor import select_decomp_table
 from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, make_fx

@@ -34,7 +34,7 @@ from torchair.backend.compile import compile_fx
 from torchair.backend.doors import get_npu_backend
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.report import Report
+from torchair.convert.base.report import Report
 
 DTYPES = (
     torch.float32,

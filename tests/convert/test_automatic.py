@@ -11,7 +11,7 @@ import torch
 import torchair
 from tests.convert.test_functionalized import compiled
 from torchair import ge
-from torchair.convert.automatic import automatic
+from torchair.convert.base.auto_converters import automatic
 from torchair.engine.user_kernels import unregister_kernel
 
 library = torch.library.Library("automatic_test", "FRAGMENT")

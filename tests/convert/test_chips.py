@@ -13,7 +13,7 @@ import torchair
 from tests.backend.watch import seen_with
 from tests.convert.harness import check, converted
 from torchair import ge
-from torchair.convert.report import Reason
+from torchair.convert.base.report import Reason
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadOption, UnsupportedOp
 from torchair.engine.infer import inference

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchair.convert.declared import TABLE, rows_of
+from torchair.convert.special.declared_cases import TABLE, rows_of
 from torchair.core.errors import BadConverter
 
 

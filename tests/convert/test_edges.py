@@ -8,9 +8,9 @@ import torch
 from tests.convert import edges
 from tests.convert.edge_rows import rows
 from tests.convert.edges import Row, Seen, check, judge
-from torchair.convert.emitted import emitted_by_target
-from torchair.convert.registry import candidates
-from torchair.convert.results import target_name
+from torchair.convert.base.emitted_ops import emitted_by_target
+from torchair.convert.base.registry import candidates
+from torchair.convert.base.results import target_name
 
 ROWS = rows()
 # One row of each kind of fault that was found, and one of each kind of call.

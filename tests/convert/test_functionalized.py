@@ -17,7 +17,7 @@ from torch.utils.cpp_extension import load_inline
 import torchair
 from tests.slow import slow
 from torchair import ge
-from torchair.convert.registry import unregister
+from torchair.convert.base.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.operators.alias_schema import original_of
 from torchair.ge.torch_op import find_target

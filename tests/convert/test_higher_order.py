@@ -25,7 +25,7 @@ from torchair.backend.compile import pass_context, to_aten, to_ir
 from torchair.backend.prepare import prepare
 from torchair.backend.settings import Settings
 from torchair.backend.stage import Stage
-from torchair.convert.registry import unregister
+from torchair.convert.base.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
 from torchair.engine.interpret import interpret

@@ -17,7 +17,7 @@ from tests.slow import STATIC_FIRST, slow
 from torchair import ge
 from torchair.backend.doors import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.report import Report
+from torchair.convert.base.report import Report
 from torchair.engine.interpret import interpret
 from torchair.ge.graph import ArgumentFeed, Graph
 

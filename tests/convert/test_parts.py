@@ -9,8 +9,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.convert.harness import check
-from torchair.convert.aten.parts import PARTS
-from torchair.convert.report import Report
+from torchair.convert.aten.composite import PARTS
+from torchair.convert.base.report import Report
 
 aten = torch.ops.aten
 f32 = torch.float32

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import torchair
 from tests.convert.harness import OLD, converted
 from torchair import ge
-from torchair.convert.registry import unregister
+from torchair.convert.base.registry import unregister
 from torchair.core.torch_private.compilers.inductor import inductor_config, lowering_table
 from torchair.engine.interpret import interpret
 from torchair.engine.kernels.random import philox, words_of

@@ -10,8 +10,8 @@ import torch
 from torchair._ge_concrete_graph import fx2ge_converter, supported_declaration
 from torchair._ge_concrete_graph.fx2ge_converter import declare_supported, register_fx_node_ge_converter
 from torchair._ge_concrete_graph.supported_declaration import BOOL, C64, F16, F32, I64, U8, Support, T
-from torchair.convert.registry import unregister
-from torchair.convert.support import declared, forget_supported
+from torchair.convert.base.case_spec import declared, forget_supported
+from torchair.convert.base.registry import unregister
 
 OP = torch.ops.aten.erf.default
 

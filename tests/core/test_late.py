@@ -70,7 +70,7 @@ def clone(self, *, memory_format=None, meta_outputs=None):
 
 x = torch.randn(2, 3)
 torch.testing.assert_close(torch.compile(lambda x: x.t().clone() * 2, backend="npu")(x), x.t() * 2)
-from torchair.convert.registry import candidates
+from torchair.convert.base.registry import candidates
 assert [row.from_user for row in candidates(torch.ops.aten.clone.default)] == [True, False]
 assert [row.from_user for row in candidates(torch.ops.prims.clone.default)] == [False]
 """

@@ -17,7 +17,7 @@ import torch
 import torchair
 from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
-from torchair.convert.registry import converter, unregister
+from torchair.convert.base.registry import converter, unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.registries.lazy_registry import LateTable
 from torchair.debug import summary
@@ -205,8 +205,8 @@ def test_statuses(users: Any, function: Any, status: str) -> None:
 
 
 def test_a_condition_beside_a_converter_makes_it_partial(monkeypatch: pytest.MonkeyPatch) -> None:
-    table: LateTable[Any, Any] = LateTable("torchair.convert.every")
-    monkeypatch.setattr("torchair.convert.registry._builtin", table)
+    table: LateTable[Any, Any] = LateTable("torchair.convert.all_converters")
+    monkeypatch.setattr("torchair.convert.base.registry._builtin", table)
     converter(aten.sin.default, only=lambda x: "never")(lambda x: x)
     assert status_of(aten.sin.default) == "部分支持"
 

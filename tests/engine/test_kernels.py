@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tests.engine.kernels import CPU, check, run, strided
 from tests.slow import STATIC_FIRST
 from torchair import ge
-from torchair.convert.emitted import emitted_by_target
+from torchair.convert.base.emitted_ops import emitted_by_target
 from torchair.core.errors import UnsupportedOp
 from torchair.engine.evaluate import evaluate
 from torchair.engine.registry import has_kernel

@@ -21,7 +21,7 @@ Table = LateTable[Any, registry.Kernel]
 @pytest.fixture(autouse=True)
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     """A table of kernels of our own."""
-    mine: Table = LateTable("torchair.engine.every")
+    mine: Table = LateTable("torchair.engine.all_kernels")
     monkeypatch.setattr(registry, "_kernels", mine)
     return mine
 

@@ -13,7 +13,7 @@ from torch import fx
 from tests.convert.harness import check, converted
 from torchair.core.torch_private.compilers.inductor import select_decomp_table
 from torchair.engine.lower import lower
-from torchair.engine.repeats import memories
+from torchair.engine.trace_cache import memories
 
 FORMS = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 

@@ -11,7 +11,7 @@ import torch
 import torchair
 from tests.slow import slow
 from torchair import ge
-from torchair.convert.registry import unregister
+from torchair.convert.base.registry import unregister
 from torchair.core.errors import BadKernel, UnknownOp
 from torchair.engine.registry import has_kernel
 from torchair.engine.user_kernels import unregister_kernel

@@ -29,7 +29,12 @@ from torchair.inference import cache_compile
 PROCESSES, SEED, LIMIT_S = 4, 5, 60.0
 GOOD, WRONG, FAILED = 0, 3, 4
 SIZES = (2, 3)
-LOADED = ("torch._dynamo", "torchair.backend.doors", "torchair.convert.every", "torchair.engine.every")
+LOADED = (
+    "torch._dynamo",
+    "torchair.backend.doors",
+    "torchair.convert.all_converters",
+    "torchair.engine.all_kernels",
+)
 """Before the children are forked, so that they are soon where they write."""
 
 

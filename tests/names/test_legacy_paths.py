@@ -15,7 +15,7 @@ from tests.process import python
 from torchair import ge
 from torchair._ge_concrete_graph import fx2ge_converter, supported_declaration, utils
 from torchair._ge_concrete_graph.utils import dtype_promote
-from torchair.convert.registry import unregister
+from torchair.convert.base.registry import unregister
 from torchair.core.utils import EVENT_LEVEL
 from torchair.inference._cache_compiler import CompiledModel, ModelCacheSaver
 

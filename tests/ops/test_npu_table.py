@@ -11,7 +11,7 @@ import torch
 import torchair
 from tests.process import python
 from tests.structure.tree import ROOT
-from torchair.convert import registry
+from torchair.convert.base import registry
 from torchair.ge.prototype import prototype
 from torchair.ops import npu
 from torchair.ops.npu import library

@@ -35,7 +35,7 @@ KEPT = {
     "torchair.capture.strategies.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
     "torchair.backend.check_op._Check._checked": "it is a difference that the report names",
     "torchair.backend.check_op._Check._with_other_sizes": "it takes no others; what is fixed is a note",
-    "torchair.convert.inference_rule.attach_rules": "a warning in the log: the engine must know the op",
+    "torchair.convert.base.inference_rule.attach_rules": "a warning in the log: the engine must know the op",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
     "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",
     "torchair.core.native.fast_replay.load_async": "Python does the same",

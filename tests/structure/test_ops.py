@@ -11,7 +11,7 @@ import torchair.backend.compile  # fills the registries as a user's import does
 from tests.convert.harness import check, converted
 from tests.structure.tree import modules, parse
 from torchair import ge
-from torchair.convert.emitted import emitted_by_target, emitted_ops
+from torchair.convert.base.emitted_ops import emitted_by_target, emitted_ops
 from torchair.engine import registry
 from torchair.ge import prototype
 

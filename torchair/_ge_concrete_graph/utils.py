@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchair.convert.operands import promote
+from torchair.convert.base.operands import promote
 from torchair.ge import Tensor
 
 __all__ = ["dtype_promote"]

@@ -30,8 +30,8 @@ from torchair.codegen import COMPILERS, How, build
 from torchair.codegen.base.graph_prep import is_custom
 from torchair.codegen.base.programs import Anchor, Anchored, Doubted
 from torchair.codegen.eager import generate
+from torchair.convert.base.report import Report
 from torchair.convert.convert import convert
-from torchair.convert.report import Report
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, told_if_slow

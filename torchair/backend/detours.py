@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchair.convert.report import Reason
+from torchair.convert.base.report import Reason
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType, BadPath, first_line
 from torchair.engine.lower import KernelFailed

@@ -19,7 +19,7 @@ from torchair.backend.settings import Settings, checked, idle_options, settle
 from torchair.capture import Role
 from torchair.capture.base.host_ops import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.report import Reason, Report
+from torchair.convert.base.report import Reason, Report
 from torchair.core.source_location import source_of
 from torchair.core.text_table import as_text, table
 from torchair.core.torch_private.compilers.aot_autograd import ExplainWithBackend, reset_dynamo

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torchair.convert.functionalized import WRAPPERS
-from torchair.convert.registry import candidates
+from torchair.convert.base.registry import candidates
+from torchair.convert.special.auto_functionalized import WRAPPERS
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnsupportedOp
 from torchair.core.torch_private.operators.alias_schema import original_of

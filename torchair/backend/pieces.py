@@ -32,7 +32,7 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.devices import device_row
-from torchair.engine.repeats import separate_all
+from torchair.engine.trace_cache import separate_all
 from torchair.fxgraph.edit import write_elsewhere
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.layout_check import Contract

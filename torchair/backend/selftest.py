@@ -18,7 +18,7 @@ from torch import fx
 from torchair.backend.compile import compile_fx
 from torchair.backend.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.support import Support, TypedTensor, declared, target_name
+from torchair.convert.base.case_spec import Support, TypedTensor, declared, target_name
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,

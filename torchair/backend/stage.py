@@ -12,7 +12,7 @@ from torchair.backend.detours import Detours
 from torchair.backend.gears import Gears
 from torchair.backend.settings import Settings
 from torchair.capture import Observer as Watcher
-from torchair.convert.report import Report
+from torchair.convert.base.report import Report
 from torchair.core.diagnostics import Degradations
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.dump_plan import DumpPlan

@@ -26,7 +26,7 @@ from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadPass
 from torchair.core.program import Program
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
-from torchair.engine.repeats import separate_all
+from torchair.engine.trace_cache import separate_all
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import layouts_of, new_values

@@ -11,8 +11,8 @@ from typing import Any, overload
 
 import torch
 
-from torchair.convert.automatic import camel_case, device_of, is_tensor
-from torchair.convert.registry import register_fx_node_ge_converter
+from torchair.convert.base.auto_converters import camel_case, device_of, is_tensor
+from torchair.convert.base.registry import register_fx_node_ge_converter
 from torchair.core import dtypes
 from torchair.core.errors import BadConverter, BadGraph, NotPossible
 from torchair.core.registries.user_registrations import extend, has_user_kernel

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import fx
 
-import torchair.convert.declared  # noqa: F401 - fills the table of declared cases
+import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of declared cases
 from torchair.backend.prepare import prepare
 from torchair.backend.selftest import SEED, Called, called, difference
 from torchair.backend.settings import Settings
 from torchair.compare.blame import Culprit
 from torchair.compare.scene import copies
+from torchair.convert.base.case_spec import Support, declared, target_name
+from torchair.convert.base.emitted_ops import emitted_ops
+from torchair.convert.base.registry import candidates
 from torchair.convert.convert import convert
-from torchair.convert.emitted import emitted_ops
-from torchair.convert.registry import candidates
-from torchair.convert.support import Support, declared, target_name
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, TensorResult, copy_graph

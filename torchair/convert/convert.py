@@ -19,15 +19,16 @@ from torch.fx.node import map_arg
 
 from torchair import ge
 from torchair.configs.binding import default_of
-from torchair.convert import memory_numbers, scopes, views
-from torchair.convert.higher_order import inlined, structured
-from torchair.convert.inference_rule import attach_rules
-from torchair.convert.operands import in_form, pack
-from torchair.convert.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
-from torchair.convert.report import Reason, Report
-from torchair.convert.results import check_results, target_name, used
-from torchair.convert.walk import Walk
-from torchair.convert.without_kernel import run_by_torch, unvalued
+from torchair.convert.base import scopes, views
+from torchair.convert.base.conversion_state import Walk
+from torchair.convert.base.inference_rule import attach_rules
+from torchair.convert.base.operands import in_form, pack
+from torchair.convert.base.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
+from torchair.convert.base.report import Reason, Report
+from torchair.convert.base.results import check_results, target_name, used
+from torchair.convert.special import stride_queries
+from torchair.convert.special.higher_order import inlined, structured
+from torchair.convert.special.without_kernel import run_by_torch, unvalued
 from torchair.core.errors import AirError, BadConverter, UnknownOp, UnsupportedOp, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.source_location import source_of
@@ -174,8 +175,8 @@ def _node(walk: Walk, gm: fx.GraphModule, node: fx.Node, env: dict[fx.Node, Any]
     if node.target is operator.getitem:
         return _argument(walk, node.args[0], env, read_views=False)[node.args[1]]
     walk.graph.origin = Origin(node.name, target_name(node.target), source_of(node), node, walk.top)
-    if node.target in memory_numbers.TARGETS and is_symbol(meta):
-        number = memory_numbers.from_sizes(meta, walk.placeholders, env)
+    if node.target in stride_queries.TARGETS and is_symbol(meta):
+        number = stride_queries.from_sizes(meta, walk.placeholders, env)
         if number is not None:
             walk.count(target_name(node.target))
             return number

@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from torchair.convert.higher_order import inlined
-from torchair.convert.registry import Converter, candidates, decomposition_for
-from torchair.convert.support import target_name
+from torchair.convert.base.case_spec import target_name
+from torchair.convert.base.registry import Converter, candidates, decomposition_for
+from torchair.convert.special.higher_order import inlined
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 
 HEADER = ("目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计")

@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 import torch
 
 from torchair.engine.evaluate import Value, evaluate, flat_values
+from torchair.engine.execution_order import writes_argument, writes_last
 from torchair.engine.kernels.control import run_control, takes_number
-from torchair.engine.order import writes_argument, writes_last
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, arrange, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable

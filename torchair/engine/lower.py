@@ -29,12 +29,12 @@ from torchair.core.torch_private.fake.fake_tensors import (
     reset_unbacked_symbol_memo,
 )
 from torchair.engine.evaluate import Value, constant, evaluate, flat_values
+from torchair.engine.execution_order import writes_last
 from torchair.engine.infer import makes_symbols, op_key
 from torchair.engine.kernels.control import control_node, shaped_for_torch, takes_number
-from torchair.engine.order import writes_last
-from torchair.engine.placed import Placed
+from torchair.engine.op_placement import Placed
 from torchair.engine.registry import as_host, is_pure_writer
-from torchair.engine.repeats import SHARED, separate, separate_all, take_over
+from torchair.engine.trace_cache import SHARED, separate, separate_all, take_over
 from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.size_nodes import expression_nodes

@@ -1,5 +1,5 @@
 """The tables of kernels, and how one is found and called. The rows stand in the modules that
-`engine/every.py` imports, once somebody looks.
+`engine/all_kernels.py` imports, once somebody looks.
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
@@ -61,7 +61,7 @@ _PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Ta
 _FORMS = "inputs are Ints, Int, Number, Operand (core/kernel_params.py), Value, Host, or tensors without annotation"
 # Keyword-only parameters that are no attributes.
 _GIVEN = {"device", "types"}
-_EVERY = "torchair.engine.every"
+_EVERY = "torchair.engine.all_kernels"
 _kernels: LateTable[tuple[str, str | None], Kernel] = LateTable(_EVERY)
 # What users' kernels stand in place of.
 _replaced: dict[tuple[str, str | None], Kernel | None] = {}

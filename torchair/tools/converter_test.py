@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-import torchair.convert.declared  # noqa: F401 - fills the table of built-in cases
+import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of built-in cases
 from torchair.backend.selftest import run_declared
 
 __all__ = ["main"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import like, shape_of, static_sizes
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.base.operands import like, shape_of, static_sizes
+from torchair.convert.base.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 

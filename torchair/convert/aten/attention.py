@@ -11,8 +11,8 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along, counted
-from torchair.convert.operands import FLOAT, cast, like, pack, same_size, size_of, sizes
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import FLOAT, cast, like, pack, same_size, size_of, sizes
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 from torchair.ge.host import Host, is_symbol

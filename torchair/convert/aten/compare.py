@@ -5,8 +5,17 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, cast, like, promote, result_type, same_size, sizes, torch_dtype
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.base.operands import (
+    BOOL,
+    cast,
+    like,
+    promote,
+    result_type,
+    same_size,
+    sizes,
+    torch_dtype,
+)
+from torchair.convert.base.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.pointwise import conj, view_as_complex, view_as_real
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.base.registry import converter, map_one_to_one
 
 aten = torch.ops.aten
 

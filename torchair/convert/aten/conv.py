@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT64, cast, like, pack, promote, shape_of, size_of, sizes
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT64, cast, like, pack, promote, shape_of, size_of, sizes
+from torchair.convert.base.registry import converter
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import as_type, cast, same_size, shape_of, sizes
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.base.operands import as_type, cast, same_size, shape_of, sizes
+from torchair.convert.base.registry import converter, map_one_to_one
 from torchair.core import dtypes
 
 aten = torch.ops.aten

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import like, static_sizes
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import like, static_sizes
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

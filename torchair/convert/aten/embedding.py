@@ -7,8 +7,8 @@ import torch
 from torchair import ge
 from torchair.convert.aten.reduce import linalg_vector_norm as vector_norm
 from torchair.convert.aten.scatter import write_at
-from torchair.convert.operands import INT64, cast, like, pack, size_of
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT64, cast, like, pack, size_of
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

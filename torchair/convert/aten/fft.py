@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT32, cast, dims_of, pack, size_of, sizes, torch_dtype
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT32, cast, dims_of, pack, size_of, sizes, torch_dtype
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 from torchair.ge.host import is_symbol

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import FLOAT, cast, same_size, sizes, torch_dtype
-from torchair.convert.registry import candidates, converter
+from torchair.convert.base.operands import FLOAT, cast, same_size, sizes, torch_dtype
+from torchair.convert.base.registry import candidates, converter
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten

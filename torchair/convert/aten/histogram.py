@@ -9,7 +9,7 @@ import torch
 from torchair import ge
 from torchair.convert.aten.index import along, counted, product
 from torchair.convert.aten.shape import END
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     INT64,
     cast,
     dims_of,
@@ -21,7 +21,7 @@ from torchair.convert.operands import (
     static_sizes,
     torch_dtype,
 )
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

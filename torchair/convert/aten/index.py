@@ -7,7 +7,7 @@ import functools
 import torch
 
 from torchair import ge
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     BOOL,
     INT64,
     cast,
@@ -19,7 +19,7 @@ from torchair.convert.operands import (
     sizes,
     torch_dtype,
 )
-from torchair.convert.registry import converter, opaque, register_decomposition
+from torchair.convert.base.registry import converter, opaque, register_decomposition
 
 aten = torch.ops.aten
 

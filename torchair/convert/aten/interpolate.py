@@ -15,8 +15,8 @@ import torch
 from torchair import ge
 from torchair.convert.aten.index import counted
 from torchair.convert.aten.matmul import along_dim
-from torchair.convert.operands import FLOAT, INT32, INT64, cast, size_of, sizes, torch_dtype
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import FLOAT, INT32, INT64, cast, size_of, sizes, torch_dtype
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 from torchair.ge.host import is_symbol

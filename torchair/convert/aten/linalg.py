@@ -2,7 +2,7 @@
 
 Where ATen counts failures in `info`, the IR does not: it is read off the result (1 where a matrix failed), so
 `linalg.inv` of a singular matrix still raises. Products of LAPACK's reflectors are matrix products; what
-makes reflectors is in `reflectors.py`, LAPACK's pivots are in `lu.py`. For the calls below there are no IR
+makes reflectors is in `qr.py`, LAPACK's pivots are in `lu.py`. For the calls below there are no IR
 ops: they are carried through.
 """
 
@@ -15,7 +15,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.matmul import matrix_product
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     INT32,
     INT64,
     cast,
@@ -27,7 +27,7 @@ from torchair.convert.operands import (
     sizes,
     torch_dtype,
 )
-from torchair.convert.registry import converter, opaque
+from torchair.convert.base.registry import converter, opaque
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 from torchair.ge.types import TensorSpec

@@ -6,8 +6,8 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along, counted
-from torchair.convert.operands import INT32, INT64, cast, like, promote, size_of
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT32, INT64, cast, like, promote, size_of
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchair.convert.registry import register_decomposition
+from torchair.convert.base.registry import register_decomposition
 
 aten = torch.ops.aten
 

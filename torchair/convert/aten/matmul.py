@@ -8,8 +8,8 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import product
-from torchair.convert.operands import INT64, cast, like, pack, promote, size_of, torch_dtype
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT64, cast, like, pack, promote, size_of, torch_dtype
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.graph import Tensor
 

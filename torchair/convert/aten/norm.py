@@ -6,8 +6,8 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along
-from torchair.convert.operands import cast, dim_of, is_newest_chip, like, pack, shape_of, size_of
-from torchair.convert.registry import converter, opaque
+from torchair.convert.base.operands import cast, dim_of, is_newest_chip, like, pack, shape_of, size_of
+from torchair.convert.base.registry import converter, opaque
 from torchair.core import dtypes
 
 aten = torch.ops.aten

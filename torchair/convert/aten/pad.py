@@ -7,8 +7,8 @@ import math
 import torch
 
 from torchair import ge
-from torchair.convert.operands import like, sizes, static_sizes
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import like, sizes, static_sizes
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

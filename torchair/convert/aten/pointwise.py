@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, like, promote, torch_dtype, working_dtype
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.base.operands import cast, like, promote, torch_dtype, working_dtype
+from torchair.convert.base.registry import converter, map_one_to_one
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchair.convert.registry import register_decomposition
+from torchair.convert.base.registry import register_decomposition
 
 aten = torch.ops.aten
 Tensor = torch.Tensor

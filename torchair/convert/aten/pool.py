@@ -13,7 +13,7 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.index import along, counted, product
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     FLOAT,
     INT32,
     INT64,
@@ -26,7 +26,7 @@ from torchair.convert.operands import (
     static_sizes,
     torch_dtype,
 )
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten

@@ -13,8 +13,8 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.matmul import scaled
-from torchair.convert.operands import BOOL, FLOAT, INT64, cast, pack, promote, shape_of
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import BOOL, FLOAT, INT64, cast, pack, promote, shape_of
+from torchair.convert.base.registry import converter
 from torchair.ge.graph import Tensor
 from torchair.ge.random_state import random_state
 

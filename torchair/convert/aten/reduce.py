@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     BOOL,
     FLOAT,
     INT64,
@@ -17,7 +17,7 @@ from torchair.convert.operands import (
     size_of,
     torch_dtype,
 )
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

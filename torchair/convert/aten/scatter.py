@@ -14,7 +14,7 @@ import torch
 from torchair import ge
 from torchair.convert.aten.index import flat_places, index_mask, is_mask, product, without_masks
 from torchair.convert.aten.shape import END, bounds
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     BOOL,
     INT64,
     cast,
@@ -27,7 +27,7 @@ from torchair.convert.operands import (
     sizes,
     torch_dtype,
 )
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

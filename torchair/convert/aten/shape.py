@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     INT64,
     cast,
     dim_of,
@@ -17,7 +17,7 @@ from torchair.convert.operands import (
     size_of,
     sizes,
 )
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 from torchair.ge.host import is_symbol
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from torchair import ge
 from torchair.convert.aten.index import along, counted
 from torchair.convert.aten.reduce import alone
 from torchair.convert.aten.shape import END
-from torchair.convert.operands import (
+from torchair.convert.base.operands import (
     BOOL,
     INT32,
     INT64,
@@ -20,7 +20,7 @@ from torchair.convert.operands import (
     sizes,
     torch_dtype,
 )
-from torchair.convert.registry import converter
+from torchair.convert.base.registry import converter
 
 aten = torch.ops.aten
 

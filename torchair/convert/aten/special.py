@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT64, cast, like, torch_dtype
-from torchair.convert.registry import converter, map_one_to_one
+from torchair.convert.base.operands import INT64, cast, like, torch_dtype
+from torchair.convert.base.registry import converter, map_one_to_one
 from torchair.ge.graph import Tensor
 
 aten, prims = torch.ops.aten, torch.ops.prims

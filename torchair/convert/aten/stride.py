@@ -11,8 +11,8 @@ import torch
 from torchair import ge
 from torchair.convert.aten.scatter import write_at
 from torchair.convert.aten.shape import END
-from torchair.convert.operands import INT64, cast, dim_of, pack, same_size, size_of, sizes
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT64, cast, dim_of, pack, same_size, size_of, sizes
+from torchair.convert.base.registry import converter
 from torchair.ge.host import Host, is_symbol
 
 aten = torch.ops.aten

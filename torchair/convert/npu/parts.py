@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torchair import ge
 from torchair.convert.aten.norm import filled
-from torchair.convert.operands import FLOAT, INT32, as_type, cast, size_of
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import FLOAT, INT32, as_type, cast, size_of
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.core.dtypes import LACKING
 from torchair.ops.formats import UINT8, ir_type

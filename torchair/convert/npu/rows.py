@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from torchair import ge
-from torchair.convert.operands import as_type, cast
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import as_type, cast
+from torchair.convert.base.registry import converter
 from torchair.core.dtypes import LACKING, to_ge
 from torchair.ge.graph import Tensor, transposed
 from torchair.ops.formats import E8M0, INT4

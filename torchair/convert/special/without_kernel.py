@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.convert.functionalized import WRAPPERS
+from torchair.convert.special.auto_functionalized import WRAPPERS
 from torchair.core.errors import UnsupportedOp
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from torchair import ge
-from torchair.convert.operands import INT64, cast, size_of
+from torchair.convert.base.operands import INT64, cast, size_of
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.graph import Tensor
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchair.convert.registry import Registration
+from torchair.convert.base.registry import Registration
 from torchair.core.errors import BadConverter
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket
 

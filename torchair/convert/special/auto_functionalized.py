@@ -14,10 +14,10 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten.shape import bounds
-from torchair.convert.automatic import why_not_automatic
-from torchair.convert.inference_rule import attach_rules
-from torchair.convert.operands import pack
-from torchair.convert.registry import candidates, converter
+from torchair.convert.base.auto_converters import why_not_automatic
+from torchair.convert.base.inference_rule import attach_rules
+from torchair.convert.base.operands import pack
+from torchair.convert.base.registry import candidates, converter
 from torchair.core.torch_private.operators.alias_schema import original_of
 from torchair.core.torch_private.operators.schemas import OpOverload, arguments_of
 from torchair.fxgraph.effects import written_names

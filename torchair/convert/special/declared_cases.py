@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchair.convert.support import (
+from torchair.convert.base.case_spec import (
     BF16,
     BOOL,
     C64,
@@ -34,7 +34,7 @@ from torchair.convert.support import (
 from torchair.core.errors import BadConverter
 from torchair.core.torch_private.operators.schemas import OpOverload
 
-TABLE = Path(__file__).with_name("declared.json")
+TABLE = Path(__file__).with_suffix(".json")
 TENSORS = {"T": T} | {x.name: x for x in (F32, F16, BF16, F64, I64, I32, I16, I8, U8, C64, BOOL)}
 NUMBERS = {"nan": float("nan"), "inf": float("inf")}
 

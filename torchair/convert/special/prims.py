@@ -6,8 +6,8 @@ import torch
 
 from torchair import ge
 from torchair.convert.aten import compare, complex, copies, pointwise  # noqa: F401 - their rows are referred to
-from torchair.convert.operands import cast, promote, sizes
-from torchair.convert.registry import candidates, converter, map_one_to_one
+from torchair.convert.base.operands import cast, promote, sizes
+from torchair.convert.base.registry import candidates, converter, map_one_to_one
 from torchair.ge.graph import Tensor
 
 aten, prims = torch.ops.aten, torch.ops.prims

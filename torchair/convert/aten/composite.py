@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from torchair.convert.registry import opaque, register_decomposition
+from torchair.convert.base.registry import opaque, register_decomposition
 from torchair.core.torch_private.operators.schemas import find_overload
 
 aten = torch.ops.aten

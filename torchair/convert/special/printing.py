@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, size_of, sizes
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import cast, size_of, sizes
+from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.attr import Str
 from torchair.ge.declared import taken

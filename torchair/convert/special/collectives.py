@@ -13,9 +13,18 @@ from typing import Any
 import torch
 
 from torchair import ge
-from torchair.convert.operands import cast, like, pack, shape_of, size_of, sizes, static_sizes, torch_dtype
-from torchair.convert.registry import converter
-from torchair.convert.report import CARRIED
+from torchair.convert.base.operands import (
+    cast,
+    like,
+    pack,
+    shape_of,
+    size_of,
+    sizes,
+    static_sizes,
+    torch_dtype,
+)
+from torchair.convert.base.registry import converter
+from torchair.convert.base.report import CARRIED
 from torchair.core import dtypes
 from torchair.core.torch_private.device.process_groups import name_of
 from torchair.core.torch_private.device.process_groups import size_of as ranks_in

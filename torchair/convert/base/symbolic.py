@@ -10,8 +10,8 @@ import operator
 import torch
 
 from torchair import ge
-from torchair.convert.operands import BOOL, FLOAT, INT64, cast, result_type, size_of, torch_dtype
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import BOOL, FLOAT, INT64, cast, result_type, size_of, torch_dtype
+from torchair.convert.base.registry import converter
 from torchair.fxgraph.size_nodes import SYM_MATH
 from torchair.ge.graph import Tensor
 

@@ -1,6 +1,6 @@
 """Higher-order ops: `cond` is If and `while_loop` is While, with sub-graphs; calls of a graph are inlined,
 short loops over rows unrolled; the check of a factorisation, which AOTAutograd keeps in order by a token, is
-Assert. Functionalised custom ops are in `functionalized.py`.
+Assert. Functionalised custom ops are in `auto_functionalized.py`.
 
 All others are carried through as they are.
 """
@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from torchair import ge
-from torchair.convert.operands import BOOL, INT64, cast, like
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import BOOL, INT64, cast, like
+from torchair.convert.base.registry import converter
 from torchair.core.torch_private.fake.fake_tensors import is_unbacked
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 from torchair.ge.build import add_op

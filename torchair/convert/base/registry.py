@@ -1,4 +1,4 @@
-"""Who converts which FX target. Built-in rows stand in the modules that `convert/every.py` imports, once
+"""Who converts which FX target. Built-in rows stand in the modules that `convert/all_converters.py` imports, once
 somebody looks; users add theirs with the public decorator.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchair.convert.automatic import BUILT_IN, automatic, why_not_automatic
-from torchair.convert.operands import promote
+from torchair.convert.base.auto_converters import BUILT_IN, automatic, why_not_automatic
+from torchair.convert.base.operands import promote
 from torchair.core.errors import BadConverter, UnsupportedOp
 from torchair.core.log import logger
 from torchair.core.registries.lazy_registry import LateTable
@@ -34,7 +34,7 @@ class Converter:
     from_user: bool = False
 
 
-_EVERY = "torchair.convert.every"
+_EVERY = "torchair.convert.all_converters"
 _builtin: LateTable[Any, Converter] = LateTable(_EVERY)
 _user: dict[Any, Converter] = {}
 _parts: LateTable[Any, Fn] = LateTable(_EVERY)

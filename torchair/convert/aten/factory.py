@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchair import ge
-from torchair.convert.operands import INT32, cast, promote, shape_of, torch_dtype
-from torchair.convert.registry import converter
+from torchair.convert.base.operands import INT32, cast, promote, shape_of, torch_dtype
+from torchair.convert.base.registry import converter
 from torchair.ge.graph import Tensor
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchair import ge
-from torchair.convert.operands import dim_of, pack
+from torchair.convert.base.operands import dim_of, pack
 from torchair.ge.graph import Tensor
 from torchair.ge.host import is_symbol
 

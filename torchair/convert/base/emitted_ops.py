@@ -10,12 +10,12 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from torchair import ge
-from torchair.convert import registry
+from torchair.convert.base import registry
 from torchair.ge.build import is_op
 
 CONVERTERS = "torchair.convert"
 # The operand rules (casts, constants, sizes) are the same for everybody: named only where nothing else is.
-SHARED = "torchair.convert.operands"
+SHARED = "torchair.convert.base.operands"
 
 
 def emitted_ops(fn: Any) -> list[str]:

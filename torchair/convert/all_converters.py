@@ -5,9 +5,11 @@ somebody first looks: capture mode never does.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from torchair.convert import aten, collectives, functionalized, higher_order, npu, prims, printing, symbolic
+from torchair.convert import aten, npu
+from torchair.convert.base import symbolic
+from torchair.convert.special import auto_functionalized, collectives, higher_order, prims, printing
 
-__all__ = ["COMPLETE", "collectives", "functionalized", "higher_order", "prims", "printing", "symbolic"]
+__all__ = ["COMPLETE", "auto_functionalized", "collectives", "higher_order", "prims", "printing", "symbolic"]
 
 for package in (aten, npu):
     for family in iter_modules(package.__path__, f"{package.__name__}."):

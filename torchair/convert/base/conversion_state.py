@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.convert.report import Report
-from torchair.convert.scopes import Schedule
+from torchair.convert.base.report import Report
+from torchair.convert.base.scopes import Schedule
 from torchair.ge.attr import Attr
 from torchair.ge.graph import Graph, Tensor
 

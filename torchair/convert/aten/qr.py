@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchair.convert.registry import register_decomposition
+from torchair.convert.base.registry import register_decomposition
 
 aten = torch.ops.aten
 

@@ -1,0 +1,1 @@
+"""The converter registry, the conversion state and reports."""

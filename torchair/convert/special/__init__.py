@@ -1,0 +1,1 @@
+"""Converters of higher-order ops, collectives, printing and other special cases."""
