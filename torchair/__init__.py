@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchair.core.errors import DegradedWarning
     from torchair.core.log import logger
     from torchair.inference._cache_compiler import CompiledModel
-    from torchair.ops.private_layouts import (
+    from torchair.ops.numerics.private_layouts import (
         npu_format_cast,
         npu_format_cast_via_cpu,
         use_internal_format_weight,
@@ -76,14 +76,14 @@ _HOMES = {
     "get_npu_backend": "torchair.backend.doors",
     "load_air": "torchair.backend.loaded",
     "logger": "torchair.core.log",
-    "npu_format_cast": "torchair.ops.private_layouts",
-    "npu_format_cast_via_cpu": "torchair.ops.private_layouts",
+    "npu_format_cast": "torchair.ops.numerics.private_layouts",
+    "npu_format_cast_via_cpu": "torchair.ops.numerics.private_layouts",
     "on_optimised": "torchair.backend.background",
     "op": "torchair.backend.user_ops",
     "patch_for_hcom": "torchair.backend.hcom",
     "register_fx_node_ge_converter": "torchair.convert.base.registry",
     "register_replacement": "torchair.passes.patterns.sets.registry",
-    "use_internal_format_weight": "torchair.ops.private_layouts",
+    "use_internal_format_weight": "torchair.ops.numerics.private_layouts",
     "wait_until_optimised": "torchair.backend.background",
 }
 """The modules of the names that are no modules themselves."""

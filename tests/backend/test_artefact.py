@@ -32,7 +32,7 @@ from torchair.core.program import Program, Wrapper
 from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.compilers.inductor_modules import CodeFile, GeneratedModule
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 
 # Inductor does not help; of the C++ compiler it asks no more than who it is.
 SCRIPT = """
@@ -266,7 +266,7 @@ def test_what_is_no_data_is_refused() -> None:
     with pytest.raises(NotPossible, match="no data"):
         pack(torch.Generator())
     with pytest.raises(NotPossible, match="event 'a' lives in this process"):
-        pack(streams.Event("a"))
+        pack(stream_ops.Event("a"))
 
 
 ONES = torch.arange(16, dtype=torch.uint8)

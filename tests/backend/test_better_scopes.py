@@ -16,7 +16,7 @@ from tests.backend.test_better import Quick, compiled, kinds_of, quick  # noqa: 
 from torchair.backend import compile, streamed
 from torchair.backend.background import Job
 from torchair.core.errors import DegradedWarning
-from torchair.ops import limits
+from torchair.ops.streams import core_limits
 
 pytestmark = pytest.mark.usefixtures("builds")
 MODES = pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
@@ -90,8 +90,10 @@ def test_scopes_act_in_the_better_program(
         run(X), run(X)
         assert torchair.wait_until_optimised(60)
         entered: list[Any] = []
-        act = limits.cores_limited
-        monkeypatch.setattr(limits, "cores_limited", lambda *given: entered.append(given[:2]) or act(*given))
+        act = core_limits.cores_limited
+        monkeypatch.setattr(
+            core_limits, "cores_limited", lambda *given: entered.append(given[:2]) or act(*given)
+        )
         torch.testing.assert_close(run(X), fn(X))
     assert entered == [(1, 1)]
 

@@ -16,7 +16,7 @@ from torchair.core.errors import BadOption
 from torchair.core.program import Program
 from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
 from torchair.fxgraph.edit import copy_graph
-from torchair.ops.direct import DIRECT
+from torchair.ops.numerics.self_returning import DIRECT
 from torchair.passes import LOWERED_PASSES, PassContext, run
 from torchair.passes.fx.inplace.recover_view_inplace import recover_view_inplace
 

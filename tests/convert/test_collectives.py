@@ -15,7 +15,7 @@ from tests.ops.compiled import compiles
 from tests.process import ROOT
 from tests.slow import slow
 from torchair.core.errors import AirError
-from torchair.ops import collectives, distributed
+from torchair.ops.distributed import collectives, distributed_calls
 
 RANKS = 3
 
@@ -105,7 +105,7 @@ def test_fake_results_are_like_real_ones(alone) -> None:
 def test_names_of_torch_are_known() -> None:
     """Who is not there is of another torch."""
     known = vars(dist.distributed_c10d)
-    assert {name for name in distributed.TRACED if name not in known} <= {"all_gather_single"}
+    assert {name for name in distributed_calls.TRACED if name not in known} <= {"all_gather_single"}
 
 
 def test_every_operator_has_a_schema() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchair.ops.formats import E4M3, mx
+from torchair.ops.numerics.formats import E4M3, mx
 
 npu = torch.ops.npu
 HALF, FP8 = torch.float16, torch.float8_e4m3fn

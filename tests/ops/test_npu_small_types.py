@@ -19,7 +19,7 @@ from torchair import ge
 from torchair.core import dtypes
 from torchair.ge.graph import Graph, Tensor
 from torchair.ge.verify import verify_emitted
-from torchair.ops.formats import E1M2, E2M1, INT4, decode, pack, unpack
+from torchair.ops.numerics.formats import E1M2, E2M1, INT4, decode, pack, unpack
 
 npu = torch.ops.npu
 f16, bf16, i8, i32, u8 = torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.uint8

@@ -14,8 +14,8 @@ from tests.structure.tree import ROOT
 from torchair.convert.base import registry
 from torchair.ge.prototype import prototype
 from torchair.ops import npu
-from torchair.ops.npu import library
-from torchair.ops.npu.row import TYPES, parameters
+from torchair.ops.npu.common import library
+from torchair.ops.npu.common.op_spec import TYPES, parameters
 
 WITH_IR = [row for row in npu.ROWS if row.ir]
 LABELS = [f"{row.op}-{row.ir}" for row in WITH_IR]

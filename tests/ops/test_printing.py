@@ -17,8 +17,8 @@ from tests.slow import slow
 from torchair.capture.base.host_ops import why_on_host
 from torchair.codegen.base.graph_prep import prepare
 from torchair.ops import npu_print
-from torchair.ops.printing import ALL, free_placeholder, message, number_text, tensor_text
-from torchair.ops.turns import take_turns
+from torchair.ops.io.print_tensor import ALL, free_placeholder, message, number_text, tensor_text
+from torchair.ops.streams.ordered_call import take_turns
 
 MODES = ("max-autotune", "npugraph_ex")
 WAYS = [

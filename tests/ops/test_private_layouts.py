@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchair
-from torchair.ops import private_layouts
+from torchair.ops.numerics import private_layouts
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import torch
 import torchair
 from tests.slow import slow
 from torchair.devices import device_row
-from torchair.ops.saving import file_for, save_tensor
+from torchair.ops.io.save_tensor import file_for, save_tensor
 
 CPU, NPU = torch.device("cpu"), torch.device("privateuseone:1")
 

@@ -17,7 +17,7 @@ from tests.passes.pattern_rules import after, fires, separate_sets, why
 from tests.passes.programs import functional
 from torchair.core.errors import BadOptionType, BadPass
 from torchair.core.registries.user_registrations import EXTENSIONS
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.passes import PassContext
 from torchair.passes.patterns.sets import registry
 from torchair.passes.patterns.sets.registry import apply_pattern_passes
@@ -314,14 +314,14 @@ def test_streams_and_synchronisations() -> None:
         gm.graph.call_function(ops.tagged_event_record.default, ("e",))
     assert apply_pattern_passes(gm, ctx) == 0
     assert "synchronisations before it of add is 0, of exp 1" in ctx.rules[0].why
-    for keys in ([streams.DETERMINISTIC_LEVEL], list(streams.CORE_LIMITS), [streams.SUPER_KERNEL]):
+    for keys in ([stream_ops.DETERMINISTIC_LEVEL], list(stream_ops.CORE_LIMITS), [stream_ops.SUPER_KERNEL]):
         gm, ctx = traced(add_exp, X, Y)
         in_scope(gm, node(gm, aten.exp.default))
         node(gm, ops.scope_enter.default).args = (keys, ["1"] * len(keys))
         assert apply_pattern_passes(gm, ctx) == 0
     gm, ctx = traced(add_exp, X, Y)
     in_scope(gm, node(gm, aten.exp.default))
-    node(gm, ops.scope_enter.default).args = ([streams.SUPER_KERNEL], [""])
+    node(gm, ops.scope_enter.default).args = ([stream_ops.SUPER_KERNEL], [""])
     assert apply_pattern_passes(gm, ctx) == 1
 
 

@@ -16,8 +16,8 @@ import torchair
 from tests.passes.graphs import after_all, calls, in_scope, node, ops, same_results, traced
 from torchair.codegen import build
 from torchair.core.errors import BadPass
-from torchair.ops import streams
-from torchair.ops.places import annotate
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import annotate
 from torchair.passes import PassContext
 from torchair.passes.fx.analysis.stream_order import Order
 from torchair.passes.fx.streams.check_scopes import check_scopes
@@ -28,7 +28,7 @@ from torchair.passes.fx.streams.stream_markers import resolve_default_stream_mar
 
 aten = torch.ops.aten
 X, Y = torch.randn(3, 3), torch.randn(3, 3)
-MARKERS = tuple(streams.MARKERS)
+MARKERS = tuple(stream_ops.MARKERS)
 
 
 def two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -46,8 +46,8 @@ def on_the_side() -> tuple[fx.GraphModule, PassContext]:
 # The ops
 
 
-@pytest.mark.parametrize("namespace", streams.NAMESPACES)
-@pytest.mark.parametrize("name", [schema.partition("(")[0] for schema in streams.SCHEMAS])
+@pytest.mark.parametrize("namespace", stream_ops.NAMESPACES)
+@pytest.mark.parametrize("name", [schema.partition("(")[0] for schema in stream_ops.SCHEMAS])
 def test_every_op_exists_and_stays_in_a_graph(namespace: str, name: str) -> None:
     op = getattr(getattr(torch.ops, namespace), name).default
     graph = fx.Graph()
@@ -61,18 +61,18 @@ def test_every_op_exists_and_stays_in_a_graph(namespace: str, name: str) -> None
 def test_a_token_carries_its_event() -> None:
     token = ops.record()
     assert token.numel() == 0
-    assert isinstance(token.recorded, streams.Event)
+    assert isinstance(token.recorded, stream_ops.Event)
     torch.ops.air.wait([token, torch.ones(2)])
 
 
 def test_events_have_names_and_two_tables() -> None:
-    kept = streams.create_event("test_events", created_inside=True)
+    kept = stream_ops.create_event("test_events", created_inside=True)
     ops.tagged_event_record("test_events", True)
     ops.tagged_event_wait_on_stream("test_events", "0", "0", "0", True)
     with pytest.raises(AssertionError, match="test_events"):
         ops.tagged_event_wait("test_events")
     with pytest.raises(ValueError, match="test_events"):
-        streams.create_event("test_events", created_inside=True)
+        stream_ops.create_event("test_events", created_inside=True)
     del kept
     with pytest.raises(AssertionError, match="test_events"):
         ops.tagged_event_record("test_events", True)
@@ -80,37 +80,37 @@ def test_events_have_names_and_two_tables() -> None:
 
 def test_events_of_a_graph_go_with_its_program() -> None:
     gc.collect()
-    before = len(streams._events[True])
+    before = len(stream_ops._events[True])
     gm, ctx = waiting(for_token=False)
     after_all(gm, ctx)
     program = build("eager", gm, ctx.inputs)
     del gm, ctx
     gc.collect()
-    assert len(streams._events[True]) > before
+    assert len(stream_ops._events[True]) > before
     torch.testing.assert_close(program([X, Y])[0], two(X, Y))
     del program
     gc.collect()
-    assert len(streams._events[True]) == before
+    assert len(stream_ops._events[True]) == before
 
 
 def test_threads_that_name_a_stream_get_one() -> None:
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda _: streams.labelled_stream("of many threads"), range(64)))
+        made = list(threads.map(lambda _: stream_ops.labelled_stream("of many threads"), range(64)))
     assert len(set(map(id, made))) == 1
 
 
 def test_streams_of_one_label_are_one() -> None:
-    assert streams.labelled_stream("a") is streams.labelled_stream("a")
-    assert streams.labelled_stream("a") is not streams.labelled_stream("b")
+    assert stream_ops.labelled_stream("a") is stream_ops.labelled_stream("a")
+    assert stream_ops.labelled_stream("a") is not stream_ops.labelled_stream("b")
 
 
 def test_scopes_nest_and_know_the_stream_they_came_from() -> None:
     def entered() -> bool:
-        return getattr(streams._here, "entry", None) is not None
+        return getattr(stream_ops._here, "entry", None) is not None
 
-    with streams.StreamScope([streams.LABEL], ["a"]):
+    with stream_ops.StreamScope([stream_ops.LABEL], ["a"]):
         assert entered()
-        ops.scope_enter([streams.LABEL], ["b"], True)
+        ops.scope_enter([stream_ops.LABEL], ["b"], True)
         ops.scope_exit(True)
         assert entered()
         seen: list[bool] = []
@@ -220,7 +220,7 @@ def test_streams_with_an_identity_are_closed_once_each() -> None:
     for target in (aten.mm.default, aten.exp.default):
         in_scope(gm, node(gm, target))
     for enter in [item for item in gm.graph.nodes if item.target is ops.scope_enter.default]:
-        enter.args = ([streams.LABEL, *streams.IDENTITY], ["graph_0_s", "7", "0", "1"])
+        enter.args = ([stream_ops.LABEL, *stream_ops.IDENTITY], ["graph_0_s", "7", "0", "1"])
     assert apply_event_closure_with_multi_stream(gm, ctx) == 1
     start = node(gm, ops.tagged_event_record.default)
     assert node(gm, ops.tagged_event_wait_on_stream.default).args == (start.args[0], "7", "0", "1", True)
@@ -312,7 +312,7 @@ def test_events_on_a_named_stream_belong_to_that_stream() -> None:
     """Recorded from outside of the scope, on the stream that the scope names."""
     gm, _ = on_the_side()
     identity = ("7", "0", "1")
-    node(gm, ops.scope_enter.default).args = ([*streams.IDENTITY], [*identity])
+    node(gm, ops.scope_enter.default).args = ([*stream_ops.IDENTITY], [*identity])
     product, exp = node(gm, aten.mm.default), node(gm, aten.exp.default)
     with gm.graph.inserting_before(exp):
         gm.graph.call_function(ops.tagged_event_record_on_stream.default, ("e", *identity))
@@ -343,14 +343,14 @@ def test_nodes_know_their_scopes() -> None:
 
 def test_markers_become_the_stream_of_the_call() -> None:
     gm, ctx = traced(two, X, Y)
-    kept = streams.create_event("test_markers", created_inside=True)
+    kept = stream_ops.create_event("test_markers", created_inside=True)
     with gm.graph.inserting_before(node(gm, aten.mm.default)):
         for _ in range(2):
             gm.graph.call_function(
                 ops.tagged_event_record_on_stream.default, ("test_markers", *MARKERS, True)
             )
     assert resolve_default_stream_markers(gm, ctx) == 2
-    assert [name for name in calls(gm) if "entry_stream" in name] == [str(streams.entry_stream)]
+    assert [name for name in calls(gm) if "entry_stream" in name] == [str(stream_ops.entry_stream)]
     assert not [marker for marker in MARKERS if marker in str(gm.graph)]
     program = build("eager", gm, ctx.inputs)
     torch.testing.assert_close(program([X, Y])[0], two(X, Y))
@@ -399,7 +399,7 @@ def test_an_error_in_a_block_leaves_no_stream_behind() -> None:
     program = build("eager", gm, ctx.inputs)
     with pytest.raises(RuntimeError):
         program([X, torch.ones(7, 7)])
-    assert getattr(streams._here, "entry", None) is None
+    assert getattr(stream_ops._here, "entry", None) is None
 
 
 def test_a_program_without_streams_drops_the_scopes() -> None:

@@ -14,7 +14,7 @@ from torchair import ge
 from torchair.engine.interpret import interpret
 from torchair.ge.graph import Graph, TensorResult
 from torchair.ge.verify import verify, verify_emitted
-from torchair.ops.formats import INT4, unpack
+from torchair.ops.numerics.formats import INT4, unpack
 from torchair.passes import GE_PASSES, PassContext, run
 from torchair.passes.ge.dead_code import remove_dead_ops
 from torchair.passes.ge.fold_transpose import move_transpose_into_mm

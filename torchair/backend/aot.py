@@ -37,7 +37,7 @@ from torchair.debug.run_folder import ModelFiles, open_model
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders
-from torchair.ops.distributed import trace_collectives
+from torchair.ops.distributed.distributed_calls import trace_collectives
 from torchair.passes import DYNAMO_PASSES, PassContext, run
 from torchair.passes.fx.inplace.aliased_arguments import has_shared_arguments
 from torchair.passes.fx.streams.native_streams import around_events, has_native_streams

@@ -31,7 +31,10 @@ from torchair.core.torch_private.dynamo.guards import OtherCall
 
 MOST = 8
 """Variants of one method; calls beyond are compiled as usual, and not kept."""
-_LATE = {"backend_of": "torchair.backend.doors", "trace_collectives": "torchair.ops.distributed"}
+_LATE = {
+    "backend_of": "torchair.backend.doors",
+    "trace_collectives": "torchair.ops.distributed.distributed_calls",
+}
 Find = Callable[[Any], Place]
 
 

@@ -23,8 +23,8 @@ from torchair.core.torch_private.dynamo.frames import Frame
 
 VERSION = "1.0.5"
 DEFINED = {
-    rb"grouped_mm": "torchair.ops.grouped",
-    rb"delta_rule": "torchair.ops.delta_rule",
+    rb"grouped_mm": "torchair.ops.numerics.grouped",
+    rb"delta_rule": "torchair.ops.numerics.delta_rule",
     rb"(?<![a-z])npu(?![a-z_])": "torchair.ops.npu",
 }
 """Operators of ours that a program may call, as their names stand in it, and who defines them: that is not

@@ -30,7 +30,7 @@ from torchair.core.log import logger
 from torchair.core.torch_private.compilers.aot_autograd import backend_names, register_backend
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket
 from torchair.debug.run_folder import open_compile
-from torchair.ops.distributed import trace_collectives
+from torchair.ops.distributed.distributed_calls import trace_collectives
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 Door = TypeVar("Door", bound=Callable[..., Any])

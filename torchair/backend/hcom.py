@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchair.core.log import logger
-from torchair.ops.distributed import trace_collectives
+from torchair.ops.distributed.distributed_calls import trace_collectives
 
 
 def patch_for_hcom() -> None:

@@ -50,7 +50,7 @@ from torchair.ge.graph import (
     copy_graph,
 )
 from torchair.ge.verify import verify
-from torchair.ops.formats import FP4, INT4, pack, unpack
+from torchair.ops.numerics.formats import FP4, INT4, pack, unpack
 from torchair.passes import GE_PASSES, PLACE_PASSES, run
 
 LARGE = 1 << 12

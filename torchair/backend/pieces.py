@@ -39,7 +39,7 @@ from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.partition import Partition, partition
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, unbacked_in
-from torchair.ops.places import drop_scopes
+from torchair.ops.streams.scope_analysis import drop_scopes
 
 RUN_OPS = ("eager", "fx")
 """Kinds of programs that run the ops of the graph, one by one."""

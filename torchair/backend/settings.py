@@ -20,7 +20,7 @@ from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.log import logger
 from torchair.debug.options import DebugOptions
-from torchair.ops import limits
+from torchair.ops.streams import core_limits
 from torchair.passes import names as pass_names
 
 PATIENCE = 3  # calls of one size in graph mode before it is recorded
@@ -146,7 +146,7 @@ class Settings:
                 got=repr(self.cores),
                 near="'24|48'",
             )
-        return dict(zip(limits.CORES, (number.strip() for number in numbers), strict=True))
+        return dict(zip(core_limits.CORES, (number.strip() for number in numbers), strict=True))
 
     @property
     def checks_deadlocks(self) -> bool:

@@ -34,11 +34,11 @@ from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.partition import Partition, cut
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding
-from torchair.ops import limits, streams
-from torchair.ops.collectives import POINT_TO_POINT
+from torchair.ops.distributed.collectives import POINT_TO_POINT
+from torchair.ops.streams import core_limits, stream_ops
 from torchair.scope.super_kernel_options import STRICT, options_of
 
-OUTSIDE = (streams.entry_stream, streams.stream_field)
+OUTSIDE = (stream_ops.entry_stream, stream_ops.stream_field)
 """What the function around the pieces calls beside the nodes of scopes and events."""
 
 
@@ -77,8 +77,8 @@ class Slot(Piece):
     @contextmanager
     def limited(self) -> Iterator[None]:
         """A compiler asks how many threads there are, and whether kernels are to be deterministic."""
-        module = torch.cpu if device_of(self.gm).type == "cpu" else streams.device_module()
-        with limits.limited(self._scopes, module):
+        module = torch.cpu if device_of(self.gm).type == "cpu" else stream_ops.device_module()
+        with core_limits.limited(self._scopes, module):
             yield
 
     def held(self, program: Program, degradations: Degradations) -> Program:
@@ -133,7 +133,7 @@ def cut_at_scopes(
     """The function around the pieces."""
     check_units(gm, degradations)
     gm = copy_graph(gm)
-    for node in [node for node in gm.graph.nodes if node.target in streams.KEEP]:
+    for node in [node for node in gm.graph.nodes if node.target in stream_ops.KEEP]:
         gm.graph.erase_node(node)  # what several streams touch lives until they have met again
     separate_all(gm, fake_mode)
     fixed = {node for place, node in enumerate(placeholders(gm)) if place in static}
@@ -157,16 +157,16 @@ def cut_at_scopes(
 
 def _follow(node: fx.Node, opened: list[Mapping[str, str]]) -> None:
     """Which scopes are open behind a node."""
-    if node.target in streams.ENTER:
-        opened.append(streams.attributes(node))
-    elif node.target in streams.EXIT:
+    if node.target in stream_ops.ENTER:
+        opened.append(stream_ops.attributes(node))
+    elif node.target in stream_ops.EXIT:
         opened.pop()
 
 
 def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
     """Inputs and what stays outside of pieces, and between them the calls of each piece."""
     group: list[fx.Node] = []
-    for node in (node for node in graph.nodes if node.target not in streams.KEEP):
+    for node in (node for node in graph.nodes if node.target not in stream_ops.KEEP):
         is_border = node.op == "placeholder" or is_outside(node)
         if group and (is_border or is_message(node) or node.op == "output"):
             yield group
@@ -181,7 +181,7 @@ def _items(graph: fx.Graph) -> Iterator[fx.Node | list[fx.Node]]:
 
 def is_outside(node: fx.Node) -> bool:
     """Does it stay between the pieces: the border of a scope, an event?"""
-    return node.target in streams.ALL or node.target in OUTSIDE
+    return node.target in stream_ops.ALL or node.target in OUTSIDE
 
 
 def is_message(node: fx.Node) -> bool:
@@ -193,7 +193,7 @@ def is_message(node: fx.Node) -> bool:
 
 def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
     """Name and options of the innermost block that is to be one unit; empty where there is none."""
-    keys = (streams.SUPER_KERNEL, streams.SUPER_KERNEL_OPTIONS)
+    keys = (stream_ops.SUPER_KERNEL, stream_ops.SUPER_KERNEL_OPTIONS)
     inner = next((scope for scope in reversed(opened) if keys[0] in scope), {})
     return inner.get(keys[0], ""), inner.get(keys[1], "")
 

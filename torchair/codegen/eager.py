@@ -28,8 +28,8 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_alias
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.placeholders import placeholders, returned
-from torchair.ops import streams
-from torchair.ops.places import stream_of_nodes
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import stream_of_nodes
 
 aten = torch.ops.aten
 
@@ -72,7 +72,7 @@ INFIX: dict[Any, str] = {
 }
 # Modules whose functions graphs call, and how a stand-alone module writes them.
 OWNERS: dict[Any, str] = {
-    streams: "__import__('torchair').ops.streams",
+    stream_ops: "__import__('torchair').ops.streams",
     torch: "torch",
     operator: "__import__('operator')",
     math: "__import__('math')",
@@ -102,7 +102,7 @@ def generate(gm: fx.GraphModule) -> EagerCode:
     gm.graph.eliminate_dead_code(is_impure_node=graph_prep.has_effect)
     writer = Writer(gm)
     source = writer.write()
-    return EagerCode(source, writer.functions, writer.values, streams.events_of(gm))
+    return EagerCode(source, writer.functions, writer.values, stream_ops.events_of(gm))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class EagerCode:
     """What it calls: operators and functions."""
     values: dict[str, Any]
     """Its constants."""
-    events: list[streams.Event]
+    events: list[stream_ops.Event]
     """Made for this graph: they live as long as its code."""
     kind = "eager"
 
@@ -234,7 +234,7 @@ class Writer:
                 self.bind(node, graph_prep.attribute(self.gm, str(node.target)))
             elif self.is_constant(node):
                 self.bind(node, _evaluate(node))
-            elif node.target in streams.SCOPES:
+            elif node.target in stream_ops.SCOPES:
                 self.write_scope(node)
             else:
                 self.write_node(node)
@@ -266,11 +266,11 @@ class Writer:
 
     def write_scope(self, node: fx.Node) -> None:
         """A scope that acts is a `with` block, so that an error leaves no stream or limit behind."""
-        if node.target in streams.ENTER:
-            is_block = streams.acts(node)
+        if node.target in stream_ops.ENTER:
+            is_block = stream_ops.acts(node)
             if is_block:
-                scope = self.function(streams.StreamScope)
-                where = ", 'cpu'" if streams.is_limit(node) and device_of(self.gm).type == "cpu" else ""
+                scope = self.function(stream_ops.StreamScope)
+                where = ", 'cpu'" if stream_ops.is_limit(node) and device_of(self.gm).type == "cpu" else ""
                 self.emit(f"with {scope}({self.text(node.args[0])}, {self.text(node.args[1])}{where}):")
             else:
                 self.write_node(node)
@@ -382,7 +382,7 @@ class Writer:
 
 def _on_several_streams(gm: fx.GraphModule) -> set[fx.Node]:
     """Values that nodes on more than one stream make or read."""
-    if not any(node.target in streams.ENTER for node in gm.graph.nodes):
+    if not any(node.target in stream_ops.ENTER for node in gm.graph.nodes):
         return set()
     places: dict[fx.Node, set[Any]] = {}
     for node, stream in stream_of_nodes(gm.graph).items():

@@ -23,7 +23,7 @@ from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
 from torchair.ge.texts import FORMAT, PRINT
 from torchair.ge.torch_op import torch_call
-from torchair.ops.formats import unpack
+from torchair.ops.numerics.formats import unpack
 
 Value = torch.Tensor | Host
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 from torch import fx
 
 from torchair.ge.graph import Graph, Op, Tensor
-from torchair.ops import places
+from torchair.ops.streams import scope_analysis
 
 
 class Placed:
@@ -16,7 +16,7 @@ class Placed:
     """
 
     def __init__(self, graph: Graph, lowered: fx.Graph) -> None:
-        self.is_needed = any(places.ACTING & op.attrs.keys() for op in graph.ops)
+        self.is_needed = any(scope_analysis.ACTING & op.attrs.keys() for op in graph.ops)
         self._lowered = lowered
         self._end: fx.Node | None = next(iter(reversed(lowered.nodes)), None)
         self._done: dict[Op, list[fx.Node]] = {}
@@ -32,10 +32,10 @@ class Placed:
         self._end = made[0] if made else self._end
         after = [node for waited in op.after for node in self._done.get(waited, ())]
         after += [node for tensor in op.inputs for node in self._due.get(tensor, ())]
-        scope = {key: str(op.attrs[key].value) for key in sorted(places.ACTING & op.attrs.keys())}
+        scope = {key: str(op.attrs[key].value) for key in sorted(scope_analysis.ACTING & op.attrs.keys())}
         for node in made:
-            node.meta |= {places.SCOPE: scope} if scope else {}
-            node.meta |= {places.AFTER: after} if after else {}
+            node.meta |= {scope_analysis.SCOPE: scope} if scope else {}
+            node.meta |= {scope_analysis.AFTER: after} if after else {}
         sources = [node for tensor in op.inputs for node in self._done.get(tensor.op, ())]
         self._done[op] = made or [*sources, *after]
         if not made:

@@ -9,7 +9,7 @@ import torch
 
 from torchair import scope
 from torchair.core.diagnostics import Degradations
-from torchair.ops import limits, streams
+from torchair.ops.streams import core_limits, stream_ops
 
 __all__ = ["deterministic", "limit_core_num"]
 
@@ -21,20 +21,23 @@ def limit_core_num(
     attributes = scope.core_limits(op_aicore_num, op_vectorcore_num)
     if torch.compiler.is_compiling():
         return scope.Scope(attributes) if stream is None else scope.StreamLimit(attributes, stream)
-    module = streams.device_module()
+    module = stream_ops.device_module()
     if module is torch.cuda and stream not in (None, module.current_stream()):
         what = "outside of a graph, cores of a CUDA stream are limited where it is the current one"
         Degradations().add(what, next="open the limit within `with torch.cuda.stream(stream):`")
-    return limits.cores_limited(op_aicore_num, op_vectorcore_num, module, stream)
+    return core_limits.cores_limited(op_aicore_num, op_vectorcore_num, module, stream)
 
 
 def deterministic(level: int) -> AbstractContextManager[Any]:
     """`with` this, ops are as deterministic as level 0 to 3 says: from 1 on no result depends on the order in
     which a device adds.
     """
-    if type(level) is not int or level not in limits.LEVELS:
+    if type(level) is not int or level not in core_limits.LEVELS:
         raise ValueError(f"the level of determinism is 0 to 3, not {level!r}")
     if torch.compiler.is_compiling():
-        attributes = {streams.DETERMINISTIC: str(int(level > 0)), streams.DETERMINISTIC_LEVEL: str(level)}
+        attributes = {
+            stream_ops.DETERMINISTIC: str(int(level > 0)),
+            stream_ops.DETERMINISTIC_LEVEL: str(level),
+        }
         return scope.Scope(attributes)
-    return limits.as_deterministic(level, streams.device_module())
+    return core_limits.as_deterministic(level, stream_ops.device_module())

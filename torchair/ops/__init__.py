@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchair.core.registries.lazy_registry import attribute
-from torchair.ops import printing, saving, streams
+from torchair.ops.io import print_tensor, save_tensor
+from torchair.ops.streams import stream_ops
 
 if TYPE_CHECKING:
     from torchair.ops import npu
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     npu_fused_infer_attention_score: Any
     npu_fused_infer_attention_score_v2: Any
 
-_DEFINED = (printing, saving, streams)
+_DEFINED = (print_tensor, save_tensor, stream_ops)
 """Their ops are there as soon as this package is."""
 
 __all__ = [
@@ -51,7 +52,7 @@ def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) 
     graph, whenever it runs. Of long dimensions the first and last `summarize_size` elements are shown, -1
     shows all; `tensor_detail` adds shape and dtype.
     """
-    printing.print_all(args, summarize_size, tensor_detail)
+    print_tensor.print_all(args, summarize_size, tensor_detail)
 
 
 def record() -> torch.Tensor:
@@ -69,21 +70,21 @@ def wait(tensors: list[torch.Tensor]) -> None:
     torch.ops.air.wait(list(tensors))
 
 
-def npu_create_tagged_event(tag: str) -> streams.Event:
+def npu_create_tagged_event(tag: str) -> stream_ops.Event:
     """A new event of that name, to be made outside of compiled functions; a name is given once."""
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users pass anything
         raise TypeError(f"the tag of an event is to be str, not {tag!r}")
-    return streams.create_event(tag)
+    return stream_ops.create_event(tag)
 
 
-def npu_tagged_event_record(event: streams.Event) -> None:
+def npu_tagged_event_record(event: stream_ops.Event) -> None:
     """The event is this point of the current stream."""
-    torch.ops.air.tagged_event_record(streams.tag_of(event))
+    torch.ops.air.tagged_event_record(stream_ops.tag_of(event))
 
 
-def npu_tagged_event_wait(event: streams.Event) -> None:
+def npu_tagged_event_wait(event: stream_ops.Event) -> None:
     """The current stream goes on when the event's point is reached."""
-    torch.ops.air.tagged_event_wait(streams.tag_of(event))
+    torch.ops.air.tagged_event_wait(stream_ops.tag_of(event))
 
 
 def npu_record_tagged_stream(input: torch.Tensor, tagged_stream: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.scope.super_kernel_options import checked_options
 
 __all__ = [
@@ -44,9 +44,9 @@ def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_pa
     _check("enable_inner_parallel", enable_inner_parallel, bool)
     return Scope(
         {
-            streams.LABEL: stream_tag,
-            streams.PRIORITY: str(stream_priority),
-            streams.INNER_PARALLEL: str(enable_inner_parallel),
+            stream_ops.LABEL: stream_tag,
+            stream_ops.PRIORITY: str(stream_priority),
+            stream_ops.INNER_PARALLEL: str(enable_inner_parallel),
         }
     )
 
@@ -56,17 +56,17 @@ def super_kernel(scope: str | None, options: str = "") -> Scope:
     colons; no name takes an inner block out again.
     """
     if scope is None:
-        return Scope({streams.SUPER_KERNEL: "", streams.SUPER_KERNEL_OPTIONS: ""})
+        return Scope({stream_ops.SUPER_KERNEL: "", stream_ops.SUPER_KERNEL_OPTIONS: ""})
     _check("scope", scope, str)
     _check("options", options, str)
-    return Scope({streams.SUPER_KERNEL: scope, streams.SUPER_KERNEL_OPTIONS: checked_options(options)})
+    return Scope({stream_ops.SUPER_KERNEL: scope, stream_ops.SUPER_KERNEL_OPTIONS: checked_options(options)})
 
 
 class StreamLimit(Scope):
     """A limit of the cores of a stream. Which one, a pass reads off the stream that its first node is on."""
 
     def __init__(self, attributes: dict[str, str], stream: Any) -> None:
-        super().__init__({**attributes, **dict.fromkeys(streams.LIMITED_STREAM, "")})
+        super().__init__({**attributes, **dict.fromkeys(stream_ops.LIMITED_STREAM, "")})
         self._stream = stream
 
     def __enter__(self) -> None:
@@ -84,7 +84,7 @@ def core_limits(op_aicore_num: int, op_vectorcore_num: int) -> dict[str, str]:
     _check("op_aicore_num", op_aicore_num, int)
     _check("op_vectorcore_num", op_vectorcore_num, int)
     limits = (str(op_aicore_num), str(op_vectorcore_num))
-    return dict(zip(streams.CORE_LIMITS, limits))  # noqa: B905 - Dynamo traces this
+    return dict(zip(stream_ops.CORE_LIMITS, limits))  # noqa: B905 - Dynamo traces this
 
 
 def op_never_timeout(enable: bool = True) -> Scope:
@@ -92,12 +92,12 @@ def op_never_timeout(enable: bool = True) -> Scope:
     written into the graph, and nothing here has such a watchdog.
     """
     _check("enable", enable, bool)
-    return Scope({streams.NEVER_TIMEOUT: str(enable)})
+    return Scope({stream_ops.NEVER_TIMEOUT: str(enable)})
 
 
 def data_dump() -> Scope:
     """`with` this, the tensors of ops are dumped, where `dump_config` switches dumps on."""
-    return Scope({streams.DATA_DUMP: "True"})
+    return Scope({stream_ops.DATA_DUMP: "True"})
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:

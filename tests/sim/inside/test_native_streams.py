@@ -13,7 +13,7 @@ import torchair
 from tests.slow import slow
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.sim import interleaved, races_checked
 
 MODES = ("npugraph_ex", "max-autotune")
@@ -78,14 +78,14 @@ ORDERS = [
 def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     """The streams that programs of ours have moved to."""
     found: set[int] = set()
-    original = streams.StreamScope.__enter__
+    original = stream_ops.StreamScope.__enter__
 
-    def enter(scope: streams.StreamScope) -> None:
+    def enter(scope: stream_ops.StreamScope) -> None:
         if scope._stream is not None:
             found.add(scope._stream.stream_id)
         original(scope)
 
-    monkeypatch.setattr(streams.StreamScope, "__enter__", enter)
+    monkeypatch.setattr(stream_ops.StreamScope, "__enter__", enter)
     return found
 
 

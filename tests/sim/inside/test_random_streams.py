@@ -30,7 +30,7 @@ from tests.slow import slow
 from torchair.backend import background
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.sim import interleaved, races_checked
 
 MODES = pytest.mark.parametrize("mode", ["npugraph_ex", "max-autotune"])
@@ -167,16 +167,16 @@ def _without_a_wait(mode: str, program: Program, number: int) -> None:
 def test_streams_of_a_program_are_used(mode: str, codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (Call("mm", 1, 0, 1), Call("mm", 2, 1, 2), Call("add", 0, 3, 4))
     entered: list[Any] = []
-    monkeypatch.setattr(streams.StreamScope, "__enter__", _noting(entered))
+    monkeypatch.setattr(stream_ops.StreamScope, "__enter__", _noting(entered))
     run = compiled(synchronised(program, ["token"]), mode, codegen)
     check(run, program)
     assert len({id(stream) for stream in entered if stream is not None}) == 2
 
 
 def _noting(entered: list[Any]) -> Any:
-    original = streams.StreamScope.__enter__
+    original = stream_ops.StreamScope.__enter__
 
-    def enter(scope: streams.StreamScope) -> None:
+    def enter(scope: stream_ops.StreamScope) -> None:
         entered.append(scope._stream)
         original(scope)
 

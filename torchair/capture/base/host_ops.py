@@ -16,13 +16,13 @@ from torchair.devices import device_row
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by
 from torchair.fxgraph.fake_values import device_of, is_device_call, is_on_cpu, tensors_of, twin_on
 from torchair.fxgraph.symbols import unbacked_in
-from torchair.ops import printing, saving
+from torchair.ops.io import print_tensor, save_tensor
 
 aten = torch.ops.aten
 
 READS_DATA = (torch.Tag.data_dependent_output, torch.Tag.cudagraph_unsafe)
 BRANCHES = ("cond", "while_loop")
-ON_HOST = printing.OPS | saving.OPS
+ON_HOST = print_tensor.OPS | save_tensor.OPS
 COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 

@@ -26,8 +26,8 @@ from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of, windows_of_copies
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import is_symbol
-from torchair.ops.direct import DIRECT
-from torchair.ops.turns import take_turns
+from torchair.ops.numerics.self_returning import DIRECT
+from torchair.ops.streams.ordered_call import take_turns
 
 aten = torch.ops.aten
 WRONG_STRIDES = (aten.unique_dim.default, aten.unique_dim_consecutive.default)

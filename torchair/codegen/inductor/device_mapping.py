@@ -22,7 +22,7 @@ from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.fake_values import device_of, is_on_cpu, moves_between_devices, tensors_of
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders, returned
-from torchair.ops.direct import DIRECT
+from torchair.ops.numerics.self_returning import DIRECT
 
 Build = Callable[[fx.GraphModule, Sequence[Any]], Program]
 

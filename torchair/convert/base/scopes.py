@@ -16,11 +16,11 @@ from torch import fx
 from torchair import ge
 from torchair.ge.attr import KNOWN, Attr, Bool, Str
 from torchair.ge.graph import INPUT_TYPES, Graph, Op, Tensor
-from torchair.ops import places, streams
+from torchair.ops.streams import scope_analysis, stream_ops
 
-MARKS = streams.ALL | streams.WAIT_TENSOR
+MARKS = stream_ops.ALL | stream_ops.WAIT_TENSOR
 """Calls that compute nothing."""
-STREAM = (streams.LABEL, streams.PRIORITY, streams.INNER_PARALLEL)
+STREAM = (stream_ops.LABEL, stream_ops.PRIORITY, stream_ops.INNER_PARALLEL)
 WITHOUT_STREAM = (*INPUT_TYPES, "Const")
 """Ops that are ready before anything runs."""
 
@@ -39,7 +39,7 @@ class Schedule:
 
     def label(self, identity: tuple[Any, ...]) -> str | None:
         """Of a stream; one that no scope has moved to has a label, too, and no ops."""
-        return None if places.is_entry(identity) else self.labels.get(identity, str(identity))
+        return None if scope_analysis.is_entry(identity) else self.labels.get(identity, str(identity))
 
     def wait(self, label: str | None, ops: Iterable[Op]) -> None:
         """The next op on this stream waits for these."""
@@ -60,29 +60,29 @@ def mark(
 ) -> Tensor | None:
     """What one of these calls is in the IR; `read` gives the tensors of an argument."""
     target, here = node.target, _label_here(graph)
-    if target in streams.ENTER:
+    if target in stream_ops.ENTER:
         graph.scopes.append(_attributes(schedule, node))
-    elif target in streams.EXIT:
+    elif target in stream_ops.EXIT:
         graph.scopes.pop()
-    elif target in streams.RECORD:
+    elif target in stream_ops.RECORD:
         token: Tensor = ge.Const(torch.empty(0))
         schedule.tokens[token.op] = _last(graph, here)
         return token
-    elif target in streams.WAIT:
+    elif target in stream_ops.WAIT:
         schedule.wait(here, _producers(schedule, read(node.args[0])))
-    elif target in streams.EVENT_RECORD:
+    elif target in stream_ops.EVENT_RECORD:
         schedule.events[node.args[0]] = _last(graph, here)  # type: ignore[index]
-    elif target in streams.EVENT_RECORD_ON:
+    elif target in stream_ops.EVENT_RECORD_ON:
         schedule.events[node.args[0]] = _last(graph, schedule.label(node.args[1:4]))  # type: ignore[index]
-    elif target in streams.EVENT_WAIT:
+    elif target in stream_ops.EVENT_WAIT:
         schedule.wait(here, schedule.events.get(node.args[0], ()))  # type: ignore[arg-type]
-    elif target in streams.EVENT_WAIT_ON:
+    elif target in stream_ops.EVENT_WAIT_ON:
         known = schedule.events.get(node.args[0], ())  # type: ignore[arg-type]
         schedule.wait(schedule.label(node.args[1:4]), known)
-    elif target in streams.STREAM_WAIT:
+    elif target in stream_ops.STREAM_WAIT:
         waited = _last(graph, schedule.label(node.args[3:6]))
         schedule.wait(schedule.label(node.args[:3]), waited)
-    elif target in streams.WAIT_TENSOR:
+    elif target in stream_ops.WAIT_TENSOR:
         x, dependency = read(list(node.args))
         made: Tensor = ge.Identity(x)
         made.op.after += [op for op in _producers(schedule, [dependency]) if op.type not in WITHOUT_STREAM]
@@ -92,30 +92,30 @@ def mark(
 
 def label_of(op: Op) -> str | None:
     """The label of the stream an op runs on."""
-    return op.attrs[streams.LABEL].value if streams.LABEL in op.attrs else None
+    return op.attrs[stream_ops.LABEL].value if stream_ops.LABEL in op.attrs else None
 
 
 def _label_here(graph: Graph) -> str | None:
     for scope in reversed(graph.scopes):
-        if streams.LABEL in scope:
-            found = scope[streams.LABEL]
+        if stream_ops.LABEL in scope:
+            found = scope[stream_ops.LABEL]
             return None if found is None else found.value
     return None
 
 
 def _attributes(schedule: Schedule, enter: fx.Node) -> dict[str, Attr | None]:
     """What a scope gives to ops; None takes an attribute of an outer scope away."""
-    given = streams.attributes(enter)
-    identity = tuple(given.pop(key, None) for key in streams.IDENTITY)
-    if None not in identity and places.is_entry(identity):
+    given = stream_ops.attributes(enter)
+    identity = tuple(given.pop(key, None) for key in stream_ops.IDENTITY)
+    if None not in identity and scope_analysis.is_entry(identity):
         return dict.fromkeys(STREAM)
     if None not in identity:
-        schedule.labels[identity] = given.setdefault(streams.LABEL, str(identity))
-    if given.get(streams.SUPER_KERNEL) == "":
-        return dict.fromkeys((streams.SUPER_KERNEL, streams.SUPER_KERNEL_OPTIONS))
-    if given.get(streams.LABEL) == streams.MAIN:
+        schedule.labels[identity] = given.setdefault(stream_ops.LABEL, str(identity))
+    if given.get(stream_ops.SUPER_KERNEL) == "":
+        return dict.fromkeys((stream_ops.SUPER_KERNEL, stream_ops.SUPER_KERNEL_OPTIONS))
+    if given.get(stream_ops.LABEL) == stream_ops.MAIN:
         return dict.fromkeys(STREAM)
-    names = [key for key in given if key not in streams.LIMITED_STREAM]
+    names = [key for key in given if key not in stream_ops.LIMITED_STREAM]
     return {key: _attribute(key, given[key]) for key in names}
 
 

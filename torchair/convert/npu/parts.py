@@ -8,7 +8,7 @@ from torchair.convert.base.operands import FLOAT, INT32, as_type, cast, size_of
 from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.core.dtypes import LACKING
-from torchair.ops.formats import UINT8, ir_type
+from torchair.ops.numerics.formats import UINT8, ir_type
 
 
 @converter("npu.batch_norm_reduce.default")

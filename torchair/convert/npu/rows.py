@@ -12,10 +12,10 @@ from torchair.convert.base.operands import as_type, cast
 from torchair.convert.base.registry import converter
 from torchair.core.dtypes import LACKING, to_ge
 from torchair.ge.graph import Tensor, transposed
-from torchair.ops.formats import E8M0, INT4
 from torchair.ops.npu import ROWS
-from torchair.ops.npu.library import by_op, full_name, schema_of
-from torchair.ops.npu.row import Held, Row, bind, choose
+from torchair.ops.npu.common.library import by_op, full_name, schema_of
+from torchair.ops.npu.common.op_spec import Held, Row, bind, choose
+from torchair.ops.numerics.formats import E8M0, INT4
 
 
 def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:

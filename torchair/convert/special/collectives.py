@@ -29,7 +29,7 @@ from torchair.core import dtypes
 from torchair.core.torch_private.device.process_groups import name_of
 from torchair.core.torch_private.device.process_groups import size_of as ranks_in
 from torchair.ge.face import runs_torch
-from torchair.ops.collectives import root_of, starts
+from torchair.ops.distributed.collectives import root_of, starts
 
 REDUCTIONS = {"sum": "sum", "min": "min", "max": "max", "product": "prod", "prod": "prod"}
 """The IR's word for torch's."""

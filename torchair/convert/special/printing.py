@@ -12,7 +12,7 @@ from torchair.ge.attr import Str
 from torchair.ge.declared import taken
 from torchair.ge.texts import FORMAT
 from torchair.ge.torch_op import torch_op
-from torchair.ops import printing, saving
+from torchair.ops.io import print_tensor, save_tensor
 
 FLOAT = dtypes.BY_NAME["FLOAT"].runtime
 KERNEL = "extend"
@@ -22,10 +22,10 @@ KERNEL = "extend"
 @converter(torch.ops.air.print.default)
 def print_(tensors, msg_format, placeholder, summarize_size, tensor_detail):
     """Shapes and dtypes are part of the text; sizes that are not known yet are scalars in it."""
-    template, *rest = printing.pieces(msg_format, placeholder, len(tensors))
+    template, *rest = print_tensor.pieces(msg_format, placeholder, len(tensors))
     shown = []
     for x, text in zip(tensors, rest, strict=True):
-        is_number = text.startswith(printing.NUMBER)
+        is_number = text.startswith(print_tensor.NUMBER)
         shown.append(_printable(x))
         if tensor_detail and not is_number:
             dims = [size_of(x, dim) for dim in range(len(sizes(x)))]
@@ -34,9 +34,9 @@ def print_(tensors, msg_format, placeholder, summarize_size, tensor_detail):
             template += f"tensor({placeholder}, shape=[{listed}], dtype={x.meta.dtype})"
         else:
             template += placeholder
-        template += text.removeprefix(printing.NUMBER)
+        template += text.removeprefix(print_tensor.NUMBER)
     made = ge.StringFormat(shown, template=template, placeholder=placeholder, summarize=summarize_size)
-    ge.PrintV2(made, output_stream=printing.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
+    ge.PrintV2(made, output_stream=print_tensor.STREAMS[0], attrs={"_kernel": Str(KERNEL)})
 
 
 def _printable(x):
@@ -53,6 +53,6 @@ def _carried(op):
     return call
 
 
-for op in printing.OPS | saving.OPS:
+for op in print_tensor.OPS | save_tensor.OPS:
     if op.namespace == "npu":
         converter(op)(_carried(op))

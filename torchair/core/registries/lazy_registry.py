@@ -18,7 +18,7 @@ from torchair.core.torch_private.operators.lazy_namespace import LateNamespace
 NAMESPACES = {
     "air": "torchair.ops.npu",
     "npu": "torchair.ops.npu",
-    "npu_define": "torchair.ops.collectives",
+    "npu_define": "torchair.ops.distributed.collectives",
     "npu_inference": "torchair.ops.npu",
 }
 """Of operators, with the modules that define them."""

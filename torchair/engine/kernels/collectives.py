@@ -9,7 +9,7 @@ from torchair.core.errors import UnsupportedOp
 from torchair.core.kernel_params import Ints
 from torchair.core.torch_private.device.process_groups import ranks_of, size_of
 from torchair.engine.registry import kernel
-from torchair.ops import collectives
+from torchair.ops.distributed import collectives
 
 
 @kernel("HcomAllReduce")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchair.core import dtypes
 from torchair.engine.registry import kernel
-from torchair.ops.formats import HIF8, load, pack, store, unpack, wide
+from torchair.ops.numerics.formats import HIF8, load, pack, store, unpack, wide
 
 
 @kernel("Cast", makes={0: "dst_type"})

@@ -11,9 +11,9 @@ import torch
 from torchair.core import dtypes
 from torchair.engine.registry import kernel
 from torchair.ge.prototype import prototype
-from torchair.ops.formats import E8M0
 from torchair.ops.npu import ROWS
-from torchair.ops.npu.norm import gather_stats
+from torchair.ops.npu.dense.norm import gather_stats
+from torchair.ops.numerics.formats import E8M0
 
 _definitions = {row.ir: row.fn for row in ROWS if row.ir and not row.shared}
 assert all(_definitions.get(row.ir, row.fn) is row.fn for row in ROWS), "an IR op has one definition"

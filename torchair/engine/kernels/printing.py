@@ -10,7 +10,7 @@ from torchair.core.errors import UnsupportedOp
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
 from torchair.ge.texts import FORMAT, template_of
-from torchair.ops.printing import STREAMS
+from torchair.ops.io.print_tensor import STREAMS
 
 
 def run_text(op: Op, given: Sequence[torch.Tensor | Host], device: torch.device) -> list[Host]:

@@ -6,28 +6,9 @@ from typing import Any
 
 import torch
 
-from torchair.ops.npu import (
-    activation,
-    attention,
-    cache,
-    communication,
-    dispatch,
-    exchange,
-    flash,
-    grouped,
-    matmul,
-    mla,
-    moe,
-    norm,
-    quant,
-    recurrent,
-    rotary,
-    sampling,
-    sparse,
-    workers,
-)
-from torchair.ops.npu.gradients import GRADIENTS
-from torchair.ops.npu.library import (
+from torchair.ops.npu.attention import cache, flash, infer_attention, mla, recurrent, rotary, sparse
+from torchair.ops.npu.common.gradients import GRADIENTS
+from torchair.ops.npu.common.library import (
     define_composite,
     define_gradients,
     define_in_place,
@@ -37,14 +18,16 @@ from torchair.ops.npu.library import (
     keep_calls,
     schemas,
 )
-from torchair.ops.npu.row import InPlace, Row
+from torchair.ops.npu.common.op_spec import InPlace, Row
+from torchair.ops.npu.dense import activation, matmul, norm, quant, sampling
+from torchair.ops.npu.moe import communication, disaggregated, dispatch, grouped, moe_all_to_all, routing
 
 # Every family has ROWS: calls of one IR op. Some have PLAIN: ops that are several IR ops, by functions of
 # torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments;
 # ACTING: ops that act beyond their results.
 FAMILIES = (
-    norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, attention, flash, sparse,
-    mla, moe, dispatch, communication, exchange, workers,
+    norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, infer_attention, flash, sparse,
+    mla, routing, dispatch, communication, moe_all_to_all, disaggregated,
 )  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}

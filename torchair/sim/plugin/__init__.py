@@ -11,8 +11,8 @@ import torch
 from torchair import npugraph_ex
 from torchair.core.dtypes import BY_NAME
 from torchair.ops import npu as library
-from torchair.ops.printing import print_tensor as print_npugraph_tensor
-from torchair.ops.saving import save_tensor as save_npugraph_tensor
+from torchair.ops.io.print_tensor import print_tensor as print_npugraph_tensor
+from torchair.ops.io.save_tensor import save_tensor as save_npugraph_tensor
 from torchair.sim import npu
 from torchair.sim.names import missing, tell_missing
 from torchair.sim.plugin import (

@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 from torch.distributed import ReduceOp
 
-from torchair.ops.distributed import trace_plugin
+from torchair.ops.distributed.distributed_calls import trace_plugin
 from torchair.sim.plugin.hccl import ProcessGroupHCCL, register
 
 __all__ = [

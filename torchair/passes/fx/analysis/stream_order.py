@@ -13,8 +13,8 @@ from typing import Any
 from torch import fx
 
 from torchair.fxgraph.layout import root_of
-from torchair.ops import streams
-from torchair.ops.places import is_entry, stream_of_nodes
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import is_entry, stream_of_nodes
 
 NEVER = float("inf")
 
@@ -69,22 +69,22 @@ def _edges(graph: fx.Graph, position: dict[fx.Node, int], stream: dict[fx.Node, 
     recorded: dict[Any, tuple[Any, int]] = {}
     for node in graph.nodes:
         here, now, target = stream[node], position[node], node.target
-        if target in streams.RECORD:
+        if target in stream_ops.RECORD:
             recorded[node] = here, now
-        elif target in streams.EVENT_RECORD:
+        elif target in stream_ops.EVENT_RECORD:
             recorded[node.args[0]] = here, now
-        elif target in streams.EVENT_RECORD_ON:
+        elif target in stream_ops.EVENT_RECORD_ON:
             recorded[node.args[0]] = _named(node.args[1:4]), now
-        elif target in streams.WAIT:
+        elif target in stream_ops.WAIT:
             # A value without a token counts from where it was made: the token is put there later.
             made = [root_of(x)[0] for x in _listed(node.args[0])]
             marks = [recorded.get(x, (stream[x], position[x])) for x in made]
             edges += [Edge(source, record, here, now) for source, record in marks]
-        elif target in streams.EVENT_WAIT and node.args[0] in recorded:
+        elif target in stream_ops.EVENT_WAIT and node.args[0] in recorded:
             edges.append(Edge(*recorded[node.args[0]], here, now))
-        elif target in streams.EVENT_WAIT_ON and node.args[0] in recorded:
+        elif target in stream_ops.EVENT_WAIT_ON and node.args[0] in recorded:
             edges.append(Edge(*recorded[node.args[0]], _named(node.args[1:4]), now))
-        elif target in streams.STREAM_WAIT:
+        elif target in stream_ops.STREAM_WAIT:
             edges.append(Edge(_named(node.args[3:6]), now, _named(node.args[:3]), now))
     return edges
 

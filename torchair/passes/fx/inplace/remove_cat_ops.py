@@ -11,8 +11,8 @@ from torch import fx
 from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, faking
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import mutates
-from torchair.ops import streams
-from torchair.ops.places import walk
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import walk
 from torchair.passes.fx.analysis.alias_analysis import Memory, same_sizes, tensor
 from torchair.passes.fx.analysis.size_nodes import Sizes
 from torchair.passes.fx.analysis.stream_order import Order
@@ -107,7 +107,7 @@ def _is_ordered(order: Order, cat: fx.Node, first: fx.Node, source: fx.Node) -> 
     # start behind it.
     here = [node for node in order.position if order.stream[node] == order.stream[cat]]
     before = [node for node in here if order.position[node] < order.position[first]]
-    used = [node for node in before if node.target not in streams.ALL]
+    used = [node for node in before if node.target not in stream_ops.ALL]
     return not used or order.is_before(used[-1], source)
 
 
@@ -134,7 +134,7 @@ def _allocate(graph: fx.Graph, cat: fx.Node, first: fx.Node) -> fx.Node:
     """The result without content, on the stream of the cat."""
     value, sizes = cat.meta["val"], Sizes(graph)
     scopes = dict(walk(graph))
-    inner = next((s for s in reversed(scopes[cat]) if streams.is_stream_scope(s)), None)
+    inner = next((s for s in reversed(scopes[cat]) if stream_ops.is_stream_scope(s)), None)
     moves = inner is not None and inner not in scopes[first]
     shape = [sizes.node(size) for size in value.shape]
     if moves:

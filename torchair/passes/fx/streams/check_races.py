@@ -19,7 +19,7 @@ from torchair.core.source_location import source_of
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.partition import is_free
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.passes.fx.analysis.stream_order import Order
 from torchair.passes.pass_manager import PassContext
 
@@ -84,7 +84,7 @@ def races(graph: fx.Graph) -> Iterator[Race]:
     collectives: list[fx.Node] = []
     updates = _updates(graph)
     for node in graph.nodes:
-        if node.op != "call_function" or node.target in streams.ALL or is_free(node):
+        if node.op != "call_function" or node.target in stream_ops.ALL or is_free(node):
             continue
         for root, writes in (_touches(node) | dict.fromkeys(updates.get(node, ()), True)).items():
             for other, wrote in touched.setdefault(root, []):
@@ -141,9 +141,9 @@ def _is_collective(node: fx.Node) -> bool:
 def _waits_for_nothing(graph: fx.Graph) -> Iterator[fx.Node]:
     recorded = set[Any]()
     for node in graph.nodes:
-        if node.target in streams.EVENT_RECORD | streams.EVENT_RECORD_ON:
+        if node.target in stream_ops.EVENT_RECORD | stream_ops.EVENT_RECORD_ON:
             recorded.add(node.args[0])
-        is_wait = node.target in streams.EVENT_WAIT | streams.EVENT_WAIT_ON
+        is_wait = node.target in stream_ops.EVENT_WAIT | stream_ops.EVENT_WAIT_ON
         # An event that a user made may be recorded elsewhere.
         if is_wait and node.args[0] not in recorded and node.args[-1] is True:
             yield node

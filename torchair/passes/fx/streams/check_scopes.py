@@ -6,7 +6,7 @@ from torch import fx
 
 from torchair.core.errors import BadPass
 from torchair.core.source_location import calling_line, is_ours, source_of
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.passes.pass_manager import PassContext
 
 # Functions that begin and end a region by name.
@@ -22,9 +22,9 @@ def check_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
     opened: list[fx.Node] = []
     regions: list[tuple[object, fx.Node]] = []
     for node in gm.graph.nodes:
-        if node.target in streams.ENTER:
+        if node.target in stream_ops.ENTER:
             opened.append(node)
-        elif node.target in streams.EXIT:
+        elif node.target in stream_ops.EXIT:
             if not opened:
                 raise _bad("a scope is closed that was never opened", node)
             opened.pop()
@@ -35,7 +35,7 @@ def check_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
                 raise _bad(f"the region {node.args[0]!r} ends, but it is not the innermost one", node)
             regions.pop()
     if opened:
-        raise _bad(f"a scope is never closed: {streams.attributes(opened[-1])}", opened[-1])
+        raise _bad(f"a scope is never closed: {stream_ops.attributes(opened[-1])}", opened[-1])
     if regions:
         raise _bad(f"the region {regions[-1][0]!r} never ends", regions[-1][1])
     return 0

@@ -6,7 +6,7 @@ from torch import fx
 
 from torchair.core.log import logger
 from torchair.core.source_location import source_of
-from torchair.ops import places, streams
+from torchair.ops.streams import scope_analysis, stream_ops
 from torchair.passes.pass_manager import PassContext
 
 
@@ -22,11 +22,11 @@ def has_cores(ctx: PassContext, at: str = "") -> bool:
 def drop_idle_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
     """How many went. That cores cannot be limited on a device is told."""
     dropped = 0
-    for enter, leave in places.blocks(gm.graph):
-        found = streams.attributes(enter)
-        if set(streams.CORE_LIMITS) <= found.keys():
+    for enter, leave in scope_analysis.blocks(gm.graph):
+        found = stream_ops.attributes(enter)
+        if set(stream_ops.CORE_LIMITS) <= found.keys():
             has_cores(ctx, source_of(enter))
-        if not places.ACTING & found.keys() and not streams.is_stream_scope(enter):
+        if not scope_analysis.ACTING & found.keys() and not stream_ops.is_stream_scope(enter):
             logger.info("a scope is a hint for hardware and has no effect here: %s", found)
             gm.graph.erase_node(enter)
             gm.graph.erase_node(leave)

@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from torchair.core.errors import BadPass
-from torchair.ops import streams
-from torchair.ops.places import blocks, is_entry, stream_key
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import blocks, is_entry, stream_key
 from torchair.passes.pass_manager import PassContext
 
 ops = torch.ops.npugraph_ex
@@ -22,8 +22,8 @@ ops = torch.ops.npugraph_ex
 def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
     """One event at the start that every side stream waits for, and one per side stream at the end."""
     _keep_events(gm.graph)
-    enters = [node for node in gm.graph.nodes if node.target in streams.ENTER]
-    moving = [node for node in enters if streams.is_stream_scope(node)]
+    enters = [node for node in gm.graph.nodes if node.target in stream_ops.ENTER]
+    moving = [node for node in enters if stream_ops.is_stream_scope(node)]
     named = _named_streams(gm.graph)
     if not moving and not named:
         return 0
@@ -33,9 +33,9 @@ def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) 
             f"the output node is not the last node, {output.name} is", next="mend the custom passes"
         ).of_user()
     for node in gm.graph.nodes:
-        if node.target in streams.SCOPES:
-            node.args, node.kwargs = (*node.args[: 2 if node.target in streams.ENTER else 0], True), {}
-    prefix = streams.graph_prefix()
+        if node.target in stream_ops.SCOPES:
+            node.args, node.kwargs = (*node.args[: 2 if node.target in stream_ops.ENTER else 0], True), {}
+    prefix = stream_ops.graph_prefix()
     start = _fork(gm.graph, prefix)
     labels = {stream_key(node): None for node in moving}
     identities = dict.fromkeys([*named, *(key for key in labels if isinstance(key, tuple))])
@@ -51,20 +51,22 @@ def apply_event_closure_with_multi_stream(gm: fx.GraphModule, ctx: PassContext) 
 def _keep_events(graph: fx.Graph) -> None:
     """Events that were named for this program live as long as its graphs."""
     for node in graph.nodes:
-        if node.target in _NAMING and node.args[-1] is True and streams.EVENT not in node.meta:
-            node.meta[streams.EVENT] = streams.shared_event(node.args[0])
+        if node.target in _NAMING and node.args[-1] is True and stream_ops.EVENT not in node.meta:
+            node.meta[stream_ops.EVENT] = stream_ops.shared_event(node.args[0])
 
 
-_NAMING = streams.EVENT_RECORD | streams.EVENT_WAIT | streams.EVENT_RECORD_ON | streams.EVENT_WAIT_ON
+_NAMING = (
+    stream_ops.EVENT_RECORD | stream_ops.EVENT_WAIT | stream_ops.EVENT_RECORD_ON | stream_ops.EVENT_WAIT_ON
+)
 
 
 def _named_streams(graph: fx.Graph) -> list[tuple[Any, ...]]:
     """Identities of the streams on which events are recorded or waited for by name."""
     found: list[tuple[Any, ...]] = []
     for node in graph.nodes:
-        if node.target in streams.EVENT_RECORD_ON | streams.EVENT_WAIT_ON:
+        if node.target in stream_ops.EVENT_RECORD_ON | stream_ops.EVENT_WAIT_ON:
             found.append(tuple(node.args[1:4]))
-        elif node.target in streams.STREAM_WAIT:
+        elif node.target in stream_ops.STREAM_WAIT:
             found += [tuple(node.args[:3]), tuple(node.args[3:6])]
     return [identity for identity in found if not is_entry(identity)]
 
@@ -95,7 +97,7 @@ def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, 
     scopes = [
         block
         for block in blocks(graph)
-        if streams.is_stream_scope(block[0]) and stream_key(block[0]) == label
+        if stream_ops.is_stream_scope(block[0]) and stream_key(block[0]) == label
     ]
     with graph.inserting_after(scopes[0][0]):
         graph.call_function(ops.tagged_event_wait.default, (start.args[0], True))
@@ -110,5 +112,5 @@ def _close_label(graph: fx.Graph, start: fx.Node, output: fx.Node, prefix: str, 
 def _record(graph: fx.Graph, op: Any, tag: str, *identity: Any) -> fx.Node:
     """Record a new event of that name."""
     node = graph.call_function(op, (tag, *identity, True))
-    node.meta[streams.EVENT] = streams.create_event(tag, created_inside=True)
+    node.meta[stream_ops.EVENT] = stream_ops.create_event(tag, created_inside=True)
     return node

@@ -7,7 +7,7 @@ from torch import fx
 
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import root_of
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.passes.pass_manager import PassContext
 
 
@@ -15,10 +15,10 @@ def apply_event_record(gm: fx.GraphModule, ctx: PassContext) -> int:
     """One token per value, shared by all waits for it. Tokens live on the graph's device."""
     graph, device = gm.graph, device_of(gm)
     tokens: dict[fx.Node, fx.Node] = {}
-    records = [node for node in graph.nodes if node.target in streams.RECORD]
-    for wait in [node for node in graph.nodes if node.target in streams.WAIT]:
+    records = [node for node in graph.nodes if node.target in stream_ops.RECORD]
+    for wait in [node for node in graph.nodes if node.target in stream_ops.WAIT]:
         for value in wait.args[0]:
-            if value.target not in streams.RECORD and value not in tokens:
+            if value.target not in stream_ops.RECORD and value not in tokens:
                 # A view is ready when the memory is that it looks at.
                 tokens[value] = _record(graph, root_of(value)[0], wait.target)
         wait.args = ([tokens.get(value, value) for value in wait.args[0]],)

@@ -22,7 +22,7 @@ from torchair.core.torch_private.dynamo.streams import (
     stream_number,
     take_number_off,
 )
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.passes.pass_manager import PassContext
 
 ops = torch.ops.npugraph_ex
@@ -30,7 +30,7 @@ OUTSIDE = "used_outside"
 """Meta of a graph: the numbers of its streams, of events to wait for before it runs, and to record then."""
 _STREAMS = {"record_event": (1,), "wait_event": (1,), "wait_stream": (0, 1), "record_stream": (1,)}
 """Which arguments of calls are streams."""
-_ENTERS = streams.ENTER | {op.overloadpacket for op in streams.ENTER}
+_ENTERS = stream_ops.ENTER | {op.overloadpacket for op in stream_ops.ENTER}
 
 
 def has_native_streams(gm: torch.nn.Module) -> bool:
@@ -43,7 +43,7 @@ def name_native_streams(gm: fx.GraphModule, ctx: PassContext) -> int:
     """How many scopes and calls were written."""
     if not has_native_streams(gm):
         return 0
-    graph, prefix = gm.graph, streams.graph_prefix()
+    graph, prefix = gm.graph, stream_ops.graph_prefix()
     changed, current = _leave_outside(gm), None
     calls = {node: stream_args(node) for node in graph.nodes if stream_call(node)}
     for node in list(graph.nodes):
@@ -99,7 +99,7 @@ def around_events(run: Callable[..., Any], gm: torch.nn.Module) -> Callable[...,
         return run
 
     def call(*args: Any) -> Any:
-        current = streams.device_module().current_stream()
+        current = stream_ops.device_module().current_stream()
         others = [external_object(number) for number in used]
         for other in others:
             current.wait_stream(other)
@@ -120,31 +120,31 @@ def _switch(graph: fx.Graph, before: fx.Node, prefix: str, old: int | None, new:
         if old is not None:
             graph.call_function(ops.scope_exit.default)
         if new is not None:
-            keys = (streams.LABEL, streams.PRIORITY, *streams.IDENTITY)
+            keys = (stream_ops.LABEL, stream_ops.PRIORITY, *stream_ops.IDENTITY)
             values = (f"{prefix}_stream_{new}", "0", *_identity(new))
             graph.call_function(ops.scope_enter.default, (list(keys), list(values)))
 
 
 def _names_stream(node: fx.Node) -> bool:
     """Is this the first node of a limit of a stream's cores?"""
-    return node.target in _ENTERS and streams.LIMITED_STREAM[0] in streams.attributes(node)
+    return node.target in _ENTERS and stream_ops.LIMITED_STREAM[0] in stream_ops.attributes(node)
 
 
 def _name_limited(enter: fx.Node, number: int | None) -> None:
     """Which stream that is: it was the current one for this call alone."""
-    identity = tuple(streams.MARKERS) if number is None else _identity(number)
-    found = {**streams.attributes(enter), **dict(zip(streams.LIMITED_STREAM, identity, strict=True))}
+    identity = tuple(stream_ops.MARKERS) if number is None else _identity(number)
+    found = {**stream_ops.attributes(enter), **dict(zip(stream_ops.LIMITED_STREAM, identity, strict=True))}
     enter.args = (list(found), list(found.values()))
 
 
 def _identity(number: int) -> tuple[str, ...]:
     """Three numbers as text; of the stream on which the graph is called, what stands for it."""
     if is_current(number):
-        return tuple(streams.MARKERS)
-    stream, entry = external_object(number), streams.device_module().current_stream()
-    found = tuple(streams.stream_field(stream, field) for field in streams.MARKERS.values())
-    called_on = tuple(streams.stream_field(entry, field) for field in streams.MARKERS.values())
-    return tuple(streams.MARKERS) if found == called_on else found
+        return tuple(stream_ops.MARKERS)
+    stream, entry = external_object(number), stream_ops.device_module().current_stream()
+    found = tuple(stream_ops.stream_field(stream, field) for field in stream_ops.MARKERS.values())
+    called_on = tuple(stream_ops.stream_field(entry, field) for field in stream_ops.MARKERS.values())
+    return tuple(stream_ops.MARKERS) if found == called_on else found
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node, given: tuple[Any, ...], prefix: str, ctx: PassContext) -> None:

@@ -13,7 +13,7 @@ from torch import fx
 
 from torchair.core.source_location import source_of
 from torchair.fxgraph.partition import dependencies, is_free
-from torchair.ops import places, streams
+from torchair.ops.streams import scope_analysis, stream_ops
 from torchair.passes.fx.streams.drop_hint_scopes import has_cores
 from torchair.passes.pass_manager import PassContext
 
@@ -31,8 +31,8 @@ def place_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
     _order_streams(graph, scopes)
     opened, current = 0, dict[str, str]()
     for node in list(graph.nodes):
-        is_mark = node.target in streams.ALL
-        wanted = node.meta.get(places.SCOPE, {}) if is_mark else scopes.get(node, {})
+        is_mark = node.target in stream_ops.ALL
+        wanted = node.meta.get(scope_analysis.SCOPE, {}) if is_mark else scopes.get(node, {})
         ends = node.op == "output"
         if wanted == current or (
             not ends and (node.op != "call_function" or (not is_mark and is_free(node)))
@@ -51,17 +51,17 @@ def place_scopes(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _scope(node: fx.Node, ctx: PassContext) -> dict[str, str]:
     """The attributes that act on this device."""
-    found: dict[str, str] = {**ctx.scope, **node.meta.get(places.SCOPE, {})}
-    idle = () if ctx.switches.get("has_streams", True) else (streams.LABEL, streams.PRIORITY)
-    if streams.CORE_LIMITS[0] in found and not has_cores(ctx, source_of(node)):
-        idle = (*idle, *streams.CORE_LIMITS)
+    found: dict[str, str] = {**ctx.scope, **node.meta.get(scope_analysis.SCOPE, {})}
+    idle = () if ctx.switches.get("has_streams", True) else (stream_ops.LABEL, stream_ops.PRIORITY)
+    if stream_ops.CORE_LIMITS[0] in found and not has_cores(ctx, source_of(node)):
+        idle = (*idle, *stream_ops.CORE_LIMITS)
     return {key: value for key, value in found.items() if key not in idle}
 
 
 def _order_streams(graph: fx.Graph, scopes: Mapping[fx.Node, dict[str, str]]) -> None:
     """A token behind what another stream needs, and a wait for it there, unless it is known to be done."""
     position = {node: number for number, node in enumerate(graph.nodes)}
-    label = {node: scope.get(streams.LABEL) for node, scope in scopes.items()}
+    label = {node: scope.get(stream_ops.LABEL) for node, scope in scopes.items()}
     needed = _needs(graph)
     clocks: dict[str | None, Clock] = {}
     done: dict[fx.Node, Clock] = {}
@@ -88,7 +88,7 @@ def _needs(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
     """
     found: dict[fx.Node, set[fx.Node]] = {}
     for node, before in dependencies(graph).items():
-        due = {*before, *(other for other in node.meta.get(places.AFTER, ()) if other in found)}
+        due = {*before, *(other for other in node.meta.get(scope_analysis.AFTER, ()) if other in found)}
         found[node] = {
             last for other in due for last in (found[other] if is_free(other) else (other,)) if last in found
         }
@@ -98,11 +98,11 @@ def _needs(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
 def _record(graph: fx.Graph, behind: fx.Node, scope: dict[str, str]) -> fx.Node:
     with graph.inserting_after(behind):
         token = graph.call_function(ops.record.default)
-    token.meta[places.SCOPE] = scope
+    token.meta[scope_analysis.SCOPE] = scope
     return token
 
 
 def _wait(graph: fx.Graph, before: fx.Node, token: fx.Node, scope: dict[str, str]) -> None:
     with graph.inserting_before(before):
         wait = graph.call_function(ops.wait.default, ([token],))
-    wait.meta[places.SCOPE] = scope
+    wait.meta[scope_analysis.SCOPE] = scope

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from torchair.core.source_location import source_of
-from torchair.ops import streams
-from torchair.ops.places import blocks
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import blocks
 from torchair.passes.pass_manager import PassContext
 
 ASKED_FOR = "ge_config.enable_single_stream"
@@ -17,7 +17,7 @@ ASKED_FOR = "ge_config.enable_single_stream"
 
 def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
     """Scopes that move work to another stream, tokens and events go: the order of the graph replaces them."""
-    found = [node for node in gm.graph.nodes if node.target in streams.EVENTS | streams.KEEP]
+    found = [node for node in gm.graph.nodes if node.target in stream_ops.EVENTS | stream_ops.KEEP]
     scopes = _stream_scopes(gm.graph)
     if scopes and ctx.switches.get(ASKED_FOR, False):
         ctx.degradations.add(
@@ -26,7 +26,7 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
             next="take one of them out",
         )
     for node in (*scopes, *reversed(found)):
-        if node.users and node.target in streams.RECORD:
+        if node.users and node.target in stream_ops.RECORD:
             _stay_as_value(gm.graph, node)
         gm.graph.erase_node(node)
     if found or scopes:
@@ -36,12 +36,12 @@ def run_on_one_stream(gm: fx.GraphModule, ctx: PassContext) -> int:
 
 def _stream_scopes(graph: fx.Graph) -> list[fx.Node]:
     """Both ends of each; scopes of another kind stay."""
-    return [node for block in blocks(graph) if streams.is_stream_scope(block[0]) for node in block]
+    return [node for block in blocks(graph) if stream_ops.is_stream_scope(block[0]) for node in block]
 
 
 def _stay_as_value(graph: fx.Graph, token: fx.Node) -> None:
     """Who returns a token returns a tensor without elements."""
-    readers = [user for user in token.users if user.target not in streams.WAIT]
+    readers = [user for user in token.users if user.target not in stream_ops.WAIT]
     if readers:
         with graph.inserting_before(token):
             options = {"dtype": torch.float32, "device": token.meta["val"].device}

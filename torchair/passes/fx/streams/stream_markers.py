@@ -6,10 +6,16 @@ from typing import Any
 
 from torch import fx
 
-from torchair.ops import streams
+from torchair.ops.streams import stream_ops
 from torchair.passes.pass_manager import PassContext
 
-READERS = streams.EVENT_RECORD_ON | streams.EVENT_WAIT_ON | streams.STREAM_WAIT | streams.ENTER | streams.KEEP
+READERS = (
+    stream_ops.EVENT_RECORD_ON
+    | stream_ops.EVENT_WAIT_ON
+    | stream_ops.STREAM_WAIT
+    | stream_ops.ENTER
+    | stream_ops.KEEP
+)
 
 
 def resolve_default_stream_markers(gm: fx.GraphModule, ctx: PassContext) -> int:
@@ -19,10 +25,10 @@ def resolve_default_stream_markers(gm: fx.GraphModule, ctx: PassContext) -> int:
         return 0
     first = next(node for node in gm.graph.nodes if node.op != "placeholder")
     with gm.graph.inserting_before(first):
-        stream = gm.graph.call_function(streams.entry_stream)
+        stream = gm.graph.call_function(stream_ops.entry_stream)
         fields = {
-            marker: gm.graph.call_function(streams.stream_field, (stream, field))
-            for marker, field in streams.MARKERS.items()
+            marker: gm.graph.call_function(stream_ops.stream_field, (stream, field))
+            for marker, field in stream_ops.MARKERS.items()
         }
     for node in readers:
         node.args = _resolved(node.args, fields)
@@ -36,7 +42,7 @@ def resolve_default_stream_markers(gm: fx.GraphModule, ctx: PassContext) -> int:
 def _markers(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(_markers(item) for item in value)
-    return isinstance(value, str) and value in streams.MARKERS
+    return isinstance(value, str) and value in stream_ops.MARKERS
 
 
 def _resolved(value: Any, fields: dict[str, fx.Node]) -> Any:

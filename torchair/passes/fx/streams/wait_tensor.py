@@ -6,14 +6,14 @@ import torch
 from torch import fx
 
 from torchair.fxgraph.partition import is_free
-from torchair.ops import streams
-from torchair.ops.places import stream_of_nodes
+from torchair.ops.streams import stream_ops
+from torchair.ops.streams.scope_analysis import stream_of_nodes
 from torchair.passes.pass_manager import PassContext
 
 
 def wait_for_tensors(gm: fx.GraphModule, ctx: PassContext) -> int:
     """How many were replaced; where a stream reads `x` first, there stands the wait."""
-    found = [node for node in gm.graph.nodes if node.target in streams.WAIT_TENSOR]
+    found = [node for node in gm.graph.nodes if node.target in stream_ops.WAIT_TENSOR]
     if not found:
         return 0
     stream, position = stream_of_nodes(gm.graph), {node: place for place, node in enumerate(gm.graph.nodes)}

@@ -31,7 +31,7 @@ from torchair.core.torch_private.fake.fake_tensors import statically_known_true,
 from torchair.core.torch_private.fake.tracing import functionalized
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import mutates, written_by
-from torchair.ops.places import PLACES
+from torchair.ops.streams.scope_analysis import PLACES
 from torchair.passes.fx.cleanup.remove_noop_ops import remove_noop_ops
 from torchair.passes.pass_manager import PassContext
 from torchair.passes.patterns.spec.near_match import stop_at, unnamed_arguments, why_other_constants

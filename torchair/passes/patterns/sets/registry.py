@@ -26,7 +26,7 @@ from torchair.core.torch_private.compilers.pattern_matcher import (
 )
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.core.torch_private.fake.tracing import as_in_a_compile
-from torchair.ops.places import annotate
+from torchair.ops.streams.scope_analysis import annotate
 from torchair.passes.pass_manager import PassContext
 from torchair.passes.patterns.match.outcome import Outcome, outcomes_of, tell, wants_reasons, why_off
 from torchair.passes.patterns.match.rule import Rule, Trial, Tries, as_written

@@ -1,0 +1,1 @@
+"""Ops that print and save tensors."""

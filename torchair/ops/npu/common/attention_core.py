@@ -1,0 +1,165 @@
+"""The core of attention on [batch, heads, sequence, dim]: softmax(scale · q @ k.T + shift) @ v, hidden
+positions left out.
+
+Everything that `scaled_dot_product_attention` can say ends there, so that the device's own fused kernel runs.
+A row whose every position is hidden is 0, its log-sum-exp -inf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from torchair.core import dtypes
+from torchair.core.torch_private.fake.fake_tensors import statically_known_true
+from torchair.ops.numerics.formats import store, wide
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys and values as [batch, heads, sequence, dim], and what is done to their scores."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    shift: torch.Tensor | None
+    # True where a key is seen.
+    seen: torch.Tensor | None
+    is_causal: bool
+    scale: float
+
+    @property
+    def mask(self) -> torch.Tensor | None:
+        """Shift and hidden positions as one mask of `scaled_dot_product_attention`."""
+        if self.shift is None or self.seen is None:
+            return self.shift if self.seen is None else self.seen
+        return torch.where(self.seen, self.shift.to(self.query.dtype), -torch.inf)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Several query heads share one key head."""
+        return bool(self.query.shape[1] != self.key.shape[1])
+
+    @property
+    def whole(self) -> Heads:
+        """With a key and value head for every query head, and an additive mask of at least rank 2."""
+        key, value, shift = self.key, self.value, self.mask
+        if self.is_grouped:
+            repeats = self.query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+        if shift is not None and shift.dtype == torch.bool:
+            shift = torch.where(shift, 0.0, -torch.inf).to(self.query.dtype)
+        return Heads(self.query, key, value, shift, None, self.is_causal, self.scale)
+
+
+def attend(heads: Heads) -> torch.Tensor:
+    """The result of attention."""
+    return F.scaled_dot_product_attention(
+        heads.query, heads.key, heads.value,
+        attn_mask=heads.mask, is_causal=heads.is_causal, scale=heads.scale, enable_gqa=heads.is_grouped,
+    )  # fmt: skip
+
+
+def attend_with_lse(heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, and the float32 log-sum-exp of each row of scores as [batch, heads, sequence, 1]."""
+    if _has_fused_lse(heads):
+        full = heads.whole
+        q, k, v = map(in_rows, (full.query, full.key, full.value))
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, full.is_causal, attn_mask=full.shift, scale=full.scale
+        )
+        lse = lse.unsqueeze(3)
+        return out, lse if heads.seen is None else torch.where(heads.seen.any(-1, True), lse, -torch.inf)
+    return attend(heads), torch.logsumexp(scores(heads.whole), 3, keepdim=True)
+
+
+def _has_fused_lse(heads: Heads) -> bool:
+    """Whether the CPU's kernel serves: it wants one width for all, and divides by the number of rows."""
+    if heads.query.device.type != "cpu" or heads.query.shape[3] != heads.value.shape[3]:
+        return False
+    return all(size != 0 for x in (heads.query, heads.key) for size in x.shape)
+
+
+def in_rows(x: torch.Tensor) -> torch.Tensor:
+    """With neighbours in the last dim side by side in memory: the CPU's kernels read nothing else, and do not
+    ask.
+    """
+    return x if statically_known_true(x.stride(-1) == 1) else x.contiguous()
+
+
+def with_sink(out: torch.Tensor, lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """The result when one more logit per head, without a value, takes part in the softmax."""
+    return (wide(out) * torch.sigmoid(lse - wide(sink).reshape(1, -1, 1, 1))).to(out.dtype)
+
+
+def attend_quantised(heads: Heads, scale: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """The product of values with probabilities that are stored as probability · scale."""
+    full = heads.whole
+    stored = store(probabilities(full) * wide(scale), dtypes.to_ge(kind))
+    return wide(stored) @ wide(full.value)
+
+
+def probabilities(full: Heads) -> torch.Tensor:
+    """The softmax of scores in float32, 0 in rows that see nothing."""
+    made = scores(full)
+    return torch.where(made == -torch.inf, 0.0, torch.softmax(made, 3))
+
+
+def scores(heads: Heads) -> torch.Tensor:
+    """scale * q @ k.T + shift in float32, hidden positions -inf."""
+    made = heads.scale * (wide(heads.query) @ wide(heads.key).mT)
+    made = made if heads.shift is None else made + heads.shift
+    return (
+        made.masked_fill(~causal(made.shape[2], made.shape[3], 0, made.device), -torch.inf)
+        if heads.is_causal
+        else made
+    )
+
+
+def causal(rows: Any, columns: Any, offset: Any, device: torch.device) -> torch.Tensor:
+    """True where column <= row + offset."""
+    return torch.arange(columns, device=device) <= torch.arange(rows, device=device)[:, None] + offset
+
+
+def gradients_of(
+    heads: Heads,
+    dy: torch.Tensor,
+    out: torch.Tensor,
+    statistics: tuple[torch.Tensor, torch.Tensor],
+    kept: torch.Tensor | None = None,
+) -> list[torch.Tensor]:
+    """(dq, dk, dv, dscores) written out; heads that share a key add up. What nobody reads is not computed.
+
+    `statistics` are the maximum and the sum of the softmax: apart they are exact, however low scores are.
+    `kept` is what dropout has multiplied the probabilities with.
+    """
+    full = heads.whole
+    made = scores(full)
+    top, total = (x[..., None] for x in statistics)
+    p = torch.where(made == -torch.inf, 0.0, torch.exp(made - top) / total)
+    grad = wide(dy)
+    dp = grad @ wide(full.value).mT
+    dropped, dp = (p, dp) if kept is None else (p * kept, dp * kept)
+    ds = p * (dp - (grad * wide(out)).sum(3, keepdim=True))
+    dq = full.scale * (ds @ wide(full.key))
+    dk, dv = full.scale * (ds.mT @ wide(full.query)), dropped.mT @ grad
+    if heads.is_grouped:
+        dk, dv = (x.unflatten(1, (heads.key.shape[1], -1)).sum(2) for x in (dk, dv))
+    return [*(x.to(heads.query.dtype) for x in (dq, dk, dv)), ds]
+
+
+def fused_gradients(
+    heads: Heads, dy: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
+) -> list[torch.Tensor]:
+    """(dq, dk, dv) by the CPU's fused kernel."""
+    q, k, v = map(in_rows, (heads.query, heads.key, heads.value))
+    mask = heads.whole.shift
+    causal_only, scale = heads.is_causal, heads.scale
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        dy, q, k, v, out, lse, 0.0, causal_only, attn_mask=mask, scale=scale
+    )

@@ -1,0 +1,81 @@
+"""Where torch's packed tensors become tensors of the IR, which have one element per value, and back.
+
+A row says with `operand`, `weight` and `scale_of` what the storage of an argument stands for. Eager ops read
+and return packed tensors with `read` and `packed`; in a graph the same border is a `Bitcast`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchair.core import dtypes
+from torchair.ops.npu.common.op_spec import Held, Made, dtype_of, made, shape_of
+from torchair.ops.numerics.formats import E8M0, HIF8, INT4, ir_type, pack, unpack
+
+_CODED = (*dtypes.SMALL, HIF8, E8M0)
+
+
+def kind_of(x: Any, code: Any = None, of_bytes: int | None = None) -> int | None:
+    """int32 words hold int4, bytes what their code says, or else `of_bytes`; None: what their dtype says."""
+    if x is None or dtype_of(x) not in (torch.int32, torch.uint8):
+        return None
+    if dtype_of(x) == torch.int32:
+        return INT4
+    return kind if (kind := ir_type(code)) in _CODED else of_bytes
+
+
+def operand(x: str, code: str | None = None, of_bytes: int | None = None) -> Made:
+    """An argument that may be packed along its last dim."""
+
+    def held(x: Any, code: Any = None) -> Held | None:
+        kind = kind_of(_first(x), code, of_bytes)
+        return None if kind is None else Held(kind)
+
+    return made(held, x, *([code] if code else []))
+
+
+def scale_of(x: str) -> Made:
+    """A scale: bytes are powers of two."""
+    return operand(x, of_bytes=E8M0)
+
+
+def weight(
+    name: str, beside: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
+) -> Made:
+    """The right operand [.., K, N] of a product. One that is a transposed view is packed along K; `flag` is
+    the attribute by which the IR op takes it transposed.
+    """
+
+    def held(weight: Any, x: Any, code: Any = None, x_code: Any = None) -> Held | None:
+        weight, x = _first(weight), _first(x)
+        kind = kind_of(weight, code, of_bytes)
+        if kind not in dtypes.SMALL:
+            return None if kind is None else Held(kind)
+        inner = shape_of(x)[-1] * per_word(x, kind_of(x, x_code, of_bytes))
+        return Held(kind, shape_of(weight)[-2] != inner, flag)
+
+    return made(held, name, beside, *codes)
+
+
+def per_word(x: Any, kind: int | None) -> int:
+    """How many values one element of torch's tensor has."""
+    return 2 * dtype_of(x).itemsize if kind in dtypes.SMALL else 1
+
+
+def read(x: torch.Tensor, held: Held) -> torch.Tensor:
+    """One element per value."""
+    if held.kind not in dtypes.SMALL:
+        return x
+    return unpack(x.mT, held.kind).mT if held.turned else unpack(x, held.kind)
+
+
+def packed(x: torch.Tensor, kind: int | None, word: torch.dtype) -> torch.Tensor:
+    """As torch has them: fp4 in bytes, int4 in `word`s."""
+    return x if kind not in dtypes.SMALL else pack(x, kind, word if kind == INT4 else torch.uint8)
+
+
+def _first(x: Any) -> Any:
+    """All tensors of a list are packed alike."""
+    return (x[0] if x else None) if isinstance(x, list | tuple) else x

@@ -1,0 +1,1 @@
+"""Activations, matrix products, norms, quantization and sampling."""

@@ -1,0 +1,1 @@
+"""Mixture-of-experts: routing, dispatch, grouped products and communication."""

@@ -1,0 +1,426 @@
+"""Matrix products with a collective before or behind them, sums of quantised tensors, and a barrier.
+
+What is summed over ranks is float32 until the result is stored. Every rank's rows keep the scales they were
+quantised with: scales travel with rows.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchair.core import dtypes
+from torchair.core.errors import UnsupportedOp
+from torchair.ops.npu.common.op_spec import Row, dtype_of, made
+from torchair.ops.npu.common.packing import operand, scale_of, weight
+from torchair.ops.npu.common.ranks import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    check_parts,
+    check_sum,
+    reduce_scatter,
+    size_of,
+)
+from torchair.ops.npu.dense.matmul import (
+    block_scaled_product,
+    decoded,
+    packed_group_size,
+    scaled_blocks,
+    weight_numbers,
+)
+from torchair.ops.numerics.formats import (
+    BF16,
+    E2M1,
+    FP16,
+    FP32,
+    INT8,
+    dynamic,
+    ir_type,
+    ir_type_or,
+    static,
+    wide,
+)
+
+UNDEFINED = dtypes.UNDEFINED
+# How x1 of an exchange is quantised: already, or here, row by row.
+PER_TOKEN_HERE = 7
+
+
+def refuse(**parts):
+    """Arguments that have no definition here."""
+    given = [name for name, part in parts.items() if part is not None and part is not False]
+    if given:
+        raise UnsupportedOp(
+            f"an op that computes and communicates, with {', '.join(given)}", next="leave them out"
+        )
+
+
+def turned(x, is_turned):
+    """The last two dims swapped, or not."""
+    return x.mT if is_turned else x
+
+
+def stored_as(y, kind, x):
+    """A result in its type: the one of x where none is said."""
+    return y.to(x.dtype if kind == UNDEFINED else dtypes.to_torch(kind))
+
+
+def scale_of_rows(scale, rows):
+    """A scale that can travel with rows: one for all of them is repeated."""
+    return scale.reshape(1).expand(rows) if scale.numel() == 1 else scale
+
+
+def amax(y, is_wanted):
+    """The largest magnitude [1], or nothing."""
+    return y.abs().amax().float().reshape(1) if is_wanted else y.new_empty(0, dtype=torch.float32)
+
+
+# A product of what is gathered
+
+
+def gathered_product(x1, x2, bias, x1_scale, x2_scale, group, ranks, gather_index):
+    """(product in float32, what was gathered)."""
+    if gather_index == 1:
+        refuse(x1_scale=x1_scale, x2_scale=x2_scale)
+        gathered = all_gather(x2, group, ranks)
+        return block_scaled_product(x1, gathered, bias, None, None, None, 0), gathered
+    gathered = all_gather(x1, group, ranks)
+    if x1_scale is not None and ranks > 1:
+        x1_scale = all_gather(scale_of_rows(x1_scale, x1.shape[0]), group, ranks)
+    return block_scaled_product(gathered, x2, bias, x1_scale, x2_scale, None, 0), gathered
+
+
+def all_gather_matmul(
+    x1, x2, bias, *, group, is_trans_a=False, is_trans_b=False, gather_index=0, comm_turn=0, rank_size=0,
+    is_gather_out=True,
+):  # fmt: skip
+    """(x1 of all ranks @ x2 + bias, x1 of all ranks); with `gather_index` 1 it is x2."""
+    a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
+    ranks = rank_size or size_of(group)
+    y, gathered = gathered_product(a, b, bias, None, None, group, ranks, gather_index)
+    return y.to(x1.dtype), gathered if is_gather_out else x1.new_empty(0)
+
+
+def all_gather_matmul_quantised(
+    x1, x2, bias, x1_scale, x2_scale, quant_scale, *, group, is_trans_a=False, is_trans_b=False,
+    gather_index=0, comm_turn=0, rank_size=0, block_size=0, group_size=0, is_gather_out=True,
+    is_amax_out=False, y_dtype=0, comm_mode="",
+):  # fmt: skip
+    """The same of quantised operands, and the largest magnitude."""
+    refuse(quant_scale=quant_scale)
+    a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
+    ranks = rank_size or size_of(group)
+    y, gathered = gathered_product(a, b, bias, x1_scale, x2_scale, group, ranks, gather_index)
+    gathered = gathered if is_gather_out else x1.new_empty(0)
+    return stored_as(y, y_dtype, x1), gathered, amax(y, is_amax_out)
+
+
+# A product that is summed
+
+
+def sum_of_bytes(y, first, second, group, ranks):
+    """The sum over ranks of rows that travel as int8: parts with the first scale, sums with the second."""
+    parts = wide(static(y, first, None, INT8, divide=True)) * wide(first)
+    total = all_reduce(parts, group, ranks)
+    return wide(static(total, second, None, INT8, divide=True)) * wide(second)
+
+
+def matmul_all_reduce(
+    x1, x2, bias, x3, antiquant_scale, antiquant_offset, dequant_scale, pertoken_scale, comm_quant_scale_1,
+    comm_quant_scale_2, *, group, reduce_op="sum", is_trans_a=False, is_trans_b=False, comm_turn=0,
+    antiquant_group_size=0, group_size=0, y_dtype=28, comm_quant_mode=0, comm_mode="ai_cpu",
+):  # fmt: skip
+    """The sum over ranks of x1 @ x2 + bias + x3, each with its own."""
+    check_sum(reduce_op)
+    refuse(comm_quant_mode=comm_quant_mode or None)
+    a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
+    if antiquant_scale is not None:
+        b = weight_numbers(b, antiquant_scale, antiquant_offset, a.shape[-1], antiquant_group_size)
+    y = block_scaled_product(a, b, bias, pertoken_scale, dequant_scale, None, group_size)
+    y = y if x3 is None else y + wide(x3)
+    ranks = size_of(group)
+    if comm_quant_scale_1 is None or comm_quant_scale_2 is None:
+        return stored_as(all_reduce(y, group, ranks), y_dtype, x1)
+    return stored_as(sum_of_bytes(y, comm_quant_scale_1, comm_quant_scale_2, group, ranks), y_dtype, x1)
+
+
+def matmul_reduce_scatter(
+    x1, x2, bias, *, group, reduce_op="sum", is_trans_a=False, is_trans_b=False, comm_turn=0, rank_size=0
+):
+    """This rank's rows of the sum over ranks of x1 @ x2 + bias."""
+    check_sum(reduce_op)
+    a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
+    y = block_scaled_product(a, b, bias, None, None, None, 0)
+    return reduce_scatter(y, group, rank_size or size_of(group)).to(x1.dtype)
+
+
+def matmul_reduce_scatter_quantised(
+    x1, x2, bias, x1_scale, x2_scale, quant_scale, *, group, reduce_op="sum", is_trans_a=False,
+    is_trans_b=False, comm_turn=0, rank_size=0, block_size=0, group_size=0, is_amax_out=False, y_dtype=28,
+    comm_mode="ai_cpu",
+):  # fmt: skip
+    """The same of quantised operands, and the largest magnitude."""
+    check_sum(reduce_op)
+    refuse(quant_scale=quant_scale)
+    a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
+    y = block_scaled_product(a, b, bias, x1_scale, x2_scale, None, group_size)
+    part = reduce_scatter(y, group, rank_size or size_of(group))
+    return stored_as(part, y_dtype, x1), amax(part, is_amax_out)
+
+
+# Rows for columns
+
+
+def rows_for_columns(x, group, ranks):
+    """[m, k, ...] of every rank as this rank's rows of all columns: [m / R, k · R, ...]."""
+    check_parts(x, 0, ranks)
+    return torch.cat(all_to_all(x, group, ranks).chunk(ranks, 0), 1) if ranks > 1 else x
+
+
+def columns_for_rows(x, group, ranks):
+    """[m, n] of every rank as this rank's columns of all rows: [m · R, n / R]."""
+    check_parts(x, 1, ranks)
+    return all_to_all(torch.cat(x.chunk(ranks, 1), 0), group, ranks) if ranks > 1 else x
+
+
+def check_axes(axes, expected):
+    """Between the last two dims."""
+    if list(axes) != expected:
+        raise UnsupportedOp("an exchange along other dims", got=f"all2all_axes {axes}", near=str(expected))
+
+
+def all_to_all_matmul(
+    x1, x2, bias, x1_scale, x2_scale, comm_scale, x1_offset, x2_offset, *, group, world_size,
+    all2all_axes=(-2, -1), y_dtype=28, x1_quant_mode=0, x2_quant_mode=0, comm_quant_mode=0,
+    x1_quant_dtype=28, comm_quant_dtype=28, transpose_x1=False, transpose_x2=False, group_size=0,
+    alltoall_out_flag=True, comm_mode="ai_cpu",
+):  # fmt: skip
+    """(A @ x2 + bias, A), where A has this rank's rows of all columns; A may be quantised row by row."""
+    check_axes(all2all_axes, [-2, -1])
+    refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
+    x = rows_for_columns(turned(x1, transpose_x1), group, world_size)
+    rows, scale = x, x1_scale
+    if x1_quant_mode == PER_TOKEN_HERE:
+        refuse(x1_scale=x1_scale)
+        rows, scale = quantised_here(x, x1_quant_dtype)
+    elif scale is not None:
+        scale = exchanged_scale(scale, x1, group, world_size)
+    y = block_scaled_product(rows, turned(x2, transpose_x2), bias, scale, x2_scale, None, group_size)
+    return stored_as(y, y_dtype, x1), x if alltoall_out_flag else x1.new_empty(0)
+
+
+def quantised_here(x, kind):
+    """(small floats, scale per row)."""
+    if kind == UNDEFINED:
+        raise UnsupportedOp("quantising x1 behind its exchange without x1_quant_dtype", next="give the type")
+    return dynamic(x, kind)
+
+
+def exchanged_scale(scale, x1, group, ranks):
+    """The scales of blocks along columns [m, blocks, 2] go where their columns go."""
+    if ranks > 1 and (scale.ndim != 3 or x1.shape[1] != scale.shape[1] * 64):
+        raise UnsupportedOp(
+            "an exchange of rows for columns that are quantised with these scales",
+            got=f"x1 {list(x1.shape)}   x1_scale {list(scale.shape)}",
+            near="one power of two for 32 values, x1 [m, k] with k a multiple of 64",
+        )
+    return rows_for_columns(scale, group, ranks)
+
+
+def refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset):
+    """What travels is not quantised for it."""
+    kind = None if comm_quant_dtype == UNDEFINED else comm_quant_dtype
+    refuse(
+        common_scale=comm_scale, common_quant_mode=comm_quant_mode or None, comm_quant_dtype=kind,
+        x1_offset=x1_offset, x2_offset=x2_offset,
+    )  # fmt: skip
+
+
+def matmul_all_to_all(
+    x1, x2, bias, x1_scale, x2_scale, comm_scale, x1_offset, x2_offset, *, group, world_size,
+    all2all_axes=(-1, -2), y_dtype=28, x1_quant_mode=0, x2_quant_mode=0, comm_quant_mode=0,
+    comm_quant_dtype=28, transpose_x1=False, transpose_x2=False, group_size=0, comm_mode="ai_cpu",
+):  # fmt: skip
+    """This rank's columns of x1 @ x2 + bias, of all ranks."""
+    check_axes(all2all_axes, [-1, -2])
+    refuse_quantised_exchange(comm_scale, comm_quant_mode, comm_quant_dtype, x1_offset, x2_offset)
+    if x1_quant_mode == PER_TOKEN_HERE:
+        raise UnsupportedOp("x1_quant_mode 7 of a product before the exchange", near="quantise x1 before")
+    a, b = turned(x1, transpose_x1), turned(x2, transpose_x2)
+    y = block_scaled_product(a, b, bias, x1_scale, x2_scale, None, group_size)
+    return columns_for_rows(stored_as(y, y_dtype, x1), group, world_size)
+
+
+# Quantised sums
+
+
+def dequantised(x, scales):
+    """Values of x: one scale for all, or one for equal parts of every dim, or powers of two for 32 values."""
+    is_even = scales.ndim == x.ndim and all(
+        size % parts == 0 for size, parts in zip(x.shape, scales.shape, strict=True)
+    )
+    if scales.numel() > 1 and not (is_even or scales.ndim == x.ndim + 1):
+        raise UnsupportedOp(
+            "a sum of quantised values with these scales",
+            got=f"x {list(x.shape)}   scales {list(scales.shape)}",
+            near="one scale, [.., n / group], or [.., n / 64, 2] of powers of two",
+        )
+    values = decoded(x)
+    return wide(values) * wide(scales) if scales.numel() == 1 else scaled_blocks(wide(values), scales, -1)
+
+
+def quant_all_reduce(x, scales, *, group, reduce_op="sum", output_dtype=27, world_size):
+    """The sum over ranks of quantised values."""
+    check_sum(reduce_op)
+    return all_reduce(dequantised(x, scales), group, world_size).to(dtypes.to_torch(output_dtype))
+
+
+def quant_reduce_scatter(x, scales, *, group, reduce_op="sum", output_dtype=27, world_size):
+    """This rank's rows of the same; the IR has the number of ranks as text."""
+    check_sum(reduce_op)
+    y = reduce_scatter(dequantised(x, scales), group, int(world_size))
+    return y.to(dtypes.to_torch(output_dtype))
+
+
+def distribute_barrier(x_ref, time_out, elastic_info, *, group, world_size):
+    """x, once all ranks have theirs: the result depends on what came from the others."""
+    refuse(elastic_info=elastic_info)
+    if world_size == 1:
+        return x_ref
+    here = x_ref.flatten()[:1].to(torch.bool).sum(dtype=torch.int32).reshape(1)
+    return torch.where(all_reduce(here, group, world_size) >= 0, x_ref, torch.zeros_like(x_ref))
+
+
+def _kind_like(code, x):
+    """The type that is asked for; else that of x, or float32 where x is of small numbers."""
+    if code is not None:
+        return ir_type(code)
+    kind = dtype_of(x)
+    return dtypes.to_ge(kind) if kind.is_floating_point and kind.itemsize > 1 else FP32
+
+
+def _kind_of_sum(code, x1, scale):
+    """The same; int8 makes 16 bits, bfloat16 where its scales are."""
+    if code is None and dtype_of(x1) == torch.int8:
+        return BF16 if scale is not None and dtype_of(scale) == torch.bfloat16 else FP16
+    return _kind_like(code, x1)
+
+
+def _is_plain(given):
+    """Nothing that only the newer IR op knows."""
+    return all(given[name] is None for name in ("x1_scale", "x2_scale", "output_dtype", "comm_mode"))
+
+
+_GROUP = made(packed_group_size, "group_sizes")
+_ANY = made(ir_type_or(UNDEFINED), "y_dtype")
+_MODES = {name: made(lambda mode: mode or 0, name) for name in ("x1_quant_mode", "x2_quant_mode")}
+_GATHERED = {"x1": "self", "group": "hcom", "rank_size": "world_size"}
+_GATHERED_OUT = {**_GATHERED, "is_gather_out": "gather_output"}
+_SCATTERED_OUT = {"is_amax_out": "amax_output", "group_size": _GROUP}
+_EXCHANGED = {"group": "hcom", "comm_scale": "common_scale", "group_size": _GROUP}
+_QUANTISED_EXCHANGE = {
+    **_EXCHANGED,
+    **_MODES,
+    "comm_quant_mode": made(lambda mode: mode or 0, "common_quant_mode"),
+    "comm_quant_dtype": made(ir_type_or(UNDEFINED), "comm_quant_dtype"),
+    "y_dtype": made(ir_type_or(FP32), "y_dtype"),
+}
+_UNUSED_CODES = ("output_scale_dtype", "comm_scale_dtype")
+_PLAIN_ONLY = ("x1_scale", "x2_scale", "output_dtype", "comm_mode")
+
+
+def _held(x1, flag):
+    """Operands and scales of small types."""
+    return {
+        "x1": operand(x1, "x1_dtype", of_bytes=E2M1),
+        "x2": weight("x2", x1, ("x2_dtype", "x1_dtype"), of_bytes=E2M1, flag=flag),
+        "x1_scale": scale_of("x1_scale"),
+        "x2_scale": scale_of("x2_scale"),
+    }
+
+
+_SCALE_CODES = ("x1_scale_dtype", "x2_scale_dtype")
+_HELD_PLAIN = {
+    "x1": operand("self", of_bytes=E2M1),
+    "x2": weight("x2", "self", of_bytes=E2M1, flag="is_trans_b"),
+    "x1_scale": scale_of("x1_scale"),
+    "x2_scale": scale_of("x2_scale"),
+}
+_HELD_GATHERED, _HELD_EXCHANGED = _held("self", "is_trans_b"), _held("x1", "transpose_x2")
+ROWS = (
+    Row(
+        "npu_all_gather_base_mm", "AllGatherMatmul", all_gather_matmul, _GATHERED_OUT, when=_is_plain,
+        ignored=_PLAIN_ONLY,
+    ),
+    Row(
+        "npu_all_gather_base_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
+        {**_GATHERED_OUT, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0, 1),
+        holds=_HELD_PLAIN, makes={1: "x1"},
+    ),
+    Row(
+        "npu_all_gather_quant_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
+        {**_GATHERED_OUT, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
+        holds=_HELD_GATHERED, makes={1: "x1"}, ignored=_SCALE_CODES,
+    ),
+    Row(
+        "npu_mm_all_reduce_base", "MatmulAllReduce", matmul_all_reduce,
+        {
+            "group": "hcom", "group_size": _GROUP,
+            "y_dtype": made(_kind_of_sum, "y_dtype", "x1", "dequant_scale"),
+        },
+        holds={
+            "x1": operand("x1", "x1_dtype", of_bytes=E2M1),
+            "x2": weight("x2", "x1", ("x2_dtype", "x1_dtype"), of_bytes=E2M1, flag="is_trans_b"),
+            "dequant_scale": scale_of("dequant_scale"), "pertoken_scale": scale_of("pertoken_scale"),
+        },
+        ignored=("dequant_scale_dtype", "pertoken_scale_dtype"),
+    ),
+    Row(
+        "npu_mm_reduce_scatter_base", "MatmulReduceScatter", matmul_reduce_scatter, _GATHERED,
+        when=_is_plain, ignored=_PLAIN_ONLY,
+    ),
+    Row(
+        "npu_mm_reduce_scatter_base", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
+        {**_GATHERED, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0,),
+        holds=_HELD_PLAIN,
+    ),
+    Row(
+        "npu_quant_mm_reduce_scatter", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
+        {**_GATHERED, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
+        holds=_HELD_GATHERED, ignored=_SCALE_CODES,
+    ),
+    Row(
+        "npu_all_to_all_matmul", "AlltoAllMatmul", all_to_all_matmul,
+        {"group": "hcom", "alltoall_out_flag": "all2all_out_flag"}, makes={1: "x1"},
+    ),
+    Row(
+        "npu_all_to_all_quant_matmul", "AlltoAllMatmul", all_to_all_matmul,
+        {
+            **_QUANTISED_EXCHANGE, "alltoall_out_flag": "all2all_out_flag",
+            "x1_quant_dtype": made(ir_type_or(UNDEFINED), "x1_quant_dtype"),
+        },
+        holds=_HELD_EXCHANGED, makes={1: "x1"}, ignored=(*_SCALE_CODES, *_UNUSED_CODES),
+    ),
+    Row("npu_matmul_all_to_all", "MatmulAlltoAll", matmul_all_to_all, {"group": "hcom"}),
+    Row(
+        "npu_quant_matmul_all_to_all", "MatmulAlltoAll", matmul_all_to_all, _QUANTISED_EXCHANGE,
+        holds=_HELD_EXCHANGED, ignored=(*_SCALE_CODES, *_UNUSED_CODES),
+    ),
+    *(
+        Row(
+            op, ir, fn,
+            {
+                "group": "hcom", "output_dtype": made(ir_type_or(BF16), "output_dtype"),
+                "world_size": made(text, "world_size"),
+            },
+            holds={"x": operand("x", "x_dtype", of_bytes=E2M1), "scales": scale_of("scales")},
+            ignored=("scales_dtype",),
+        )
+        for op, ir, fn, text in (
+            ("npu_quant_all_reduce", "QuantAllReduce", quant_all_reduce, int),
+            ("npu_quant_reduce_scatter", "QuantReduceScatter", quant_reduce_scatter, str),
+        )
+    ),
+    Row("_npu_distribute_barrier", "DistributeBarrier", distribute_barrier, copies=("x_ref",)),
+)  # fmt: skip
+ACTING = ("_npu_distribute_barrier",)

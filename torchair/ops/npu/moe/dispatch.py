@@ -1,0 +1,367 @@
+"""Rows to their experts and back, where one process holds all experts or each rank of a group some.
+
+Every rank gathers what all ranks have and takes the rows of its experts, ordered by (expert, source rank,
+token); what lies behind the last row that is used is 0. On the way back every rank gathers the rows of all
+experts and takes its own. So no size depends on data. Rows travel as they are: `comm_quant_mode` is a hint.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from torchair.core.errors import BadGroup, UnsupportedOp
+from torchair.ops.npu.common.expert_ranks import Holders, holders
+from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.dense.norm import normalised
+from torchair.ops.npu.moe.routing import expert_counts, placed
+from torchair.ops.numerics.formats import INT8, dynamic, ir_type, static, wide
+
+# Words of the note that goes with a row: the rank, token and slot it comes from, then zeros.
+_WORDS = 128
+
+
+def is_sent(expert_ids, active_mask, experts):
+    """Which entries (token, slot) go to an expert: [n, k]; special experts have numbers past the others."""
+    sent = (expert_ids >= 0) & (expert_ids < experts)
+    if active_mask is None:
+        return sent
+    return sent & (active_mask if active_mask.ndim == 2 else active_mask.unsqueeze(1)).bool()
+
+
+def is_active(expert_ids, active_mask):
+    """Which tokens go to shared experts: [n]."""
+    if active_mask is None:
+        return torch.ones_like(expert_ids[:, 0], dtype=torch.bool)
+    return active_mask.bool().any(1) if active_mask.ndim == 2 else active_mask.bool()
+
+
+def filled(x, rows, value=0):
+    """The first dim filled up, or cut, to so many rows."""
+    return F.pad(x, (*(0, 0) * (x.ndim - 1), 0, rows - x.shape[0]), value=value)
+
+
+def tokens_of_a_rank(own, global_bs, ranks):
+    """How many tokens a rank has at most: as many as this one, or a part of what all have together."""
+    if not global_bs:
+        return own
+    tokens = global_bs // ranks
+    if tokens < own:
+        raise BadGroup(
+            "a rank has more tokens than its part of global_bs",
+            got=f"{own} tokens   global_bs {global_bs}   {ranks} ranks",
+            next="give the largest number of tokens of any rank, times the ranks",
+        )
+    return tokens
+
+
+def asked_here(expert_ids, active_mask, held: Holders, tokens):
+    """Which expert of this rank each entry of all ranks asks for, or how many are here: [ranks · tokens, k],
+    for a shared expert [ranks · tokens, 1].
+    """
+    experts = held.experts
+    asked = torch.where(is_sent(expert_ids, active_mask, experts), expert_ids.to(torch.int64), experts)
+    if held.shared:
+        active = is_active(expert_ids, active_mask).to(torch.int64)
+        asked = torch.cat((asked, active.unsqueeze(1) + experts), 1)
+    asked = held.gather(filled(asked, tokens, experts))
+    if held.is_shared:
+        source = torch.arange(asked.shape[0], device=asked.device) // tokens
+        comes = (asked[:, -1] > experts) & (source % held.copies == held.rank % held.copies)
+        return torch.where(comes, 0, 1).unsqueeze(1)
+    asked = asked[:, : expert_ids.shape[1]] - held.first
+    return torch.where((asked >= 0) & (asked < held.local), asked, held.local)
+
+
+def scales_here(scales, held: Holders, expert):
+    """The scale of each row's expert; a table [experts, H] may begin with shared ones."""
+    if scales is None or scales.ndim == 1:
+        return scales
+    if held.is_shared and scales.shape[0] == held.experts:
+        raise UnsupportedOp(
+            "quantising the rows of a shared expert",
+            got=f"scales {list(scales.shape)}",
+            near=f"scales of {held.shared} shared experts and {held.experts} others",
+        )
+    first = held.first if held.is_shared else held.first + scales.shape[0] - held.experts
+    return scales[first + expert]
+
+
+def dispatched(
+    x, expert_ids, scales, active_mask, expert_scales, held: Holders, *, quant_mode, global_bs, counts_type
+):
+    """(rows, scales, rows per expert, ends per expert and source, weights, entries, tokens of a rank)."""
+    if quant_mode not in (0, 1, 2):
+        raise UnsupportedOp(f"dispatching with quant_mode {quant_mode}", near="0, 1 and 2")
+    tokens = tokens_of_a_rank(x.shape[0], global_bs, held.ranks)
+    asked = asked_here(expert_ids, active_mask, held, tokens)
+    slots, flat = asked.shape[1], asked.flatten()
+    _, order = flat.sort(stable=True)
+    entries = torch.where(flat[order] < held.here, order, -1)
+    entries = filled(entries, held.rows(tokens, expert_ids.shape[1]), -1)
+    known, used = entries.clamp(min=0), entries >= 0
+    rows = torch.where(used.unsqueeze(1), held.gather(filled(x, tokens))[known // slots], 0)
+    rows, row_scales = quantised_rows(
+        rows, scales_here(scales, held, flat[known].clamp(max=held.here - 1)), quant_mode
+    )
+    source = torch.arange(flat.shape[0], device=flat.device) // (tokens * slots)
+    ends = expert_counts(flat * held.ranks + source, 0, held.here * held.ranks).cumsum(0)
+    last = ends[held.ranks - 1 :: held.ranks]
+    counts = last if counts_type == 0 else last.diff(prepend=last.new_zeros(1))
+    weights = weights_here(expert_scales, held, tokens, known, used)
+    return rows, row_scales, counts, ends.to(torch.int32), weights, entries, tokens
+
+
+def quantised_rows(rows, scale, mode):
+    """(rows, a scale for each): as they are, times a scale, or by their largest magnitude."""
+    if mode == 1:
+        rows = static(rows, scale, None, INT8)
+    elif mode == 2:
+        return dynamic(wide(rows) if scale is None else wide(rows) * wide(scale), INT8)
+    return rows, torch.zeros(rows.shape[0], device=rows.device)
+
+
+def weights_here(expert_scales, held: Holders, tokens, known, used):
+    """The weight of each row; rows of shared experts count whole."""
+    if expert_scales is None:
+        return torch.zeros(known.shape[0], device=known.device)
+    everyone = held.gather(filled(wide(expert_scales), tokens)).flatten()
+    return torch.where(used, 1.0 if held.is_shared else everyone[known], 0.0)
+
+
+def places_inside(expert_ids, active_mask, experts):
+    """The place of each entry of this rank among those that it sends to the same expert: [n · k]."""
+    sent = is_sent(expert_ids, active_mask, experts).flatten()
+    flat = torch.where(sent, expert_ids.flatten().to(torch.int64), experts)
+    _, order = flat.sort(stable=True)
+    starts = F.pad(expert_counts(flat, 0, experts).cumsum(0), (1, 0))
+    return torch.where(sent, placed(order) - starts[flat], 0).to(torch.int32)
+
+
+def moe_distribute_dispatch(
+    x, expert_ids, scales, x_active_mask, expert_scales, *, group_ep, ep_world_size, ep_rank_id,
+    moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
+    shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
+):  # fmt: skip
+    """(rows, their scales, place of each entry inside its expert, rows per expert, ends, zeros, weights)."""
+    held = holders(
+        group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
+        shared_expert_rank_num, expert_shard_type,
+    )  # fmt: skip
+    rows, row_scales, counts, ends, weights, _, _ = dispatched(
+        x, expert_ids, scales, x_active_mask, expert_scales, held, quant_mode=quant_mode,
+        global_bs=global_bs, counts_type=expert_token_nums_type,
+    )  # fmt: skip
+    inside = places_inside(expert_ids, x_active_mask, moe_expert_num)
+    nothing = torch.zeros(1, dtype=torch.int32, device=x.device)
+    return rows, row_scales, inside, counts, ends, nothing, weights
+
+
+def moe_distribute_dispatch_v2(
+    x, expert_ids, scales, x_active_mask, expert_scales, elastic_info, performance_info, *, group_ep,
+    ep_world_size, ep_rank_id, moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0,
+    expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0, global_bs=0,
+    expert_token_nums_type=1, comm_alg="", zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
+    y_dtype=0,
+):  # fmt: skip
+    """The same with a note for each row of where it comes from, instead of places."""
+    held = holders(
+        group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
+        shared_expert_rank_num, expert_shard_type, elastic_info,
+    )  # fmt: skip
+    rows, row_scales, counts, ends, weights, entries, tokens = dispatched(
+        x, expert_ids, scales, x_active_mask, expert_scales, held, quant_mode=quant_mode,
+        global_bs=global_bs, counts_type=expert_token_nums_type,
+    )  # fmt: skip
+    notes = notes_of(entries.clamp(min=0), tokens, expert_ids.shape[1], held)
+    nothing = torch.zeros(1, dtype=torch.int32, device=x.device)
+    return rows, row_scales, notes, counts, ends, nothing, weights
+
+
+def notes_of(entries, tokens, slots, held: Holders):
+    """Rank, token and slot of each row; shared experts have slots behind the others."""
+    kinds = 1 if held.is_shared else slots
+    token, slot = entries // kinds, entries % kinds
+    slot = slot + slots + held.first if held.is_shared else slot
+    notes = torch.stack((token // tokens, token % tokens, slot), 1)
+    return F.pad(notes, (0, _WORDS - 3)).flatten().to(torch.int32)
+
+
+# The way back
+
+
+def by_places(expand_x, expert_ids, places, ends, active_mask, held: Holders, tokens):
+    """The row of each entry [n, k, H], 0 for entries that were not sent, and of each shared expert
+    [n, shared, H], from the places of entries inside their experts.
+    """
+    slots, ranks = expert_ids.shape[1], held.ranks
+    capacity = held.most_rows(tokens, slots) if ranks > 1 else expand_x.shape[0]
+    everyone = held.gather(filled(wide(expand_x), capacity) if ranks > 1 else wide(expand_x))
+    width = held.local * ranks
+    starts = held.gather(F.pad(filled(ends, width).to(torch.int64), (1, 0))).reshape(ranks, width + 1)
+    sent = is_sent(expert_ids, active_mask, held.experts)
+    chosen = torch.where(sent, expert_ids.to(torch.int64), 0)
+    holder = held.shared_ranks + chosen // held.local
+    start = starts[holder, chosen % held.local * ranks + held.rank]
+    row = torch.where(sent, holder * capacity + start + places.reshape(expert_ids.shape), 0)
+    parts = torch.where(sent.unsqueeze(-1), everyone[row], 0.0)
+    if not held.shared:
+        return parts, None
+    active = is_active(expert_ids, active_mask)
+    copies = torch.arange(held.shared, device=ends.device) * held.copies + held.rank % held.copies
+    first = copies * capacity + starts[copies, held.rank]
+    row = torch.where(active.unsqueeze(1), first + (active.cumsum(0) - 1).unsqueeze(1), 0)
+    return parts, torch.where(active[:, None, None], everyone[row], 0.0)
+
+
+def by_notes(expand_x, expert_ids, notes, ends, held: Holders, tokens):
+    """The same from the notes of rows."""
+    rows = expand_x.shape[0]
+    n, slots = expert_ids.shape
+    note = notes[: rows * _WORDS].reshape(rows, _WORDS)[:, :3].to(torch.int64)
+    used = torch.arange(rows, device=notes.device) < ends[-1]
+    values = torch.where(used.unsqueeze(1), wide(expand_x), 0.0)
+    source = torch.where(used, note[:, 0], -1)
+    note = torch.stack((source, note[:, 1], note[:, 2]), 1)
+    if held.ranks > 1:
+        capacity = held.most_rows(tokens, slots)
+        values, note = held.gather(filled(values, capacity)), held.gather(filled(note, capacity, -1))
+    kinds = slots + held.shared
+    entry = torch.where(note[:, 0] == held.rank, note[:, 1] * kinds + note[:, 2], n * kinds)
+    made = torch.zeros(n * kinds + 1, expand_x.shape[1], device=expand_x.device)
+    parts = made.index_add(0, entry, values)[:-1].unflatten(0, (n, kinds))
+    return parts[:, :slots], parts[:, slots:] if held.shared else None
+
+
+def special(parts, expert_ids, ori_x, constants, experts, numbers):
+    """Entries of special experts: 0, the token itself, or alpha1 · token + alpha2 · v."""
+    zero, copy, const = numbers
+    if zero + copy + const == 0:
+        return parts
+    first_copy, first_const = experts + zero, experts + zero + copy
+    ids = expert_ids.to(torch.int64)
+    if copy + const == 0:
+        return parts
+    token = wide(ori_x).unsqueeze(1)
+    copied = (ids >= first_copy) & (ids < first_const)
+    parts = torch.where(copied.unsqueeze(-1), token, parts)
+    if const > 0:
+        alpha1, alpha2, v = (wide(x) for x in constants)
+        number = (ids - first_const).clamp(0, const - 1)
+        made = alpha1[number].unsqueeze(-1) * token + alpha2[number].unsqueeze(-1) * v[number]
+        parts = torch.where((ids >= first_const).unsqueeze(-1), made, parts)
+    return parts
+
+
+def summed(parts, expert_scales, shared_rows, shared, active_mask, dtype):
+    """Weighted rows of each token, and what shared experts made of it: of other ranks, and here."""
+    parts = parts * wide(expert_scales).unsqueeze(-1)
+    if active_mask is not None and active_mask.ndim == 2:
+        parts = torch.where(active_mask.bool().unsqueeze(-1), parts, 0.0)
+    y = parts.sum(1) if shared_rows is None else parts.sum(1) + shared_rows.sum(1)
+    y = y if shared is None else y + wide(shared).reshape(y.shape)
+    if active_mask is not None and active_mask.ndim == 1:
+        y = torch.where(active_mask.bool().unsqueeze(-1), y, 0.0)
+    return y.to(dtype)
+
+
+def moe_distribute_combine(
+    expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, tp_send_counts, x_active_mask,
+    activation_scale, weight_scale, group_list, expand_scales, *, group_ep, ep_world_size, ep_rank_id,
+    moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
+    shared_expert_rank_num=0, global_bs=0, out_dtype=0, comm_quant_mode=0, group_list_type=0,
+):  # fmt: skip
+    """The weighted sum of each token's rows."""
+    return combined_with_shared(
+        expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, x_active_mask, None,
+        group_ep=group_ep, ep_world_size=ep_world_size, ep_rank_id=ep_rank_id, moe_expert_num=moe_expert_num,
+        tp_world_size=tp_world_size, expert_shard_type=expert_shard_type, shared_expert_num=shared_expert_num,
+        shared_expert_rank_num=shared_expert_rank_num, global_bs=global_bs,
+    )  # fmt: skip
+
+
+def combined_with_shared(
+    expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, x_active_mask, shared_expert_x, *,
+    group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_num,
+    shared_expert_rank_num, global_bs,
+):  # fmt: skip
+    """The same on top of what a shared expert made."""
+    held = holders(
+        group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
+        shared_expert_rank_num, expert_shard_type,
+    )  # fmt: skip
+    tokens = tokens_of_a_rank(expert_ids.shape[0], global_bs, held.ranks)
+    parts, shared = by_places(expand_x, expert_ids, expand_idx, ep_send_counts, x_active_mask, held, tokens)
+    return summed(parts, expert_scales, shared, shared_expert_x, x_active_mask, expand_x.dtype)
+
+
+def moe_distribute_combine_v2(
+    expand_x, expert_ids, assist_info_for_combine, ep_send_counts, expert_scales, tp_send_counts,
+    x_active_mask, activation_scale, weight_scale, group_list, expand_scales, shared_expert_x, elastic_info,
+    ori_x, const_expert_alpha_1, const_expert_alpha_2, const_expert_v, performance_info, *, group_ep,
+    ep_world_size, ep_rank_id, moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0,
+    expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, out_dtype=0,
+    comm_quant_mode=0, group_list_type=0, comm_alg="", zero_expert_num=0, copy_expert_num=0,
+    const_expert_num=0,
+):  # fmt: skip
+    """The weighted sum of each token's rows by their notes, with special experts."""
+    held = holders(
+        group_ep, ep_world_size, ep_rank_id, moe_expert_num, tp_world_size, shared_expert_num,
+        shared_expert_rank_num, expert_shard_type, elastic_info,
+    )  # fmt: skip
+    tokens = tokens_of_a_rank(expert_ids.shape[0], global_bs, held.ranks)
+    parts, shared = by_notes(expand_x, expert_ids, assist_info_for_combine, ep_send_counts, held, tokens)
+    constants = const_expert_alpha_1, const_expert_alpha_2, const_expert_v
+    numbers = zero_expert_num, copy_expert_num, const_expert_num
+    parts = special(parts, expert_ids, ori_x, constants, moe_expert_num, numbers)
+    return summed(parts, expert_scales, shared, shared_expert_x, x_active_mask, expand_x.dtype)
+
+
+def moe_distribute_combine_add_rms_norm(
+    expand_x, expert_ids, assist_info, ep_send_counts, expert_scales, residual_x, gamma, tp_send_counts,
+    x_active_mask, activation_scale, weight_scale, group_list, expand_scales, shared_expert_x, elastic_info,
+    ori_x, const_expert_alpha_1, const_expert_alpha_2, const_expert_v, *, group_ep, ep_world_size, ep_rank_id,
+    moe_expert_num, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
+    shared_expert_rank_num=0, global_bs=0, out_dtype=0, comm_quant_mode=0, group_list_type=0, comm_alg="",
+    norm_eps=1e-6, zero_expert_num=0, copy_expert_num=0, const_expert_num=0,
+):  # fmt: skip
+    """(norm, rstd, sum) of the combined rows and a residual [n, 1, H]."""
+    rows = moe_distribute_combine_v2(
+        wide(expand_x), expert_ids, assist_info, ep_send_counts, expert_scales, None, x_active_mask, None,
+        None, None, None, shared_expert_x, elastic_info, ori_x, const_expert_alpha_1, const_expert_alpha_2,
+        const_expert_v, None, group_ep=group_ep, ep_world_size=ep_world_size, ep_rank_id=ep_rank_id,
+        moe_expert_num=moe_expert_num, tp_world_size=tp_world_size, expert_shard_type=expert_shard_type,
+        shared_expert_num=shared_expert_num, shared_expert_rank_num=shared_expert_rank_num,
+        global_bs=global_bs, zero_expert_num=zero_expert_num, copy_expert_num=copy_expert_num,
+        const_expert_num=const_expert_num,
+    )  # fmt: skip
+    x = rows.unsqueeze(1) + wide(residual_x).reshape(rows.shape[0], 1, -1)
+    y, rstd = normalised(x, gamma, norm_eps)
+    return y.to(residual_x.dtype), rstd, x.to(residual_x.dtype)
+
+
+# How rows travel to other ranks.
+_TRAVEL = (
+    "group_tp", "tp_rank_id", "tp_send_counts", "expand_scales", "activation_scale", "weight_scale",
+    "group_list", "out_dtype", "comm_quant_mode", "group_list_type",
+)  # fmt: skip
+ROWS = (
+    Row("npu_moe_distribute_dispatch", "MoeDistributeDispatch", moe_distribute_dispatch),
+    Row(
+        "npu_moe_distribute_dispatch_v2", "MoeDistributeDispatchV2", moe_distribute_dispatch_v2,
+        {"y_dtype": made(ir_type, "y_dtype")}, ignored=("x_dtype", "scales_dtype"),
+    ),
+    Row(
+        "npu_moe_distribute_combine", "", combined_with_shared, ignored=_TRAVEL,
+        when=lambda given: given["shared_expert_x"] is not None,
+    ),
+    Row(
+        "npu_moe_distribute_combine", "MoeDistributeCombine", moe_distribute_combine,
+        ignored=("shared_expert_x",),
+    ),
+    Row("npu_moe_distribute_combine_v2", "MoeDistributeCombineV2", moe_distribute_combine_v2),
+    Row(
+        "npu_moe_distribute_combine_add_rms_norm", "MoeDistributeCombineAddRmsNorm",
+        moe_distribute_combine_add_rms_norm, {"assist_info": "expand_idx"},
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Number formats, private layouts and numeric building blocks."""

@@ -1,0 +1,1 @@
+"""Ops of streams, events and core limits."""
