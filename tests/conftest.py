@@ -32,7 +32,7 @@ from torchair.backend.background import BACKGROUND
 from torchair.capture.base import layout_enforcer
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
-from torchair.ge import verify
+from torchair.ge.files import verify
 
 SEED = 20240607
 # The same examples in every run, and no time limit on a machine that others use too.

@@ -26,8 +26,8 @@ from torchair.engine.lower import lower
 from torchair.fxgraph.layout import layouts_of, new_values
 from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.symbols import Binding
+from torchair.ge.files.verify import verify, verify_emitted
 from torchair.ge.graph import Graph
-from torchair.ge.verify import verify, verify_emitted
 
 Run = Callable[[list[Any]], list[Any]]
 TOO_WIDE = re.compile("takes no (DOUBLE|COMPLEX128|INT64) as ")

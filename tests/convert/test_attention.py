@@ -15,8 +15,8 @@ from torchair import ge
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.layout import layout_of
-from torchair.ge import declared
 from torchair.ge.graph import ArgumentFeed, Graph, TensorResult
+from torchair.ge.schema import op_dtypes
 
 aten = torch.ops.aten
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
@@ -190,7 +190,7 @@ def run(op, arguments, attrs, outputs=1):
         return data
 
     # Kernels take more types than the ops of Ascend do: these tests want more digits than halves have.
-    with graph, mock.patch.object(declared, "casts", return_value={}):
+    with graph, mock.patch.object(op_dtypes, "casts", return_value={}):
         made = getattr(ge, op)(*[feed(value) for value in arguments], **attrs)
         made = made if isinstance(made, tuple) else (made,)
         ge.NetOutput(list(made[:outputs]), node_name="NetOutput")

@@ -18,12 +18,12 @@ from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadOption, UnsupportedOp
 from torchair.engine.infer import inference
 from torchair.ge.attr import Layouts
-from torchair.ge.declared import forgotten, taken
-from torchair.ge.formats import image_slots
+from torchair.ge.files.verify import verify_emitted
 from torchair.ge.graph import Graph, Op
 from torchair.ge.proto.write import to_model
 from torchair.ge.prototype import catalogue
-from torchair.ge.verify import verify_emitted
+from torchair.ge.schema.formats import image_slots
+from torchair.ge.schema.op_dtypes import forgotten, taken
 
 aten = torch.ops.aten
 NEWEST = {"engine_config.soc": "Ascend910_95"}

@@ -20,7 +20,7 @@ from torchair import ge
 from torchair.convert.base.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.operators.alias_schema import original_of
-from torchair.ge.torch_op import find_target
+from torchair.ge.builder.torch_op import find_target
 from torchair.passes.fx.analysis import auto_functionalized
 
 Fn = Callable[..., Any]

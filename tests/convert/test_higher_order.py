@@ -29,12 +29,12 @@ from torchair.convert.base.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
 from torchair.engine.interpret import interpret
-from torchair.ge.equality import same_graph
+from torchair.ge.files.text import from_python, to_python
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import Graph
+from torchair.ge.proto.equality import same_graph
 from torchair.ge.proto.read import from_model
 from torchair.ge.proto.write import to_bytes
-from torchair.ge.text import from_python, to_python
-from torchair.ge.verify import verify
 
 Fn = Callable[..., Any]
 CPU = torch.device("cpu")

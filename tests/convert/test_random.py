@@ -20,10 +20,10 @@ from torchair.core.torch_private.compilers.inductor import inductor_config, lowe
 from torchair.engine.interpret import interpret
 from torchair.engine.kernels.random import philox, words_of
 from torchair.engine.lower import lower
+from torchair.ge.builder.random_state import OFFSETS, SEED, UNPACK, random_state
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import ArgumentFeed, Graph, RandomFeed, TensorResult
 from torchair.ge.host import Host
-from torchair.ge.random_state import OFFSETS, SEED, UNPACK, random_state
-from torchair.ge.verify import verify
 
 Fn = Callable[..., Any]
 CPU = torch.device("cpu")

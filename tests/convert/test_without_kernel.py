@@ -13,7 +13,7 @@ import torchair
 from tests.process import python
 from tests.slow import slow
 from torchair import ge
-from torchair.ge.face import HIDDEN
+from torchair.ge.builder.torch_kernel_binding import HIDDEN
 from torchair.ge.proto.write import to_graph_def
 
 CALLS: list[str] = []

@@ -23,11 +23,11 @@ from tests.models.zoo import ROWS
 from tests.slow import STATIC_FIRST, slow
 from torchair.core.errors import DegradedWarning, NotInThisMode, NotPossible
 from torchair.debug.graph_file import constants_of
-from torchair.ge.equality import same_graph
+from torchair.ge.files.script import from_python
 from torchair.ge.graph import Graph
 from torchair.ge.proto import schema
+from torchair.ge.proto.equality import same_graph
 from torchair.ge.proto.read import from_graph_def
-from torchair.ge.script import from_python
 
 STAMP = rf"rank_0_pid_{os.getpid()}_ts_\d{{20}}"
 STAGES = ("original", "optimized")
@@ -241,7 +241,7 @@ def test_pbtxt_marks_control_edges() -> None:
         x = torchair.ge.Data(index=0, node_name="x")
         y = torchair.ge.Relu(x)
         torchair.ge.NetOutput([torchair.ge.Abs(x, dependencies=[y])])
-    viewed = text_format.Parse(torchair.ge.text.to_pbtxt(graph), tensorflow_graph())
+    viewed = text_format.Parse(torchair.ge.files.text.to_pbtxt(graph), tensorflow_graph())
     assert {node.name: list(node.input) for node in viewed.node}["Abs"] == ["^Relu", "x:0"]
 
 

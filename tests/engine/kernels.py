@@ -12,7 +12,7 @@ from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeE
 from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
-from torchair.ge import build
+from torchair.ge.builder import build
 from torchair.ge.graph import ArgumentFeed, Graph, Tensor, TensorResult
 
 CPU = torch.device("cpu")

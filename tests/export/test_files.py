@@ -18,8 +18,8 @@ from tests.export.test_round_trip import exported
 from torchair.__main__ import main
 from torchair.backend import cluster_files as cluster
 from torchair.core.errors import BadGraph, BadPath, NotInThisMode, NotPossible
-from torchair.ge import air
 from torchair.ge.attr import Str
+from torchair.ge.files import air_file
 from torchair.ge.graph import Graph, Op
 from torchair.ge.proto import schema
 from torchair.ge.proto.read import from_model
@@ -64,7 +64,7 @@ def test_two_weights_are_never_one_file(tmp_path: Path, monkeypatch: pytest.Monk
             return self.a(x) + self.a_weight
 
     exported(Twice(), tmp_path, X)
-    monkeypatch.setattr(air, "EXTERNAL_FROM", 10)
+    monkeypatch.setattr(air_file, "EXTERNAL_FROM", 10)
     with pytest.raises(NotPossible, match="would have one file name, a_weight"):
         exported(Twice(), tmp_path, X)
 
@@ -80,14 +80,14 @@ def test_an_interrupt_leaves_what_was_there(
 ) -> None:
     exported(net, tmp_path, X)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(air, "EXTERNAL_FROM", 10)
-    first = getattr(air, fails)
+    monkeypatch.setattr(air_file, "EXTERNAL_FROM", 10)
+    first = getattr(air_file, fails)
 
     def interrupted(into: Any, *rest: Any) -> None:
         first(into, *rest)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(air, fails, interrupted)
+    monkeypatch.setattr(air_file, fails, interrupted)
     with pytest.raises(KeyboardInterrupt):
         exported(nn.Linear(4, 4), tmp_path, X)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

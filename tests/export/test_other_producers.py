@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import torchair
 from torchair import ge
 from torchair.core.errors import UnsupportedOp
-from torchair.ge import build
+from torchair.ge.builder import build
 from torchair.ge.graph import Desc, Graph
 from torchair.ge.proto.write import to_bytes
 

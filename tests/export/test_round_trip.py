@@ -16,8 +16,8 @@ from tests.process import python
 from tests.slow import slow
 from torchair.backend import loaded as loaded_models
 from torchair.core.errors import BadCall
-from torchair.ge import air
-from torchair.ge.verify import verify, verify_emitted
+from torchair.ge.files import air_file
+from torchair.ge.files.verify import verify, verify_emitted
 
 QUICK = ("llama", "lstm")
 
@@ -160,7 +160,7 @@ def test_in_a_file_assigns_write_reference_inputs(tmp_path: Path, write: Any, co
     config = torchair.CompilerConfig()
     config.engine_config.codegen = "eager"
     loaded = torchair.load_air(tmp_path / "net.air", config=config)
-    graph = air.read_air(tmp_path / "net.air")
+    graph = air_file.read_air(tmp_path / "net.air")
     verify(graph)
     verify_emitted(graph)
     assigns = [op for op in graph.ops if op.type == "Assign"]
@@ -198,7 +198,7 @@ def test_states_of_a_model(tmp_path: Path) -> None:
 
 
 def test_weights_in_files(net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(air, "EXTERNAL_FROM", 100)
+    monkeypatch.setattr(air_file, "EXTERNAL_FROM", 100)
     x, y = torch.randn(3, 8), torch.randn(3, 8)
     loaded = exported(net, tmp_path, x, y=y)
     assert "saving weights: 100 %" in capsys.readouterr().out
@@ -276,7 +276,7 @@ def test_reference_ops_write_states(tmp_path: Path) -> None:
     model = Buffered().eval()
     index, update = torch.tensor([[1], [3]]), torch.randn(2, 3)
     loaded = exported(model, tmp_path, index, update)
-    (scatter,) = [op for op in air.read_air(tmp_path / "net.air").ops if op.type == "ScatterNdUpdate"]
+    (scatter,) = [op for op in air_file.read_air(tmp_path / "net.air").ops if op.type == "ScatterNdUpdate"]
     assert scatter.inputs[0].op.type == "RefData"
     check(loaded, model, index, update)
     check(loaded, model, torch.tensor([[0], [1]]), update)

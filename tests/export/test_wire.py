@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.export import wire
 from tests.export.test_round_trip import Cache, Counter, Net, exported
-from torchair.ge import air
+from torchair.ge.files import air_file
 
 X, Y = torch.randn(3, 8), torch.randn(3, 8)
 CASES = {
@@ -84,7 +84,7 @@ def test_values_and_sizes(tmp_path: Path) -> None:
 
 
 def test_weights_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(air, "EXTERNAL_FROM", 10)
+    monkeypatch.setattr(air_file, "EXTERNAL_FROM", 10)
     net = nn.Linear(8, 4).to(torch.bfloat16)
     exported(net, tmp_path, X.bfloat16())
     rows = {op.name: op for op in check(tmp_path).op if op.type == "FileConstant"}

@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from torchair.ge.header_parser import TYPE_SETS
+from torchair.ge.header_words import EXPECTED
 from torchair.ge.prototype import AttrParam, Param, Prototype
-from torchair.ge.reg_op import TYPE_SETS
-from torchair.ge.reg_op_words import EXPECTED
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name != "REG_OP")
 TYPES = st.lists(st.sampled_from(TYPE_SETS["ALL"].split()), unique=True, max_size=14).map(tuple)

@@ -14,14 +14,14 @@ from torchair.backend.foreign import adopt
 from torchair.core.errors import BadGraph, UnsupportedOp
 from torchair.engine.interpret import interpret
 from torchair.ge.attr import Str
-from torchair.ge.build import add_op
-from torchair.ge.equality import same_graph
-from torchair.ge.face import CALL, HIDDEN, Call, hold, skipped
+from torchair.ge.builder.build import add_op
+from torchair.ge.builder.torch_kernel_binding import CALL, HIDDEN, Call, hold, skipped
+from torchair.ge.files.text import from_python, to_python
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import ArgumentFeed, Graph, TensorResult
+from torchair.ge.proto.equality import same_graph
 from torchair.ge.proto.read import from_model
 from torchair.ge.proto.write import to_bytes
-from torchair.ge.text import from_python, to_python
-from torchair.ge.verify import verify
 
 aten = torch.ops.aten
 

@@ -19,7 +19,8 @@ from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 from torchair.fxgraph.layout import Step, layout_of
 from torchair.ge import attr
-from torchair.ge.equality import same_attr, same_graph
+from torchair.ge.files.text import to_python
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import (
     AliasResult,
     ArgumentFeed,
@@ -31,6 +32,7 @@ from torchair.ge.graph import (
 )
 from torchair.ge.host import Host
 from torchair.ge.proto import schema
+from torchair.ge.proto.equality import same_attr, same_graph
 from torchair.ge.proto.read import from_graph_def, from_model
 from torchair.ge.proto.write import (
     LIMIT,
@@ -40,8 +42,6 @@ from torchair.ge.proto.write import (
     to_graph_def,
     to_model,
 )
-from torchair.ge.text import to_python
-from torchair.ge.verify import verify
 
 # torch warns about every half-precision complex tensor.
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")

@@ -17,9 +17,9 @@ from tests.ge.prototypes import prototypes
 from torchair import ge
 from torchair.core.errors import BadGraph, BadPrototype
 from torchair.core.registries.user_registrations import EXTENSIONS
+from torchair.ge.header_module_writer import reg_op_text
+from torchair.ge.header_parser import TYPE_SETS, read_reg_op, register_reg_op
 from torchair.ge.prototype import TABLES, AttrParam, Param, Prototype, catalogue
-from torchair.ge.reg_op import TYPE_SETS, read_reg_op, register_reg_op
-from torchair.ge.reg_op_module import reg_op_text
 
 HEADER = r"""
 #ifndef OPS_H  // REG_OP(NotMe)

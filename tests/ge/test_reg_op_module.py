@@ -20,16 +20,16 @@ from hypothesis import given, settings
 from tests.ge.prototypes import prototypes
 from torchair import ge
 from torchair.core.errors import BadAttribute, BadGraph, BadInput
-from torchair.ge.equality import same_graph
+from torchair.ge.files.script import from_python
+from torchair.ge.files.text import to_python, to_txt
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import Graph
+from torchair.ge.header_module_writer import module_text, why_no_builder
+from torchair.ge.header_parser import read_reg_op
+from torchair.ge.proto.equality import same_graph
 from torchair.ge.proto.read import from_model
 from torchair.ge.proto.write import to_bytes
 from torchair.ge.prototype import Prototype, catalogue
-from torchair.ge.reg_op import read_reg_op
-from torchair.ge.reg_op_module import module_text, why_no_builder
-from torchair.ge.script import from_python
-from torchair.ge.text import to_python, to_txt
-from torchair.ge.verify import verify
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "codegen" / "custom_op"

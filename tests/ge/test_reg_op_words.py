@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchair.core.errors import BadPrototype
-from torchair.ge.reg_op_words import data_type, literal, string, words
+from torchair.ge.header_words import data_type, literal, string, words
 
 LITERALS: list[tuple[str, str, Any]] = [
     ("Int", "10", 10),

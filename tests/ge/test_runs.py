@@ -12,13 +12,13 @@ from tests.convert.harness import compare, converted
 from torchair import ge
 from torchair.engine.evaluate import constant
 from torchair.engine.interpret import interpret
-from torchair.ge.build import const_attr
-from torchair.ge.equality import same_graph
+from torchair.ge.builder.build import const_attr
+from torchair.ge.files.text import from_python, to_python
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import Graph
+from torchair.ge.proto.equality import same_graph
 from torchair.ge.proto.read import from_model
 from torchair.ge.proto.write import to_bytes
-from torchair.ge.text import from_python, to_python
-from torchair.ge.verify import verify
 
 WAYS: dict[str, Callable[[Graph], Graph]] = {
     "wire": lambda graph: from_model(to_bytes(graph, runtime=True)),

@@ -15,12 +15,12 @@ from torchair import ge
 from torchair.core.errors import BadGraph
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 from torchair.ge import attr
-from torchair.ge.equality import same_graph
+from torchair.ge.files.text import from_python, to_pbtxt, to_python, to_txt
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import ArgumentFeed, ConstantResult, Graph, Origin, TensorResult
 from torchair.ge.proto import schema
+from torchair.ge.proto.equality import same_graph
 from torchair.ge.proto.write import to_graph_def
-from torchair.ge.text import from_python, to_pbtxt, to_python, to_txt
-from torchair.ge.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")
 PROPERTY = settings(max_examples=80, suppress_health_check=list(HealthCheck))

@@ -12,9 +12,9 @@ from tests.ge.graphs import graphs
 from torchair import ge
 from torchair.core.errors import BadGraph
 from torchair.ge import attr
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import ArgumentFeed, Desc, Graph, Op, Origin, Slot, Tensor, TensorResult
-from torchair.ge.order import sort_ops
-from torchair.ge.verify import verify
+from torchair.ge.toposort import sort_ops
 
 PROPERTY = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 

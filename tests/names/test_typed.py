@@ -13,9 +13,9 @@ from google.protobuf import text_format
 from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT
+from torchair.ge.files.script import from_python
 from torchair.ge.proto import schema
 from torchair.ge.proto.read import from_graph_def
-from torchair.ge.script import from_python
 
 MODEL = """
 import torch

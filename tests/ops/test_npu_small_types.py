@@ -17,8 +17,8 @@ from tests.ops.compiled import ints, rand, taken
 from tests.slow import STATIC_FIRST
 from torchair import ge
 from torchair.core import dtypes
+from torchair.ge.files.verify import verify_emitted
 from torchair.ge.graph import Graph, Tensor
-from torchair.ge.verify import verify_emitted
 from torchair.ops.numerics.formats import E1M2, E2M1, INT4, decode, pack, unpack
 
 npu = torch.ops.npu

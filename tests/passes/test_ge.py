@@ -10,9 +10,9 @@ import torch
 from tests.convert.harness import converted
 from torchair import ge
 from torchair.engine.evaluate import evaluate_now
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import ArgumentFeed, Graph, PackFeed, TensorResult
 from torchair.ge.host import Host
-from torchair.ge.verify import verify
 from torchair.passes import PassContext
 from torchair.passes.ge.dead_code import remove_dead_data_and_reorder_data_index, remove_dead_ops
 from torchair.passes.ge.fold_constants import fold_constants

@@ -12,8 +12,8 @@ from tests.ops.compiled import compiles, ints, listed, rand
 from tests.slow import STATIC_FIRST
 from torchair import ge
 from torchair.engine.interpret import interpret
+from torchair.ge.files.verify import verify, verify_emitted
 from torchair.ge.graph import Graph, TensorResult
-from torchair.ge.verify import verify, verify_emitted
 from torchair.ops.numerics.formats import INT4, unpack
 from torchair.passes import GE_PASSES, PassContext, run
 from torchair.passes.ge.dead_code import remove_dead_ops

@@ -61,9 +61,9 @@ from torchair.fxgraph.layout import (
 from torchair.fxgraph.layout_check import Contract
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
-from torchair.ge import verify as ge_verify
+from torchair.ge.files import verify as ge_verify
+from torchair.ge.files.verify import verify, verify_emitted
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
-from torchair.ge.verify import verify, verify_emitted
 from torchair.passes import (
     CAPTURE_PASSES,
     FX_PASSES,

@@ -29,8 +29,9 @@ from torchair.core.log import logger
 from torchair.core.torch_private.compilers.aot_autograd import module_title
 from torchair.debug.files import rank_and_size
 from torchair.fxgraph.symbols import hint, is_symbol
-from torchair.ge import air
 from torchair.ge.attr import Int, Str
+from torchair.ge.files import air_file
+from torchair.ge.files.text import to_pbtxt
 from torchair.ge.graph import (
     INPUT_TYPES,
     AliasResult,
@@ -44,7 +45,6 @@ from torchair.ge.graph import (
 )
 from torchair.ge.host import Host
 from torchair.ge.proto.write import to_bytes
-from torchair.ge.text import to_pbtxt
 
 CALL = "_torchair_call"
 """How the graph is called like the model it is of, as JSON: an attribute of the graph."""
@@ -116,34 +116,36 @@ def write_model(
     if settings.module_stacks:
         _record_modules(graph)
     beside = _beside(graph, place) if settings.cluster_templates else {}
-    with air.writing(place.folder) as into:
+    with air_file.writing(place.folder) as into:
         if place.readable:
-            air.write_readable(into, place.readable, to_pbtxt(graph))
+            air_file.write_readable(into, place.readable, to_pbtxt(graph))
         _write_weights(
             into, graph, {op: (names[id(tensor)], tensor) for op, tensor in weights.items()}, place
         )
-        air.write_weights(into, states, is_shown=False)
+        air_file.write_weights(into, states, is_shown=False)
         graph.attrs[CALL] = Str(json.dumps(call))
-        air.write_bytes(into, place.file, to_bytes(graph, normalised=True, runtime=True))
+        air_file.write_bytes(into, place.file, to_bytes(graph, normalised=True, runtime=True))
         for name, text in beside.items():
-            air.write_bytes(into, name, text.encode())
-        air.write_digests(into, place.file)
+            air_file.write_bytes(into, name, text.encode())
+        air_file.write_digests(into, place.file)
     logger.info("%s has %s ops and %s weights", place.folder / place.file, len(graph.ops), len(weights))
 
 
 def _write_weights(
-    into: air.Writing, graph: Graph, weights: Mapping[str, tuple[str, torch.Tensor]], place: Place
+    into: air_file.Writing, graph: Graph, weights: Mapping[str, tuple[str, torch.Tensor]], place: Place
 ) -> None:
     """Into the ops that stand for them, or into files of their own where the graph would be too large."""
     size = sum(tensor.nbytes for _, tensor in weights.values())
-    if size + len(to_bytes(graph, normalised=True)) <= air.EXTERNAL_FROM:
+    if size + len(to_bytes(graph, normalised=True)) <= air_file.EXTERNAL_FROM:
         for op_name, (_, tensor) in weights.items():
-            air.embed(graph.by_name[op_name], tensor)
+            air_file.embed(graph.by_name[op_name], tensor)
         return
     _check_file_names([title for title, _ in weights.values()])
     for op_name, (title, tensor) in weights.items():
-        air.refer(graph.by_name[op_name], tensor, str(place.folder / place.below / _file_name(title)))
-    air.write_weights(into, {place.below + _file_name(title): tensor for title, tensor in weights.values()})
+        air_file.refer(graph.by_name[op_name], tensor, str(place.folder / place.below / _file_name(title)))
+    air_file.write_weights(
+        into, {place.below + _file_name(title): tensor for title, tensor in weights.values()}
+    )
 
 
 def _record_modules(graph: Graph) -> None:

@@ -22,8 +22,8 @@ from torchair.engine.kernels.control import IF, WHILE
 from torchair.engine.registry import has_kernel, kernel_names, why_without
 from torchair.ge.attr import BY_PROTOTYPE, STORED_AS_BYTES, Attr, Int, Raw
 from torchair.ge.attr import Tensor as TensorAttr
-from torchair.ge.build import Const, add_op
-from torchair.ge.face import CALL, release, skipped
+from torchair.ge.builder.build import Const, add_op
+from torchair.ge.builder.torch_kernel_binding import CALL, release, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -34,10 +34,10 @@ from torchair.ge.graph import (
     Tensor,
     copy_graph,
 )
-from torchair.ge.order import sort_ops
-from torchair.ge.references import aliases
-from torchair.ge.runtime import take_runtime_attrs
-from torchair.ge.texts import FORMAT, PRINT
+from torchair.ge.schema.references import aliases
+from torchair.ge.schema.runtime_attrs import take_runtime_attrs
+from torchair.ge.schema.string_format import FORMAT, PRINT
+from torchair.ge.toposort import sort_ops
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 CASES = ("Case", "StatelessCase")

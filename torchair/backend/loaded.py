@@ -34,9 +34,10 @@ from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeE
 from torchair.debug.watch import Watch
 from torchair.engine.lower import lower
 from torchair.fxgraph.symbols import is_symbol
-from torchair.ge.air import read_air, read_tensor, within
 from torchair.ge.attr import Int
 from torchair.ge.attr import Tensor as TensorAttr
+from torchair.ge.files.air_file import read_air, read_tensor, within
+from torchair.ge.files.verify import verify
 from torchair.ge.graph import (
     AliasResult,
     ArgumentFeed,
@@ -49,7 +50,6 @@ from torchair.ge.graph import (
     TensorResult,
     copy_graph,
 )
-from torchair.ge.verify import verify
 from torchair.ops.numerics.formats import FP4, INT4, pack, unpack
 from torchair.passes import GE_PASSES, PLACE_PASSES, run
 

@@ -18,7 +18,8 @@ from torchair.engine.infer import inference
 from torchair.engine.kernels.control import WHILE
 from torchair.fxgraph.layout import layout_of
 from torchair.fxgraph.symbols import hint
-from torchair.ge.face import skipped
+from torchair.ge.builder.random_state import FROM_GENERATOR
+from torchair.ge.builder.torch_kernel_binding import skipped
 from torchair.ge.graph import (
     ArgumentFeed,
     Graph,
@@ -29,7 +30,6 @@ from torchair.ge.graph import (
     describe,
 )
 from torchair.ge.host import Host, host_dtype
-from torchair.ge.random_state import FROM_GENERATOR
 
 # Their results have as many digits as their second number says.
 _LONG = ("Pow", "LeftShift")

@@ -21,10 +21,10 @@ from torchair.engine.interpret import binding_of, interpret
 from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout
 from torchair.fxgraph.symbols import Binding
-from torchair.ge.face import runs_torch
+from torchair.ge.builder.torch_kernel_binding import runs_torch
+from torchair.ge.files.script import from_python
+from torchair.ge.files.text import to_python
 from torchair.ge.graph import AliasResult, Graph, Op, TensorResult
-from torchair.ge.script import from_python
-from torchair.ge.text import to_python
 from torchair.passes.ge.dead_code import acts
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from torchair.core.errors import NotPossible
+from torchair.ge.files.text import to_python
 from torchair.ge.graph import Graph
-from torchair.ge.text import to_python
 
 MODULE = """import torch
 from torchair.engine.interpret import interpret
-from torchair.ge.script import from_python
+from torchair.ge.files.script import from_python
 
 GRAPH = {graph!r}
 graph = from_python(GRAPH)

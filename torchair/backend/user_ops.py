@@ -25,8 +25,8 @@ from torchair.core.torch_private.operators.schemas import (
 from torchair.engine.registry import Kernel, describe, set_kernel
 from torchair.fxgraph.effects import written_in, written_names
 from torchair.ge.attr import Attr, Str
-from torchair.ge.build import add_op, make_attr
-from torchair.ge.face import CALL
+from torchair.ge.builder.build import add_op, make_attr
+from torchair.ge.builder.torch_kernel_binding import CALL
 from torchair.ge.graph import Tensor
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue, declare
 

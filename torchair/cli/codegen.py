@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torchair.core.errors import BadCall, BadPath, BadPrototype
 from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.ge.header_module_writer import module_text, why_no_builder
+from torchair.ge.header_parser import Declared, read_reg_op
 from torchair.ge.prototype import catalogue
-from torchair.ge.reg_op import Declared, read_reg_op
-from torchair.ge.reg_op_module import module_text, why_no_builder
 
 DESCRIPTION = """Reads REG_OP prototypes in C++ headers and writes a Python module with a typed function for
 each op: called in a converter, it adds the op to the graph. Importing the module declares the ops, so that

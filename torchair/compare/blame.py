@@ -13,8 +13,8 @@ from torchair.compare.numbers import EXACT, Errors
 from torchair.compare.scene import Scene, Values, is_unset
 from torchair.compare.trail import FX_PASS, GE_PASS, Step
 from torchair.fxgraph.effects import mutates
-from torchair.ge.equality import same_attr
 from torchair.ge.graph import OUTPUT_TYPE, ConstantResult, Graph, Op
+from torchair.ge.proto.equality import same_attr
 
 UNSET = "Empty"  # the op that gives memory with whatever is in it
 Judge = Callable[[Any, Any], Errors]

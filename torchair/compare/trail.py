@@ -10,9 +10,9 @@ from torch import fx
 from torchair.compare.scene import Scene, run_fx
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.edit import copy_graph as copy_fx
-from torchair.ge.equality import same_graph
 from torchair.ge.graph import Graph
 from torchair.ge.graph import copy_graph as copy_ge
+from torchair.ge.proto.equality import same_graph
 
 TRACE, FX_PASS, CONVERSION, GE_PASS, LOWERING = "trace", "FX pass", "conversion", "GE pass", "lowering"
 COMPILED, REPLAYED = "compiled", "replayed"

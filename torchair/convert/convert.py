@@ -46,6 +46,7 @@ from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.fake_values import device_of, moves_between_devices, tensors_of
 from torchair.fxgraph.layout import Layout, layouts_of
 from torchair.ge.attr import Bool
+from torchair.ge.builder.torch_op import Symbol, torch_op
 from torchair.ge.graph import (
     AliasResult,
     ArgumentFeed,
@@ -59,7 +60,6 @@ from torchair.ge.graph import (
     TensorResult,
 )
 from torchair.ge.host import Host, host_dtype, is_symbol
-from torchair.ge.torch_op import Symbol, torch_op
 from torchair.ge.types import spec_of
 
 aten = torch.ops.aten

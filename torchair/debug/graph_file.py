@@ -19,9 +19,9 @@ from torchair.debug.files import write_text
 from torchair.debug.output_code import main_text, views_text
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.layout import Layout
+from torchair.ge.files.text import to_pbtxt, to_python, to_txt
 from torchair.ge.graph import Graph
-from torchair.ge.runtime import take_runtime_attrs
-from torchair.ge.text import to_pbtxt, to_python, to_txt
+from torchair.ge.schema.runtime_attrs import take_runtime_attrs
 
 __all__ = ["Call", "GraphText", "begin_graph", "constants_of", "fx_text", "ir_text", "run_graph"]
 

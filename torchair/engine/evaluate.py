@@ -18,11 +18,11 @@ from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_ker
 from torchair.fxgraph.layout import arrange, layout_of
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Tensor as TensorAttr
-from torchair.ge.face import CALL, call_of, inputs_of, spread
+from torchair.ge.builder.torch_kernel_binding import CALL, call_of, inputs_of, spread
+from torchair.ge.builder.torch_op import torch_call
 from torchair.ge.graph import INPUT_TYPES, Op, Tensor
 from torchair.ge.host import Host, host_dtype
-from torchair.ge.texts import FORMAT, PRINT
-from torchair.ge.torch_op import torch_call
+from torchair.ge.schema.string_format import FORMAT, PRINT
 from torchair.ops.numerics.formats import unpack
 
 Value = torch.Tensor | Host

@@ -14,10 +14,10 @@ from torchair.engine.evaluate import Value, constant, evaluate, listed_constants
 from torchair.engine.registry import lacking_results, why_no_kernel
 from torchair.fxgraph.symbols import is_symbol
 from torchair.fxgraph.value_keys import number_key, tensor_key, value_key
-from torchair.ge.face import CALL, inputs_of, runs_torch
+from torchair.ge.builder.torch_kernel_binding import CALL, inputs_of, runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Op, Tensor
 from torchair.ge.host import Host
-from torchair.ge.texts import FORMAT, PRINT, STRING
+from torchair.ge.schema.string_format import FORMAT, PRINT, STRING
 
 _NOT_INFERRED = (*INPUT_TYPES, OUTPUT_TYPE)
 

@@ -15,7 +15,8 @@ from torchair.engine.kernels.control import run_control, takes_number
 from torchair.engine.registry import as_host
 from torchair.fxgraph.layout import Layout, arrange, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
-from torchair.ge.face import inputs_of, skipped
+from torchair.ge.builder.random_state import FROM_GENERATOR
+from torchair.ge.builder.torch_kernel_binding import inputs_of, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -33,7 +34,6 @@ from torchair.ge.graph import (
     TensorResult,
 )
 from torchair.ge.host import Host, host_dtype
-from torchair.ge.random_state import FROM_GENERATOR
 
 Observer = Callable[[Op, list[Value]], None]
 

@@ -39,7 +39,8 @@ from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
 from torchair.fxgraph.size_nodes import expression_nodes
 from torchair.fxgraph.symbols import is_symbol
-from torchair.ge.face import inputs_of, skipped
+from torchair.ge.builder.random_state import FROM_GENERATOR
+from torchair.ge.builder.torch_kernel_binding import inputs_of, skipped
 from torchair.ge.graph import (
     INPUT_TYPES,
     OUTPUT_TYPE,
@@ -58,7 +59,6 @@ from torchair.ge.graph import (
     describe,
 )
 from torchair.ge.host import Host, host_dtype
-from torchair.ge.random_state import FROM_GENERATOR
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 

@@ -26,7 +26,7 @@ from torchair.core.registries.lazy_registry import LateTable
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import prototype
-from torchair.ge.texts import FORMAT, PRINT
+from torchair.ge.schema.string_format import FORMAT, PRINT
 
 Value = Annotated[torch.Tensor | Host, Takes.VALUE]
 """Annotation of an input whose data is not read: it is given as it is."""

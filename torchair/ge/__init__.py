@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torchair.core.registries.lazy_registry import attribute
 from torchair.ge import attr
-from torchair.ge.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
+from torchair.ge.builder.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
 from torchair.ge.graph import Tensor
+from torchair.ge.header_parser import register_reg_op
 from torchair.ge.prototype import register_prototype
-from torchair.ge.reg_op import register_reg_op
 from torchair.ge.types import DataType, Format, TensorSpec
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import Any
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, UnknownOp
 from torchair.core.registries.user_registrations import extend
-from torchair.ge.reg_op_words import EXPECTED
+from torchair.ge.header_words import EXPECTED
 
 TABLES = ("ge_ops.json", "own.json")
 

@@ -15,8 +15,8 @@ from torchair import ge
 from torchair.convert.aten.matmul import scaled
 from torchair.convert.base.operands import BOOL, FLOAT, INT64, cast, pack, promote, shape_of
 from torchair.convert.base.registry import converter
+from torchair.ge.builder.random_state import random_state
 from torchair.ge.graph import Tensor
-from torchair.ge.random_state import random_state
 
 aten = torch.ops.aten
 

@@ -19,8 +19,8 @@ from torchair.core.registries.user_registrations import has_user_kernel
 from torchair.core.torch_private.operators.schemas import OpOverload, arguments_of
 from torchair.fxgraph.effects import flat, written_names
 from torchair.ge.attr import BY_PROTOTYPE, Attr, Str
-from torchair.ge.build import Clone, add_op, make_attr
-from torchair.ge.face import CALL
+from torchair.ge.builder.build import Clone, add_op, make_attr
+from torchair.ge.builder.torch_kernel_binding import CALL
 from torchair.ge.graph import Tensor
 from torchair.ge.prototype import Param, Prototype, catalogue
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchair import ge
 from torchair.convert.base import registry
-from torchair.ge.build import is_op
+from torchair.ge.builder.build import is_op
 
 CONVERTERS = "torchair.convert"
 # The operand rules (casts, constants, sizes) are the same for everybody: named only where nothing else is.

@@ -22,11 +22,11 @@ from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Str
-from torchair.ge.face import HIDDEN
+from torchair.ge.builder.torch_kernel_binding import HIDDEN
+from torchair.ge.builder.torch_op import Symbol
 from torchair.ge.graph import Op, Tensor
 from torchair.ge.host import Host
 from torchair.ge.prototype import catalogue
-from torchair.ge.torch_op import Symbol
 
 RULE = "_inference_rule"
 _FUNCTIONS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from torchair.ge.declared import NOT_TAKEN
+from torchair.ge.schema.op_dtypes import NOT_TAKEN
 
 CARRIED = "what it waits for is carried through"
 """Why a converter declines an op that only ends another one."""

@@ -28,7 +28,7 @@ from torchair.convert.base.report import CARRIED
 from torchair.core import dtypes
 from torchair.core.torch_private.device.process_groups import name_of
 from torchair.core.torch_private.device.process_groups import size_of as ranks_in
-from torchair.ge.face import runs_torch
+from torchair.ge.builder.torch_kernel_binding import runs_torch
 from torchair.ops.distributed.collectives import root_of, starts
 
 REDUCTIONS = {"sum": "sum", "min": "min", "max": "max", "product": "prod", "prod": "prod"}

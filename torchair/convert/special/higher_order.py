@@ -20,7 +20,7 @@ from torchair.convert.base.operands import BOOL, INT64, cast, like
 from torchair.convert.base.registry import converter
 from torchair.core.torch_private.fake.fake_tensors import is_unbacked
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator
-from torchair.ge.build import add_op
+from torchair.ge.builder.build import add_op
 from torchair.ge.graph import Graph, Op, RandomFeed, Tensor, current_graph
 
 higher_order = torch.ops.higher_order

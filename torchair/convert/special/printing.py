@@ -9,9 +9,9 @@ from torchair.convert.base.operands import cast, size_of, sizes
 from torchair.convert.base.registry import converter
 from torchair.core import dtypes
 from torchair.ge.attr import Str
-from torchair.ge.declared import taken
-from torchair.ge.texts import FORMAT
-from torchair.ge.torch_op import torch_op
+from torchair.ge.builder.torch_op import torch_op
+from torchair.ge.schema.op_dtypes import taken
+from torchair.ge.schema.string_format import FORMAT
 from torchair.ops.io import print_tensor, save_tensor
 
 FLOAT = dtypes.BY_NAME["FLOAT"].runtime

@@ -13,7 +13,7 @@ from torchair.convert.special.auto_functionalized import WRAPPERS
 from torchair.core.errors import UnsupportedOp
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat
-from torchair.ge.face import CALL, Call, hold
+from torchair.ge.builder.torch_kernel_binding import CALL, Call, hold
 from torchair.ge.graph import Op, Tensor
 from torchair.ge.prototype import catalogue
 

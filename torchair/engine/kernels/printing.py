@@ -9,7 +9,7 @@ import torch
 from torchair.core.errors import UnsupportedOp
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
-from torchair.ge.texts import FORMAT, template_of
+from torchair.ge.schema.string_format import FORMAT, template_of
 from torchair.ops.io.print_tensor import STREAMS
 
 

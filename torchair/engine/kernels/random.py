@@ -12,8 +12,8 @@ import torch
 from torchair.core import dtypes
 from torchair.core.kernel_params import Int, Ints
 from torchair.engine.registry import Value, kernel
+from torchair.ge.builder.random_state import FROM_GENERATOR
 from torchair.ge.host import Host, is_symbol
-from torchair.ge.random_state import FROM_GENERATOR
 
 _WORD = 0xFFFFFFFF
 _ROUNDS = 10

@@ -35,15 +35,15 @@ from torchair.ge.attr import (
     Str,
     Tensor,
 )  # fmt: skip
-from torchair.ge.descriptor import input_desc
-from torchair.ge.equality import same_attr
-from torchair.ge.face import restore
+from torchair.ge.builder.torch_kernel_binding import restore
 from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Slot
 from torchair.ge.graph import Tensor as Edge
-from torchair.ge.order import sort_ops
 from torchair.ge.proto import schema
+from torchair.ge.proto.equality import same_attr
 from torchair.ge.prototype import Prototype
-from torchair.ge.runtime import take_runtime_attrs
+from torchair.ge.schema.descriptor import input_desc
+from torchair.ge.schema.runtime_attrs import take_runtime_attrs
+from torchair.ge.toposort import sort_ops
 
 if TYPE_CHECKING:
     from google.protobuf import message as protobuf

@@ -11,11 +11,11 @@ from typing import Any
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.ge.attr import Attr, Int, Layouts, ListInt, ListStr
-from torchair.ge.descriptor import input_desc, output_desc
-from torchair.ge.face import shown
+from torchair.ge.builder.torch_kernel_binding import shown
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op
 from torchair.ge.proto import schema
-from torchair.ge.runtime import exact_attrs, runtime_attrs
+from torchair.ge.schema.descriptor import input_desc, output_desc
+from torchair.ge.schema.runtime_attrs import exact_attrs, runtime_attrs
 
 # The most bytes one protobuf message can have.
 LIMIT = 2**31 - 1

@@ -5,8 +5,8 @@ densely.
 from __future__ import annotations
 
 from torchair.ge.attr import Int
+from torchair.ge.builder.torch_kernel_binding import runs_torch
 from torchair.ge.communication import TALKING
-from torchair.ge.face import runs_torch
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op
 from torchair.passes.pass_manager import PassContext
 

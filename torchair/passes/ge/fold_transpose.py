@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchair.ge.attr import Bool
-from torchair.ge.declared import holds
 from torchair.ge.graph import Desc, Graph, Op, Slot, Tensor, transposed
+from torchair.ge.schema.op_dtypes import holds
 from torchair.passes.pass_manager import PassContext
 
 _BOTH = {"x1": "transpose_x1", "x2": "transpose_x2"}

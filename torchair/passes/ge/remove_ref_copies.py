@@ -6,7 +6,7 @@ For graphs that are handed over. Here reference ops make new values, and the Ass
 from __future__ import annotations
 
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Tensor
-from torchair.ge.references import aliases
+from torchair.ge.schema.references import aliases
 from torchair.passes.pass_manager import PassContext
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from torchair.ge.builder.random_state import draws_numbers
 from torchair.ge.graph import Graph, Op
-from torchair.ge.order import STRATEGIES
-from torchair.ge.random_state import draws_numbers
+from torchair.ge.toposort import STRATEGIES
 from torchair.passes.ge.dead_code import EFFECTS
 from torchair.passes.pass_manager import PassContext
 

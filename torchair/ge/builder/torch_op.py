@@ -2,7 +2,7 @@
 
 Tensors are written `{"x": i}`, numbers that are symbols `{"n": i}` (both count the op's inputs); torch's own
 kinds and operators by name; Python objects that cannot be text (the graph modules of higher-order ops) by
-name in `Op.objects`. `ge/face.py` has ops of other types that are run by such a call.
+name in `Op.objects`. `ge/builder/torch_kernel_binding.py` has ops of other types that are run by such a call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchair.core.torch_private.operators.schemas import (
     higher_order_op,
 )
 from torchair.ge.attr import Str
-from torchair.ge.build import add_op
+from torchair.ge.builder.build import add_op
 from torchair.ge.graph import Op, Tensor
 from torchair.ge.host import Host
 

@@ -12,9 +12,9 @@ import torch
 from torchair.core.errors import AirError, BadGraph
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.ge import attr
-from torchair.ge.build import Cast, Const, add_op, builder, is_op
+from torchair.ge.builder.build import Cast, Const, add_op, builder, is_op
 from torchair.ge.graph import Graph, Op, Tensor, current_graph
-from torchair.ge.runtime import take_runtime_attrs
+from torchair.ge.schema.runtime_attrs import take_runtime_attrs
 
 SCRIPT_WORDS = ("begin_graph", "constants_of", "run_graph", "kernel", "main", "random_tensor")
 """What lets a script run by itself (`debug/graph_file.py`). Of these, the first two have a meaning here; the

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from torchair.core.errors import BadGraph
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Raw
-from torchair.ge.declared import taken, undeclared
-from torchair.ge.face import shown
-from torchair.ge.formats import formats_of
+from torchair.ge.builder.torch_kernel_binding import shown
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, ConstantResult, Graph, Op, Tensor
-from torchair.ge.order import out_of_place, sort_ops
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue
+from torchair.ge.schema.formats import formats_of
+from torchair.ge.schema.op_dtypes import taken, undeclared
+from torchair.ge.toposort import out_of_place, sort_ops
 
 
 def verify(graph: Graph) -> None:
@@ -129,7 +129,7 @@ def _order(graph: Graph) -> None:
         f"{_shown(op)} {how} {before.name}, which stands behind it",
         op,
         got=f"places {graph.ops.index(op)} and {graph.ops.index(before)}",
-        next="insert new ops before their readers, or call torchair.ge.order.sort_ops",
+        next="insert new ops before their readers, or call torchair.ge.toposort.sort_ops",
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchair.ge.attr import Attr, Bool, Int, Str
-from torchair.ge.descriptor import input_desc, output_desc
 from torchair.ge.graph import INPUT_TYPES, AliasResult, ConstantResult, Desc, Graph, Op, Result
 from torchair.ge.proto import schema
-from torchair.ge.runtime import as_written
+from torchair.ge.schema.descriptor import input_desc, output_desc
+from torchair.ge.schema.runtime_attrs import as_written
 
 _PLAIN = (Str, Int, Bool)
 

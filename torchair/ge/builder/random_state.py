@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from torchair.ge.attr import Int, Str
-from torchair.ge.build import Const, builder
+from torchair.ge.builder.build import Const, builder
 from torchair.ge.graph import Graph, Op, RandomFeed, Tensor, current_graph
 from torchair.ge.host import Host
 

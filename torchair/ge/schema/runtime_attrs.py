@@ -21,7 +21,6 @@ from torchair.fxgraph.layout import Layout, Step
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Attr, Str
 from torchair.ge.attr import Tensor as TensorAttr
-from torchair.ge.descriptor import input_desc
 from torchair.ge.graph import (
     AliasResult,
     ArgumentFeed,
@@ -35,6 +34,7 @@ from torchair.ge.graph import (
     Tensor,
     TensorResult,
 )
+from torchair.ge.schema.descriptor import input_desc
 
 FEEDS, RESULTS, EXACT = "_torchair_feeds", "_torchair_results", "_torchair_exact"
 

@@ -1,5 +1,5 @@
 """The words of a C++ header with REG_OP prototypes, and the literals among them: what the parser of
-`reg_op.py` is made of.
+`header_parser.py` is made of.
 
 Text is read once, in one direction: comments and blanks go, strings stay whole. Nothing here follows nesting
 deeper than lists of lists.

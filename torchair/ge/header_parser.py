@@ -6,7 +6,7 @@
         .OUTPUT(y, TensorType({DT_FLOAT, DT_FLOAT16}))
         .OP_END_FACTORY_REG(MyOp)
 
-Everything around such declarations is skipped. The words are those of `reg_op_words.py`; `reg_op_module.py`
+Everything around such declarations is skipped. The words are those of `header_words.py`; `header_module_writer.py`
 writes prototypes again, as headers and as Python.
 """
 
@@ -17,8 +17,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from torchair.ge.prototype import AttrParam, Param, Prototype, register_all
-from torchair.ge.reg_op_words import (
+from torchair.ge.header_words import (
     EXPECTED,
     Word,
     data_type,
@@ -30,6 +29,7 @@ from torchair.ge.reg_op_words import (
     words,
     wrong,
 )
+from torchair.ge.prototype import AttrParam, Param, Prototype, register_all
 
 BEGIN, END = "REG_OP", "OP_END_FACTORY_REG"
 _REAL = "DOUBLE FLOAT FLOAT16 INT16 INT32 INT64 INT8"

@@ -20,10 +20,10 @@ from torchair.core.errors import BadAttribute, BadConverter, BadInput, UnknownOp
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.fxgraph.value_keys import constant_key, number_key
 from torchair.ge import attr as attrs_of
-from torchair.ge import declared, formats
 from torchair.ge.attr import Attr
 from torchair.ge.graph import INPUT_TYPES, Desc, Graph, Op, Slot, Tensor, current_graph
 from torchair.ge.prototype import AttrParam, Param, Prototype, catalogue, prototype
+from torchair.ge.schema import formats, op_dtypes
 
 _FLOATS = ("BF16", "FLOAT16", "FLOAT", "DOUBLE")
 _INTS = ("INT8", "UINT8", "INT32", "UINT32", "INT64")
@@ -75,7 +75,7 @@ def build(
 def _add_as_declared(op: Op, results: Any) -> Any:
     """Add an op, with casts around it where it does not take the types of its inputs."""
     graph = current_graph()
-    casts = {} if graph.infer is None else declared.casts(op)
+    casts = {} if graph.infer is None else op_dtypes.casts(op)
     if not casts or graph.infer is None:
         formats.mark(graph.add(op))
         return results

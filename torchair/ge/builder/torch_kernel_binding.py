@@ -19,10 +19,10 @@ import torch
 from torchair.core.errors import BadGraph
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 from torchair.ge.attr import Attr, Str
+from torchair.ge.builder.torch_op import HIGHER_ORDER, decoded, encoded, find_target, target_of
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Desc, Graph, Op, Slot, Tensor
 from torchair.ge.host import Host
-from torchair.ge.texts import FORMAT, PRINT, read_by
-from torchair.ge.torch_op import HIGHER_ORDER, decoded, encoded, find_target, target_of
+from torchair.ge.schema.string_format import FORMAT, PRINT, read_by
 
 CALL = "_torch_call"
 """Of an anchor: `{"target", "args", "reads": slots, "makes": results by output}`. Of other ops that make

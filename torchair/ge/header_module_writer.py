@@ -15,9 +15,9 @@ from typing import Any
 
 from torchair.core import dtypes
 from torchair.ge.graph import INPUT_TYPES
+from torchair.ge.header_parser import BEGIN, END
+from torchair.ge.header_words import WITHOUT_VALUE
 from torchair.ge.prototype import AttrParam, Param, Prototype
-from torchair.ge.reg_op import BEGIN, END
-from torchair.ge.reg_op_words import WITHOUT_VALUE
 
 WIDTH = 80
 """Of a clause, and of what is written on one line: the narrowest that projects use, less the indent."""

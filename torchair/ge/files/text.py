@@ -25,15 +25,15 @@ from torchair.core.lazy_module import LateModule
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Form, Str, raw
 from torchair.ge.attr import Tensor as TensorAttr
-from torchair.ge.build import SHARED_LIMIT, const_attr, const_key
-from torchair.ge.descriptor import output_desc
+from torchair.ge.builder.build import SHARED_LIMIT, const_attr, const_key
+from torchair.ge.files.script import SCRIPT_WORDS, from_python, literal
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, Origin, Tensor
 from torchair.ge.host import is_symbol
 from torchair.ge.proto import schema
 from torchair.ge.proto.write import add_graph_attributes, normalise, to_graph_def
 from torchair.ge.prototype import Prototype, catalogue
-from torchair.ge.runtime import runtime_attrs
-from torchair.ge.script import SCRIPT_WORDS, from_python, literal
+from torchair.ge.schema.descriptor import output_desc
+from torchair.ge.schema.runtime_attrs import runtime_attrs
 
 if TYPE_CHECKING:
     from google.protobuf import text_format

@@ -13,7 +13,7 @@ from pathlib import Path
 from torchair.ge.attr import Layouts
 from torchair.ge.graph import Op, Tensor
 
-SLOTS = Path(__file__).parent / "opdefs" / "image_slots.json"
+SLOTS = Path(__file__).parents[1] / "opdefs" / "image_slots.json"
 """Op -> the inputs and the outputs that are images."""
 BY_RANK = {4: "NCHW", 5: "NCDHW"}
 INPUTS, OUTPUTS = "input_layout_info", "output_layout_info"

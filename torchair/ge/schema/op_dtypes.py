@@ -21,7 +21,7 @@ from torchair.ge.graph import INPUT_TYPES, Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import Param, Prototype, catalogue
 
-FORGOTTEN = Path(__file__).parent / "opdefs" / "forgotten_dtypes.json"
+FORGOTTEN = Path(__file__).parents[1] / "opdefs" / "forgotten_dtypes.json"
 """Rows of (op, slot, data type, evidence), as patterns: taken, and missing in the prototype."""
 
 _INTEGERS = ("INT16", "INT32", "INT64")

@@ -1,0 +1,1 @@
+"""Read, write, verify and compare graph files."""

@@ -1,0 +1,1 @@
+"""Facts about IR ops: dtypes, formats, references and descriptors."""
