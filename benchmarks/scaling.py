@@ -20,9 +20,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from benchmarks import report
 from benchmarks.options import Options
-from torchair.backend.compile import pass_context, prepare, to_aten, to_ir
-from torchair.backend.settings import settle
-from torchair.backend.stage import Stage
+from torchair.backend.pipeline.compile import pass_context, prepare, to_aten, to_ir
+from torchair.backend.pipeline.context import Stage
+from torchair.backend.settings.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.text_table import table
 from torchair.passes import FX_PASSES

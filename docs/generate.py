@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torchair.backend.compile  # noqa: F401 - fills the registries as a user's import does
+import torchair.backend.pipeline.compile  # noqa: F401 - fills the registries as a user's import does
 from torchair.configs import reference
 from torchair.convert.base.emitted_ops import emitted_by_target
 from torchair.convert.base.registry import opaque_reasons, parted_targets

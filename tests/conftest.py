@@ -26,9 +26,9 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import leave_most_cases, leave_one_form, put_longest_first
-from torchair.backend import doors
-from torchair.backend.aot import compile_dynamo
-from torchair.backend.background import BACKGROUND
+from torchair.backend.dynamo import entry_points
+from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.service.scheduler import BACKGROUND
 from torchair.capture.base import layout_enforcer
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
@@ -122,7 +122,7 @@ def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pyt
     if "builds" not in request.fixturenames:
         monkeypatch.setattr(BACKGROUND, "give", lambda job: job)
     if "warm_starts" not in request.fixturenames:
-        monkeypatch.setattr(doors, "compile_or_take", compile_dynamo)
+        monkeypatch.setattr(entry_points, "compile_or_take", compile_dynamo)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from torchair.backend import compile as backend
+from torchair.backend.pipeline import compile as backend
 from torchair.capture import Runner
 from torchair.convert.base.report import Report
 

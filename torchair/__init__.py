@@ -14,14 +14,14 @@ from torchair.core.registries.lazy_registry import attribute, declare_operators,
 
 if TYPE_CHECKING:
     from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
-    from torchair.backend.background import on_optimised, wait_until_optimised
-    from torchair.backend.check_op import check_op
-    from torchair.backend.doors import get_compiler, get_npu_backend
-    from torchair.backend.explain import explain
-    from torchair.backend.export import dynamo_export
-    from torchair.backend.hcom import patch_for_hcom
-    from torchair.backend.loaded import load_air
-    from torchair.backend.user_ops import op
+    from torchair.backend.diagnose.explain import explain
+    from torchair.backend.dynamo.entry_points import get_compiler, get_npu_backend
+    from torchair.backend.dynamo.patch_hcom import patch_for_hcom
+    from torchair.backend.export.loader import load_air
+    from torchair.backend.export.writer import dynamo_export
+    from torchair.backend.library.custom_op import op
+    from torchair.backend.library.opcheck import check_op
+    from torchair.backend.service.scheduler import on_optimised, wait_until_optimised
     from torchair.configs.compiler_config import CompilerConfig
     from torchair.convert.base.registry import register_fx_node_ge_converter
     from torchair.core.errors import DegradedWarning
@@ -69,22 +69,22 @@ _HOMES = {
     "CompiledModel": "torchair.inference._cache_compiler",
     "CompilerConfig": "torchair.configs.compiler_config",
     "DegradedWarning": "torchair.core.errors",
-    "check_op": "torchair.backend.check_op",
-    "dynamo_export": "torchair.backend.export",
-    "explain": "torchair.backend.explain",
-    "get_compiler": "torchair.backend.doors",
-    "get_npu_backend": "torchair.backend.doors",
-    "load_air": "torchair.backend.loaded",
+    "check_op": "torchair.backend.library.opcheck",
+    "dynamo_export": "torchair.backend.export.writer",
+    "explain": "torchair.backend.diagnose.explain",
+    "get_compiler": "torchair.backend.dynamo.entry_points",
+    "get_npu_backend": "torchair.backend.dynamo.entry_points",
+    "load_air": "torchair.backend.export.loader",
     "logger": "torchair.core.log",
     "npu_format_cast": "torchair.ops.numerics.private_layouts",
     "npu_format_cast_via_cpu": "torchair.ops.numerics.private_layouts",
-    "on_optimised": "torchair.backend.background",
-    "op": "torchair.backend.user_ops",
-    "patch_for_hcom": "torchair.backend.hcom",
+    "on_optimised": "torchair.backend.service.scheduler",
+    "op": "torchair.backend.library.custom_op",
+    "patch_for_hcom": "torchair.backend.dynamo.patch_hcom",
     "register_fx_node_ge_converter": "torchair.convert.base.registry",
     "register_replacement": "torchair.passes.patterns.sets.registry",
     "use_internal_format_weight": "torchair.ops.numerics.private_layouts",
-    "wait_until_optimised": "torchair.backend.background",
+    "wait_until_optimised": "torchair.backend.service.scheduler",
 }
 """The modules of the names that are no modules themselves."""
 
@@ -106,11 +106,11 @@ def _compare(name: str) -> Any:
 setattr(debug, "__getattr__", _compare)  # noqa: B010 - no module of that package knows the name
 declare_operators()
 if text_of("BREAK_GRAPH_OP_LIST"):
-    from torchair.backend.graph_breaks import break_graphs
+    from torchair.backend.dynamo.graph_breaks import break_graphs
 
     break_graphs()
 if not is_backend_offered():
-    from torchair.backend.doors import register_names
+    from torchair.backend.dynamo.entry_points import register_names
 
     register_names()
 if is_on("TORCHAIR_SIM_NPU"):

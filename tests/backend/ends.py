@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from torchair.backend import workshop
-from torchair.backend.order import Order, likes_of, workplace
-from torchair.backend.workshop import compile_elsewhere
+from torchair.backend.service import worker_pool
+from torchair.backend.service.request import Order, likes_of, workplace
+from torchair.backend.service.worker_pool import compile_elsewhere
 from torchair.codegen import How
 from torchair.core.processes import scratch_dir
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
@@ -38,7 +38,7 @@ del sys.argv[0]
 package = types.ModuleType("torchair")
 package.__path__ = [{str(ROOT / "torchair")!r}]
 sys.modules["torchair"] = package
-from torchair.backend.build_server import Server
+from torchair.core.processes.fork_server import Server
 from torchair.core.processes.supervisor import adopt_orphans
 adopt_orphans()
 parent = os.getppid()
@@ -60,7 +60,7 @@ def order(kind: str) -> Order:
 
 
 class Builds:
-    """A thread that builds, as `backend/background.py` does."""
+    """A thread that builds, as `backend/service/scheduler.py` does."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -184,7 +184,7 @@ def become(end: str, seconds: float, folder: str, *, is_fake: bool) -> NoReturn:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/cache"
     os.environ["CXX"] = "g++"
     if is_fake:
-        workshop.WORKER = FAKE
+        worker_pool.WORKER = FAKE
     builds = Builds(seconds if end == "time-out" else None)
     time.sleep(seconds)
     ENDS[end](builds)

@@ -24,8 +24,8 @@ from tests.backend.watch import config_of, seen_with, watching
 from tests.models.zoo import ROWS
 from tests.process import python
 from tests.slow import slow
-from torchair.backend.artefact import Artefact, ChainCode
-from torchair.backend.compiled import CompiledGraph
+from torchair.backend.runtime.artifact import Artefact, ChainCode
+from torchair.backend.runtime.compiled_graph import CompiledGraph
 from torchair.capture import Around, Compiled, Runner, capture
 from torchair.core.errors import BadGraph, Degraded, NotPossible
 from torchair.core.program import Program, Wrapper
@@ -112,7 +112,7 @@ def keeping() -> Iterator[list[tuple[Runner, list[Any]]]]:
         return capture(replace(compiled, program=Kept(compiled.program, calls)), around)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchair.backend.compile.capture", capture_kept)
+        patch.setattr("torchair.backend.pipeline.compile.capture", capture_kept)
         yield kept
 
 
@@ -222,7 +222,7 @@ def test_the_reference_engine_is_as_strict_as_it_was(monkeypatch: pytest.MonkeyP
     def fail(*args: Any, **rest: Any) -> None:
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr("torchair.backend.reference.interpret", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.interpreter.interpret", fail)
     with pytest.raises(Degraded, match="no kernel"):
         loaded.run(torch.randn(3))
 

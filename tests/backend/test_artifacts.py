@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from tests.process import python
 from tests.slow import slow
-from torchair.backend.compiled import CompiledGraph
+from torchair.backend.runtime.compiled_graph import CompiledGraph
 
 CODEGENS = ("eager", "inductor", "native", "reference")
 TABLE = torch.randn(3, 3)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchair.backend import compile as backend
-from torchair.backend.settings import settle
+from torchair.backend.pipeline import compile as backend
+from torchair.backend.settings.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx

@@ -27,10 +27,12 @@ from torch.utils._sympy.value_ranges import ValueRanges
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend import background, better, order
-from torchair.backend.background import BACKGROUND, Job
-from torchair.backend.doors import compile_fx
-from torchair.backend.order import Made, Order
+from torchair.backend.dynamo.entry_points import compile_fx
+from torchair.backend.pipeline import tiered
+from torchair.backend.service import request as order
+from torchair.backend.service import scheduler
+from torchair.backend.service.request import Made, Order
+from torchair.backend.service.scheduler import BACKGROUND, Job
 from torchair.capture import Pending
 from torchair.capture.base.pending_program import Growing, Programs
 from torchair.codegen.base import guarded_program
@@ -89,7 +91,7 @@ class Quick:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     made = Quick()
-    monkeypatch.setattr(background, "compile_elsewhere", made)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", made)
     yield made
     made.gate.set()
     assert BACKGROUND.wait(60)
@@ -216,7 +218,7 @@ def test_random_numbers_stay_the_same(mode: str, quick: Quick) -> None:
             run(torch.randn(4, 16))
         assert BACKGROUND.wait(60)
     (order,) = quick.orders
-    assert order.how.options == better.SAME_NUMBERS
+    assert order.how.options == tiered.SAME_NUMBERS
 
 
 @pytest.mark.full
@@ -317,8 +319,8 @@ def test_forward_and_backward_together(mode: str, quick: Quick, jobs: list[Job])
 
 
 def test_together_none_is_taken_where_one_fails() -> None:
-    pair = background.Together()
-    task = background.Task("t", [], lambda built: built[0].program, lambda why: None, together=pair)
+    pair = scheduler.Together()
+    task = scheduler.Task("t", [], lambda built: built[0].program, lambda why: None, together=pair)
     first, second = Job(task), Job(task)
     first.end()
     assert not first.is_done.is_set()
@@ -388,10 +390,10 @@ def test_conditions_are_those_of_the_build_alone() -> None:
 
     gm = make_fx(function, tracing_mode="symbolic")(torch.randn(8, 3))
     (x,) = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    symbols = better.Symbols.of(order.symbols_of([x]))
+    symbols = tiered.Symbols.of(order.symbols_of([x]))
     assert {str(fact).count("Mod") for fact in symbols.facts} == {0, 1}
     world = symbols.world()
-    again = [world.number(size) for size in better.likes_of([x])[0].size]
+    again = [world.number(size) for size in tiered.likes_of([x])[0].size]
     assert bool(again[0] % 4 == 0)
     assert not world.conditions()
     assert bool(again[0] == 8)
@@ -400,8 +402,8 @@ def test_conditions_are_those_of_the_build_alone() -> None:
 
 def test_workers(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many at the same time."""
-    fresh = background.Background()
-    monkeypatch.setattr(background, "BACKGROUND", fresh)
+    fresh = scheduler.Background()
+    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
     quick.gate.clear()
     runs = [compiled(lambda x, n=n: x.sin() + n, "npugraph_ex", compile_workers=2) for n in range(3)]
     with torch.no_grad():
@@ -418,8 +420,8 @@ def test_workers(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_most_called_come_first(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = background.Background()
-    monkeypatch.setattr(background, "BACKGROUND", fresh)
+    fresh = scheduler.Background()
+    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
     quick.gate.clear()
     runs = [compiled(lambda x, n=n: x.sin() + n, "npugraph_ex") for n in range(3)]
     with torch.no_grad():
@@ -511,7 +513,7 @@ def test_what_cannot_be_ordered_is_served(jobs: list[Job], monkeypatch: pytest.M
     def fail() -> None:
         raise LookupError("no such thing")
 
-    monkeypatch.setattr(better.Surroundings, "now", fail)
+    monkeypatch.setattr(tiered.Surroundings, "now", fail)
     model, x = net(), torch.randn(4, 16)
     run = compiled(model, "npugraph_ex")
     with torch.no_grad(), pytest.warns(torchair.DegradedWarning, match="not ordered: LookupError: no such"):
@@ -536,8 +538,8 @@ def test_nothing_holds_what_was_built(quick: Quick, jobs: list[Job]) -> None:
 
 
 def test_callbacks_that_end_or_wait(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh, told = background.Background(), list[bool]()
-    monkeypatch.setattr(background, "BACKGROUND", fresh)
+    fresh, told = scheduler.Background(), list[bool]()
+    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
 
     def end(news: Any) -> None:
         raise SystemExit(3)
@@ -554,8 +556,8 @@ def test_callbacks_that_end_or_wait(quick: Quick, monkeypatch: pytest.MonkeyPatc
 
 def test_no_more_threads(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Python is about to end."""
-    fresh = background.Background()
-    monkeypatch.setattr(background, "BACKGROUND", fresh)
+    fresh = scheduler.Background()
+    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread")
@@ -572,8 +574,8 @@ def test_no_more_threads(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_that_call_at_the_same_time_ask(quick: Quick) -> None:
     """A call that is counted beside another is not the second one, but the third."""
-    pending = background.Job(
-        background.Task("t", lambda: None, lambda program, made: program, lambda why: None)  # type: ignore[arg-type,return-value]
+    pending = scheduler.Job(
+        scheduler.Task("t", lambda: None, lambda program, made: program, lambda why: None)  # type: ignore[arg-type,return-value]
     )
     growing = Growing(lambda args: args, pending)  # type: ignore[arg-type]
     growing._calls = 2
@@ -625,7 +627,7 @@ time.sleep(1)
 def test_the_process_ends_without_waiting(is_killed: bool, tmp_path: Path) -> None:
     def builders() -> list[str]:
         done = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True)
-        lines = [line for line in done.stdout.splitlines() if "torchair.backend.build_worker" in line]
+        lines = [line for line in done.stdout.splitlines() if "torchair.backend.service.worker_main" in line]
         return [line for line in lines if str(tmp_path) in line]
 
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(tmp_path)])
@@ -665,8 +667,8 @@ def test_modules_with_names_of_pythons(is_beside: bool, tmp_path: Path) -> None:
 ORDERED = """
 from pathlib import Path
 import tempfile, torch, torchair
-from torchair.backend.order import Order, likes_of
-from torchair.backend.workshop import compile_elsewhere
+from torchair.backend.service.request import Order, likes_of
+from torchair.backend.service.worker_pool import compile_elsewhere
 from torchair.codegen import How
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 x = torch.randn(3)

@@ -13,8 +13,8 @@ import torch
 import torchair
 import torchair.npugraph_ex
 from tests.backend.test_better import Quick, compiled, kinds_of, quick  # noqa: F401 - a fixture
-from torchair.backend import compile, streamed
-from torchair.backend.background import Job
+from torchair.backend.pipeline import compile, multi_stream
+from torchair.backend.service.scheduler import Job
 from torchair.core.errors import DegradedWarning
 from torchair.ops.streams import core_limits
 
@@ -181,7 +181,7 @@ def test_pieces_whose_sizes_data_decides_are_compiled_at_once(
 
     def pieces(gm: Any, mode: Any, kind: str, how: Any, degradations: Any) -> Any:
         asked.append(kind)
-        return streamed.streamed(gm, mode, "eager", how, degradations)
+        return multi_stream.streamed(gm, mode, "eager", how, degradations)
 
     monkeypatch.setattr(compile, "streamed", pieces)
     run = compiled(fn, mode)

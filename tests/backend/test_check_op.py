@@ -301,7 +301,7 @@ def test_what_a_compiler_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("this is why\nand a page of advice")
 
-    monkeypatch.setattr("torchair.backend.check_op.compile_fx", fail)
+    monkeypatch.setattr("torchair.backend.library.opcheck.compile_fx", fail)
     report = torchair.check_op(good, torch.ones(3, 4), 2.0)
     assert [str(found) for found in report.differences] == [
         "graph mode: it fails: ValueError: this is why",

@@ -21,8 +21,8 @@ from tests.process import python
 from tests.slow import slow
 from tests.training import backward_through_the_ir
 from torchair import npugraph_ex
-from torchair.backend import doors
-from torchair.backend.aot import compile_dynamo
+from torchair.backend.dynamo import entry_points
+from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.core.diagnostics import STRICT
 from torchair.core.errors import BadCall, BadOptionType, Degraded, DegradedWarning
 
@@ -81,7 +81,7 @@ def test_the_modes_of_torch_compile_act(mode: str, captures: bool, monkeypatch: 
         seen.append(settings.captures)
         return compile_dynamo(gm, inputs, settings, decompositions)
 
-    monkeypatch.setattr(doors, "compile_or_take", spy)
+    monkeypatch.setattr(entry_points, "compile_or_take", spy)
     for made in ("npu", backend("npugraph_ex" if mode == "max-autotune" else "max-autotune")):
         torch.compiler.reset()
         torch.compile(torch.sin, backend=made, mode=mode)(torch.ones(2))

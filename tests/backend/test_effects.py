@@ -17,8 +17,8 @@ import torchair
 from tests.backend.watch import Seen, compiled, seen_with, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.debug.test_device_graph import TracingDevice
-from torchair.backend.background import BACKGROUND
-from torchair.backend.settings import PATIENCE
+from torchair.backend.service.scheduler import BACKGROUND
+from torchair.backend.settings.settings import PATIENCE
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.log import capture_logger
 from torchair.devices import installed

@@ -16,7 +16,7 @@ import torchair
 from tests.backend.watch import Seen, compiled, config_of, seen_with, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend.settings import PATIENCE, settle
+from torchair.backend.settings.settings import PATIENCE, settle
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.core.log import logger
 from torchair.engine.interpret import interpret

@@ -15,9 +15,9 @@ from torch import nn
 
 import npugraph_ex
 import torchair
-from torchair.backend import cache_key
-from torchair.backend.cache_key import How, facts_of
-from torchair.backend.explain import RuleFacts
+from torchair.backend.cache import key
+from torchair.backend.cache.key import How, facts_of
+from torchair.backend.diagnose.explain import RuleFacts
 from torchair.core.errors import NotPossible
 from torchair.core.log import capture_logger, logger
 from torchair.core.registries.user_registrations import EXTENSIONS
@@ -331,4 +331,4 @@ def test_what_is_no_data_is_in_no_key() -> None:
     held = object()
     with pytest.raises(NotPossible, match="is no data"):
         key_with((lambda a: torch.exp(a) + 1, lambda a: 1 + torch.exp(a) * 1, lambda match: held is not None))
-    assert cache_key.EXTENSIONS is EXTENSIONS
+    assert key.EXTENSIONS is EXTENSIONS

@@ -13,9 +13,9 @@ from torch import fx
 
 import torchair
 from torchair import ge
-from torchair.backend import compile as backend
-from torchair.backend import reference
-from torchair.backend.settings import Settings
+from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import interpreter
+from torchair.backend.settings.settings import Settings
 from torchair.codegen import eager as eager_codegen
 from torchair.convert.base import registry
 from torchair.core.errors import BadAttribute, BadConverter, BadGraph, BadPass, DegradedWarning
@@ -217,7 +217,7 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(backend, "convert"), (backend, "lower"), (reference, "interpret"), (lowering, "_lay_out")],
+    [(backend, "convert"), (backend, "lower"), (interpreter, "interpret"), (lowering, "_lay_out")],
 )
 def test_a_whole_stage(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:

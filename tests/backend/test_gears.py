@@ -17,8 +17,8 @@ import torchair
 from tests.backend.watch import config_of, taken_programs, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend import compile as backend
-from torchair.backend import gears as gears_module
+from torchair.backend.pipeline import compile as backend
+from torchair.backend.specialize import size_buckets as gears_module
 from torchair.core.errors import BadGears, NotPossible
 from torchair.inference import set_dim_gears
 

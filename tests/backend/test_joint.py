@@ -21,8 +21,8 @@ import torchair
 from tests.backend.watch import Seen, compiled, config_of, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.models.zoo import GROUPED, VOCAB
-from torchair.backend.joint import HandOver, hand_over
-from torchair.backend.settings import PATIENCE, settle
+from torchair.backend.dynamo.train_step import HandOver, hand_over
+from torchair.backend.settings.settings import PATIENCE, settle
 from torchair.capture import Role
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.errors import BadOption, DegradedWarning, NotPossible

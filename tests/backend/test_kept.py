@@ -14,8 +14,8 @@ from torch import nn
 import torchair
 from tests.backend.test_better import compiled, net
 from tests.process import python
-from torchair.backend import background, kept
-from torchair.backend.order import Made, Order
+from torchair.backend.service import program_cache, scheduler
+from torchair.backend.service.request import Made, Order
 from torchair.core.fingerprint import machine
 from torchair.core.log import logger
 
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def counting(place: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
     made = Counting()
-    monkeypatch.setattr(background, "compile_elsewhere", made)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", made)
     return made
 
 
@@ -61,7 +61,7 @@ def test_the_same_graph_is_built_once(counting: Counting, place: Path) -> None:
     built(model, x)
     built(net(), x)  # other weights, which are arguments
     assert len(counting.orders) == 1
-    (entry,) = place.rglob(kept.FILE)
+    (entry,) = place.rglob(program_cache.FILE)
     assert entry.stat().st_mode & 0o777 == 0o600
 
 
@@ -86,13 +86,17 @@ CHANGES: dict[str, Any] = {
     "a type": lambda monkeypatch: {"x": torch.randn(4, 2).double()},
     "strides": lambda monkeypatch: {"x": torch.randn(2, 4).T},
     "an option": lambda monkeypatch: {"frozen": True},
-    "our sources": lambda monkeypatch: monkeypatch.setattr(kept, "sources", lambda: "other") or {},
-    "torch": lambda monkeypatch: monkeypatch.setattr(kept, "torch_facts", lambda: "2.99") or {},
-    "the processor": lambda monkeypatch: monkeypatch.setattr(kept, "processor", lambda: "x86 AVX9") or {},
+    "our sources": lambda monkeypatch: monkeypatch.setattr(program_cache, "sources", lambda: "other") or {},
+    "torch": lambda monkeypatch: monkeypatch.setattr(program_cache, "torch_facts", lambda: "2.99") or {},
+    "the processor": lambda monkeypatch: (
+        monkeypatch.setattr(program_cache, "processor", lambda: "x86 AVX9") or {}
+    ),
     "the compiler": lambda monkeypatch: monkeypatch.setenv("CXX", "another") or {},
     "an offset": lambda monkeypatch: {"x": torch.randn(10)[2:].view(4, 2)},
     "a switch": without_mkldnn,
-    "an option of Inductor's": lambda monkeypatch: monkeypatch.setattr(kept, "all_options", str) or {},
+    "an option of Inductor's": lambda monkeypatch: (
+        monkeypatch.setattr(program_cache, "all_options", str) or {}
+    ),
     "threads": lambda monkeypatch: monkeypatch.setattr(torch, "get_num_threads", lambda: 99) or {},
 }
 
@@ -141,7 +145,7 @@ def test_switched_off(counting: Counting, place: Path) -> None:
 def test_any_other_byte_is_built_again(counting: Counting, place: Path) -> None:
     model, x = net(), torch.randn(4, 16)
     built(model, x)
-    (entry,) = place.rglob(kept.FILE)
+    (entry,) = place.rglob(program_cache.FILE)
     whole = entry.read_bytes()
     for at in range(0, len(whole), max(1, len(whole) // 5)):
         entry.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -165,24 +169,24 @@ def test_entries_that_others_drop_meanwhile(tmp_path: Path) -> None:
     for name in ("one", "two", "gone"):
         (tmp_path / name).mkdir()
     for name in ("one", "two"):
-        (tmp_path / name / kept.FILE).write_bytes(b"some")
-    assert kept._size(tmp_path) == 8
+        (tmp_path / name / program_cache.FILE).write_bytes(b"some")
+    assert program_cache._size(tmp_path) == 8
 
 
 def test_what_is_unused_longest_is_dropped(counting: Counting, place: Path, monkeypatch: Any) -> None:
     sizes = iter([0, 0, 1 << 40])
-    monkeypatch.setattr(kept, "_size", lambda root: next(sizes))
-    monkeypatch.setattr(kept, "FULL", 1e-9)
+    monkeypatch.setattr(program_cache, "_size", lambda root: next(sizes))
+    monkeypatch.setattr(program_cache, "FULL", 1e-9)
     for rows in (2, 3):
         built(net(), torch.randn(rows, 16))
-    assert len(list(place.rglob(kept.FILE))) == 2
+    assert len(list(place.rglob(program_cache.FILE))) == 2
     built(net(), torch.randn(4, 16))
-    assert len(list(place.rglob(kept.FILE))) < 3
+    assert len(list(place.rglob(program_cache.FILE))) < 3
 
 
 SCRIPT = """
 import sys, torch, torchair
-from torchair.backend.background import Job
+from torchair.backend.service.scheduler import Job
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).eval()
 config = torchair.CompilerConfig()

@@ -13,8 +13,8 @@ import torch
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.process import python
-from torchair.backend import compile as backend
-from torchair.backend.settings import Settings, settle
+from torchair.backend.pipeline import compile as backend
+from torchair.backend.settings.settings import Settings, settle
 from torchair.capture import Policy
 from torchair.configs.binding import paths_read
 from torchair.configs.compiler_config import OptionTree

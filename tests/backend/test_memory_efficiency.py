@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.backend.watch import compiled, watching
 from tests.capture.simulated import SimulatedDevice
-from torchair.backend.settings import KEEPS_MEMORY, PATIENCE
+from torchair.backend.settings.settings import KEEPS_MEMORY, PATIENCE
 
 OPTION = "experimental_config.memory_efficiency"
 X, W = torch.randn(3, 4), torch.randn(4, 4)

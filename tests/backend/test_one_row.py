@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.backend.settings import settle
+from torchair.backend.settings.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.groups.capture import CaptureConfig
 from torchair.configs.kinds import IntRange

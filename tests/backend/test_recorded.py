@@ -11,9 +11,9 @@ from torch import nn
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend.aot import compile_dynamo
-from torchair.backend.compile import compile_fx
-from torchair.backend.settings import PATIENCE, settle
+from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import PATIENCE, settle
 
 
 def compiled(fn: Any, mode: str = "max-autotune", codegen: str = "eager", **rest: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import fx, nn
 import torchair
 from tests.slow import slow
 from tests.training import backward_through_the_ir
-from torchair.backend.regions import inline_regions
+from torchair.backend.pipeline.inline_regions import inline_regions
 from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator
 

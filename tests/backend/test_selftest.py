@@ -14,7 +14,7 @@ from tests.process import python
 from tests.slow import slow
 from tests.structure.tree import ROOT
 from torchair import ge
-from torchair.backend.selftest import run_declared, why_fails
+from torchair.backend.diagnose.converter_cases import run_declared, why_fails
 from torchair.convert.base.case_spec import (
     F32,
     F64,

@@ -17,10 +17,17 @@ from torch._dynamo.utils import counters
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend import background, static_kernels
-from torchair.backend.background import BACKGROUND, Job, Part, Task
-from torchair.backend.order import KERNELS, ORDER, Like, Made, Order, likes_of
-from torchair.backend.static_kernels import OUTPUTS, StaticKernels, is_wanted, outputs_below, specialised
+from torchair.backend.service import scheduler
+from torchair.backend.service.request import KERNELS, ORDER, Like, Made, Order, likes_of
+from torchair.backend.service.scheduler import BACKGROUND, Job, Part, Task
+from torchair.backend.specialize import static_shapes
+from torchair.backend.specialize.static_shapes import (
+    OUTPUTS,
+    StaticKernels,
+    is_wanted,
+    outputs_below,
+    specialised,
+)
 from torchair.codegen import How
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import Degraded, DegradedWarning
@@ -152,7 +159,7 @@ def test_a_trial_that_fails_or_never_ends_is_left_to_others() -> None:
     code = (
         "import time\n"
         "from torchair.backend import build_worker\n"
-        "from torchair.backend.order import Order\n"
+        "from torchair.backend.service.request import Order\n"
         "from torchair.codegen import How\n"
         "def broken(args): raise RuntimeError\n"
         "def endless(args):\n"
@@ -208,7 +215,7 @@ class Lost:
     ],
 )
 def test_kernels_that_cannot_be_made_are_told(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "compile_elsewhere", lambda *order: made)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", lambda *order: made)
     given = job(Degradations())
     given.run()
     with pytest.warns(DegradedWarning, match=rf"static kernels for graph_t \(3,\) are {told}"):
@@ -227,7 +234,7 @@ def test_of_several_processes_each_must_know_its_neighbours(
     world: int, local: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Job] = []
-    monkeypatch.setattr(static_kernels, "world_size", lambda: world)
+    monkeypatch.setattr(static_shapes, "world_size", lambda: world)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
     monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
     kernels = StaticKernels(traced(), "graph_t", How(), Contract(()), Degradations())
@@ -244,7 +251,7 @@ def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) 
     def fail(*order: Any) -> Any:
         raise OSError("no room")
 
-    monkeypatch.setattr(background, "compile_elsewhere", fail)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", fail)
     jobs = [job(Degradations()) for _ in range(2)]
     for each in jobs:
         BACKGROUND.give(each)

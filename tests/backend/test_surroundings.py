@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from torchair.backend.surroundings import Surroundings
+from torchair.backend.service.torch_state import Surroundings
 from torchair.core.torch_private.compilers.inductor import inductor_config
 
 

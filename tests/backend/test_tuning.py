@@ -15,9 +15,9 @@ import torchair
 from tests.backend.watch import Seen, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.process import python
-from torchair.backend import compile as backend
-from torchair.backend import tuning
-from torchair.backend.tuning import Trials
+from torchair.backend.pipeline import autotune
+from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline.autotune import Trials
 from torchair.configs.option import assign
 from torchair.core.errors import BadOption, DegradedWarning
 from torchair.core.program import Program
@@ -91,12 +91,12 @@ def test_the_fastest_way_serves_and_is_found_again(fastest: str, tried: list[str
     again = called(net, config_in(tmp_path), X)
     assert len(tried) == 2, "the second compilation tries nothing"
     assert again.runner.program.kind == fastest
-    assert not isinstance(getattr(again.runner.program, "program", None), tuning.Tuned), "nor chooses"
+    assert not isinstance(getattr(again.runner.program, "program", None), autotune.Tuned), "nor chooses"
 
 
 SCRIPT = """
 import sys, torch, torchair
-from torchair.backend.tuning import Trials
+from torchair.backend.pipeline.autotune import Trials
 seconds, tried = Trials.seconds, []
 Trials.seconds = lambda self, program, args: tried.append(program.kind) or seconds(self, program, args)
 config = torchair.CompilerConfig()
@@ -127,7 +127,7 @@ def test_another_process_finds_what_was_tuned(tmp_path: Path) -> None:
     assert process() == ["inductor", "eager"]
     files = {path: path.stat().st_mtime_ns for path in work.glob("aoe_result_*.json")}
     assert len(files) == 1
-    assert list(work.glob(f"{tuning.CODE}/fxgraph/*/*/*")), "the code of what was tried"
+    assert list(work.glob(f"{autotune.CODE}/fxgraph/*/*/*")), "the code of what was tried"
     assert process() == []
     assert {path: path.stat().st_mtime_ns for path in work.glob("aoe_result_*.json")} == files
     assert list(here.iterdir()) == []

@@ -19,8 +19,9 @@ import torchair
 from tests.backend.test_better import Quick
 from tests.capture.simulated import SimulatedDevice
 from tests.process import python
-from torchair.backend import aot, background, kept, warm
-from torchair.backend.order import symbols_of
+from torchair.backend.dynamo import aot, graph_cache
+from torchair.backend.service import program_cache, scheduler
+from torchair.backend.service.request import symbols_of
 from torchair.core.errors import DegradedWarning
 from torchair.core.fingerprint import machine
 from torchair.core.log import capture_logger
@@ -37,7 +38,7 @@ class Counted:
     """Compiles, and counts."""
 
     def __init__(self) -> None:
-        self.own = warm.compile_dynamo
+        self.own = graph_cache.compile_dynamo
         self.graphs = 0
         self.before: Callable[[Any], None] = lambda inputs: None
         self.after: Callable[[Any], None] = lambda made: None
@@ -53,8 +54,8 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     made = Counted()
-    monkeypatch.setattr(warm, "compile_dynamo", made)
-    monkeypatch.setattr(warm, "EXTENSIONS", {})  # other tests have some
+    monkeypatch.setattr(graph_cache, "compile_dynamo", made)
+    monkeypatch.setattr(graph_cache, "EXTENSIONS", {})  # other tests have some
     return made
 
 
@@ -62,7 +63,7 @@ def new_process(
     function: Any, mode: str = "npugraph_ex", dynamic: bool | None = False, **options: Any
 ) -> Any:
     torch.compiler.reset()
-    warm.logger.forget()
+    graph_cache.logger.forget()
     config = torchair.CompilerConfig()
     config.mode = mode
     config.engine_config.codegen = "eager"
@@ -242,7 +243,7 @@ def test_another_state_is_another_key(state: str, counted: Counted, monkeypatch:
         match state:
             case "torch" | "sources":
                 name = {"torch": "torch_facts", "sources": "sources"}[state]
-                monkeypatch.setattr(kept, name, lambda: "another")
+                monkeypatch.setattr(program_cache, name, lambda: "another")
             case "option":
                 options = {"experimental_config__remove_noop_ops": False}
             case "strict":
@@ -362,9 +363,9 @@ def test_what_is_not_kept(
             torchair.inference.set_dim_gears(x, {0: [4, 8]})
             function = torch.sin
         case "a converter":
-            warm.EXTENSIONS["a test's"] = 1
+            graph_cache.EXTENSIONS["a test's"] = 1
         case "debugging":
-            monkeypatch.setattr(warm, "is_debugging", lambda: True)
+            monkeypatch.setattr(graph_cache, "is_debugging", lambda: True)
         case "a pool of the user's":
             mode, options = "npugraph_ex", {"aclgraph_config__use_custom_pool": (1, 0)}
         case "statistics":
@@ -421,9 +422,9 @@ def test_warnings_name_the_line_of_this_process(counted: Counted) -> None:
     found = list[Any]()
     with torch.no_grad():
         new_process(first)(X)
-        own = warm.Warm.call
+        own = graph_cache.Warm.call
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(warm.Warm, "call", lambda *args: found.append(own(*args)) or found[0])
+            patch.setattr(graph_cache.Warm, "call", lambda *args: found.append(own(*args)) or found[0])
             new_process(second)(X)
     assert counted.graphs == 1
     line = second.__code__.co_firstlineno + 1
@@ -436,7 +437,7 @@ def test_files_that_change_meanwhile(counted: Counted, monkeypatch: pytest.Monke
     with torch.no_grad():
         monkeypatch.setattr(machine, "_LOADED", 0.0)
         for _ in range(2):
-            monkeypatch.setattr(kept, "sources", machine.sources.__wrapped__)
+            monkeypatch.setattr(program_cache, "sources", machine.sources.__wrapped__)
             new_process(torch.sin)(X)
     assert counted.graphs == 2
 
@@ -447,7 +448,11 @@ def test_conditions_of_what_cannot_be_loaded(counted: Counted, monkeypatch: pyte
     with torch.no_grad():
         new_process(torch.sin, dynamic=True)(torch.ones(4, 3))
         with monkeypatch.context() as patch:
-            patch.setattr(kept.Kept, "get", lambda place, own=kept.Kept.get: _of_another_torch(own(place)))
+            patch.setattr(
+                program_cache.Kept,
+                "get",
+                lambda place, own=program_cache.Kept.get: _of_another_torch(own(place)),
+            )
             with pytest.warns(DegradedWarning, match="compiled again"):
                 new_process(torch.sin, dynamic=True)(torch.ones(4, 3))
         assert counted.graphs == 2
@@ -484,7 +489,7 @@ def test_the_better_program_is_what_is_kept(
     counted: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     builds = Quick()
-    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
     model = net()
     with torch.no_grad():
         run = new_process(model, engine_config__codegen="auto")
@@ -500,7 +505,7 @@ def test_the_better_program_is_what_is_kept(
 def test_nothing_better_is_another_wish(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wants no better program gets none of another process, and keeps none from those who do."""
     builds = Quick()
-    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
     with torch.no_grad():
         for budget in (0, None, 0):
             run = new_process(
@@ -515,7 +520,7 @@ def test_nothing_better_is_another_wish(counted: Counted, monkeypatch: pytest.Mo
 
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
 def test_a_build_that_failed_is_tried_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "compile_elsewhere", lambda *args: (None, "there is no compiler"))
+    monkeypatch.setattr(scheduler, "compile_elsewhere", lambda *args: (None, "there is no compiler"))
     with torch.no_grad():
         for _ in range(2):
             run = new_process(torch.sin, engine_config__codegen="auto")
@@ -529,8 +534,8 @@ def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest
     model = net()
     with torch.no_grad():
         new_process(model)(X)
-        own = kept.Kept.get
-        monkeypatch.setattr(kept.Kept, "get", lambda place: _of_another_torch(own(place)))
+        own = program_cache.Kept.get
+        monkeypatch.setattr(program_cache.Kept, "get", lambda place: _of_another_torch(own(place)))
         with pytest.warns(DegradedWarning, match="compiled again"):
             torch.testing.assert_close(new_process(model)(X), model(X))
     assert counted.graphs == 2
@@ -539,7 +544,7 @@ def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest
 def _of_another_torch(found: Any) -> Any:
     return (
         replace(found, artefact=replace(found.artefact, torch="2.99"))
-        if isinstance(found, warm.Warm)
+        if isinstance(found, graph_cache.Warm)
         else found
     )
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchair.backend import workshop
-from torchair.backend.order import Made, Order, likes_of
-from torchair.backend.workshop import Place, Workshops, compile_elsewhere
+from torchair.backend.service import worker_pool
+from torchair.backend.service.request import Made, Order, likes_of
+from torchair.backend.service.worker_pool import Place, Workshops, compile_elsewhere
 from torchair.codegen import How
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 
@@ -33,7 +33,7 @@ def shops() -> Iterator[Workshops]:
     """For all tests: it takes seconds to start one."""
     with pytest.MonkeyPatch.context() as patch:
         made = Workshops()
-        patch.setattr(workshop, "WORKSHOPS", made)
+        patch.setattr(worker_pool, "WORKSHOPS", made)
         yield made
         made.close()
 
@@ -167,7 +167,7 @@ def test_another_environment_is_another_process(
 def test_no_process_can_be_started(shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends at once, say: an error with a reason, and no waiting."""
     monkeypatch.setenv("TORCHAIR_TRIED", "2")
-    monkeypatch.setattr(workshop, "WORKER", "raise SystemExit('there is no memory')")
+    monkeypatch.setattr(worker_pool, "WORKER", "raise SystemExit('there is no memory')")
     made, why = compile_elsewhere(order(), tmp_path)
     assert (made, why) == (None, "there is no memory")
 
@@ -178,7 +178,7 @@ def test_a_child_of_this_process_has_its_own(shops: Workshops, tmp_path: Path) -
     before = processes(shops)
     child = os.fork()
     if child == 0:
-        is_right = filled(tmp_path, 3) == "" and processes(workshop.WORKSHOPS) != before
+        is_right = filled(tmp_path, 3) == "" and processes(worker_pool.WORKSHOPS) != before
         os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert filled(tmp_path, 4) == ""
@@ -189,10 +189,10 @@ def test_a_child_of_this_process_has_its_own(shops: Workshops, tmp_path: Path) -
 def test_it_ends_when_it_has_nothing_to_do(
     shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, _, _ = workshop.WORKER.partition("import runpy")
-    quick = "import torchair.backend.build_worker as worker; worker.IDLE_SECONDS = 0.5; worker.main()"
+    head, _, _ = worker_pool.WORKER.partition("import runpy")
+    quick = "import torchair.backend.service.worker_main as worker; worker.IDLE_SECONDS = 0.5; worker.main()"
     monkeypatch.setenv("TORCHAIR_TRIED", "3")
-    monkeypatch.setattr(workshop, "WORKER", head + quick)
+    monkeypatch.setattr(worker_pool, "WORKER", head + quick)
     assert filled(tmp_path, 2) == ""
     shop = shops._by_place[Place.of(order())]
     end = time.monotonic() + 30

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import torchair
-from torchair.backend import compile as backend
-from torchair.backend.gears import GearProgram
+from torchair.backend.pipeline import compile as backend
+from torchair.backend.specialize.size_buckets import GearProgram
 from torchair.capture import Runner
 from torchair.configs.option import assign
 from torchair.ge.graph import Graph, Op

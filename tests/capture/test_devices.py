@@ -15,8 +15,8 @@ import torch
 
 import torchair
 from tests.capture.simulated import CPU, SimulatedDevice
-from torchair.backend.compile import compile_fx
-from torchair.backend.settings import settle
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import settle
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.devices import Device, cpu, device_row, install, installed
 from torchair.devices.base import NoGraphs

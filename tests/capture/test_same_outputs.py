@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import SimulatedDevice
-from torchair.backend import settings
+from torchair.backend.settings import settings
 
 Fn = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 

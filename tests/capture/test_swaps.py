@@ -18,8 +18,8 @@ from torch.cuda import CUDAGraph
 import torchair
 from tests.backend.test_better import Quick, compiled
 from tests.capture.simulated import SimulatedDevice
-from torchair.backend import background
-from torchair.backend.background import BACKGROUND
+from torchair.backend.service import scheduler
+from torchair.backend.service.scheduler import BACKGROUND
 from torchair.capture.base.pending_program import Growing, Pending
 from torchair.capture.recording.memory_pool import Turns
 
@@ -71,7 +71,7 @@ def locks(monkeypatch: pytest.MonkeyPatch) -> list[Waits]:
 def builds_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     made = Quick()
     made.gate.clear()
-    monkeypatch.setattr(background, "compile_elsewhere", made)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", made)
     yield made
     made.gate.set()
     assert BACKGROUND.wait(60)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchair.__main__ import main
-from torchair.backend.cache_key import FILE
+from torchair.backend.cache.key import FILE
 from torchair.core.storage.artifact_store import Store, packed
 
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.codegen.tracing import Traced, allocated, trace
 from tests.slow import slow
-from torchair.backend.settings import Settings
+from torchair.backend.settings.settings import Settings
 from torchair.codegen import How, build
 from torchair.core.errors import BadOption
 from torchair.core.program import Program

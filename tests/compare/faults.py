@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from tests.models.zoo import GROUPED, tokens
 from torchair import ge
-from torchair.backend import compile as backend
+from torchair.backend.pipeline import compile as backend
 from torchair.compare import stages
 from torchair.convert.base import registry
 from torchair.core.torch_private.compilers import inductor as private

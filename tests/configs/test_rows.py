@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchair.backend.settings import HARDWARE, SWITCHED, idle_options, settle
+from torchair.backend.settings.settings import HARDWARE, SWITCHED, idle_options, settle
 from torchair.configs import kinds, npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.groups.ge_config import GeConfig

@@ -30,9 +30,9 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.memory import Seen, other_memory, other_strides, seen
-from torchair.backend.compile import compile_fx
-from torchair.backend.doors import get_npu_backend
-from torchair.backend.settings import settle
+from torchair.backend.dynamo.entry_points import get_npu_backend
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.base.report import Report
 

@@ -46,9 +46,9 @@ from tests.convert.opinfo import (
 )
 from tests.memory import copies, other_strides
 from tests.training import why_around
-from torchair.backend.aot import compile_dynamo
-from torchair.backend.compile import compile_fx
-from torchair.backend.settings import settle
+from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import settle
 from torchair.capture.base import layout_enforcer
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing

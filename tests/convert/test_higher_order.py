@@ -21,10 +21,10 @@ from torch.utils.checkpoint import checkpoint
 import torchair
 from tests.slow import slow
 from torchair import ge
-from torchair.backend.compile import pass_context, to_aten, to_ir
-from torchair.backend.prepare import prepare
-from torchair.backend.settings import Settings
-from torchair.backend.stage import Stage
+from torchair.backend.pipeline.compile import pass_context, to_aten, to_ir
+from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.settings.settings import Settings
 from torchair.convert.base.registry import unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import aot_autograd

@@ -15,7 +15,7 @@ from tests.convert import harness
 from tests.convert.harness import converted
 from tests.slow import STATIC_FIRST, slow
 from torchair import ge
-from torchair.backend.doors import get_npu_backend
+from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.base.report import Report
 from torchair.engine.interpret import interpret

@@ -13,7 +13,7 @@ from torch import Tensor, linalg
 from tests.convert.harness import compare
 from tests.convert.test_linalg import CLOSE, check, converted, square
 from tests.slow import STATIC_FIRST, slow
-from torchair.backend.doors import get_npu_backend
+from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.aten.lu import rows_of, swaps_of
 from torchair.engine.interpret import interpret

@@ -26,7 +26,7 @@ from tests.convert.opinfo import (
     compiled_sample,
 )
 from tests.memory import other_memory
-from torchair.backend.compile import compile_fx
+from torchair.backend.pipeline.compile import compile_fx
 
 FLOAT_OPS = [name for name, op in BY_NAME.items() if torch.float32 in op.supported_dtypes("cpu")]
 # One operator or two of each family, for the whole way through `torch.compile`.

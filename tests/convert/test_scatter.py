@@ -9,7 +9,7 @@ import torch
 
 from tests.convert.harness import check, converted
 from tests.slow import slow
-from torchair.backend.settings import Settings
+from torchair.backend.settings.settings import Settings
 from torchair.core.torch_private.compilers.inductor import select_decomp_table
 from torchair.engine.lower import lower
 from torchair.passes import LOWERED_PASSES, PassContext, run

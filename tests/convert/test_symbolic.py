@@ -9,7 +9,7 @@ import torch
 
 from tests.convert.harness import check, compare, converted
 from tests.convert.test_pointwise import f16, f32, i64, make
-from torchair.backend.doors import get_npu_backend
+from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
 
 SIZES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.process import ROOT, python
 
-PROGRAM = "from torchair.backend.cache_key import facts_of_process; print(facts_of_process())"
+PROGRAM = "from torchair.backend.cache.key import facts_of_process; print(facts_of_process())"
 
 
 def test_the_folder_that_a_process_was_started_in_is_none_of_them(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 import torchair
 from tests.backend.watch import config_of
-from torchair.backend import compile
+from torchair.backend.pipeline import compile
 from torchair.core import log
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from torchair.backend.aot import compile_dynamo
-from torchair.backend.compile import compile_fx
-from torchair.backend.settings import settle
+from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import settle
 from torchair.capture import Runner
 from torchair.configs.compiler_config import CompilerConfig
 

@@ -15,8 +15,8 @@ import torch
 import torchair
 from tests.capture.simulated import CPU, SimulatedDevice, SimulatedGraph
 from tests.debug.test_deadlock import Trace
-from torchair.backend.compile import compile_fx
-from torchair.backend.settings import settle
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import settle
 from torchair.configs import npugraph_ex
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning

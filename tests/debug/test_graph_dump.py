@@ -374,7 +374,7 @@ def test_a_graph_without_ir_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 
-    monkeypatch.setattr("torchair.backend.compile.convert", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
     with pytest.warns(DegradedWarning) as said:
         seen(net, tmp_path, torch.ones(2, 2), torch.ones(2, 2))
     texts = [str(one.message) for one in said]

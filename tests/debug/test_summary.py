@@ -126,7 +126,7 @@ def test_a_second_try_has_no_second_report(tmp_path: Path, monkeypatch: pytest.M
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 
-    monkeypatch.setattr("torchair.backend.compile.convert", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
     with pytest.warns(DegradedWarning, match="no conversion today"):
         torch.compile(lambda x: x + 1, backend=Seen(config(tmp_path, skip_compile=False)))(torch.ones(2))
     assert len(list(tmp_path.iterdir())) == 1
@@ -143,9 +143,9 @@ def test_each_graph_has_a_report_and_training_has_two(tmp_path: Path) -> None:
 def test_what_runs_behind_it(tmp_path: Path, skip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skipping never converts: a graph that cannot be converted runs all the same, without a warning."""
     converted: list[Any] = []
-    convert = torchair.backend.compile.convert
+    convert = torchair.backend.pipeline.compile.convert
     monkeypatch.setattr(
-        "torchair.backend.compile.convert", lambda *a, **k: converted.append(1) or convert(*a, **k)
+        "torchair.backend.pipeline.compile.convert", lambda *a, **k: converted.append(1) or convert(*a, **k)
     )
     gm = torch.fx.symbolic_trace(lambda x: [aten.sin.default(x)])
     runner = torchair.get_compiler(config(tmp_path, skip_compile=skip))(gm, [torch.ones(2)]).runner

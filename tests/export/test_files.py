@@ -16,7 +16,7 @@ from torch import nn
 import torchair
 from tests.export.test_round_trip import exported
 from torchair.__main__ import main
-from torchair.backend import cluster_files as cluster
+from torchair.backend.export import cluster_config as cluster
 from torchair.core.errors import BadGraph, BadPath, NotInThisMode, NotPossible
 from torchair.ge.attr import Str
 from torchair.ge.files import air_file

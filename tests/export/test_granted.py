@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.export.test_round_trip import check, exported
-from torchair.backend.size_text import evaluate, holds, names_in
+from torchair.backend.export.size_expr import evaluate, holds, names_in
 from torchair.core.errors import BadCall, BadGraph, NotPossible
 
 

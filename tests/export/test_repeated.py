@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.export.test_granted import Of
 from tests.export.test_round_trip import check, exported
-from torchair.backend.loaded import LoadedModel
+from torchair.backend.export.loader import LoadedModel
 from torchair.core.errors import BadCall
 
 X, Y = torch.randn(4, 3), torch.randn(4, 3)

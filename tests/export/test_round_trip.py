@@ -14,7 +14,7 @@ from tests.export import wire
 from tests.models.zoo import ROWS, Row, leaves
 from tests.process import python
 from tests.slow import slow
-from torchair.backend import loaded as loaded_models
+from torchair.backend.export import loader as loaded_models
 from torchair.core.errors import BadCall
 from torchair.ge.files import air_file
 from torchair.ge.files.verify import verify, verify_emitted

@@ -14,8 +14,8 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.export import wire
 from tests.export.test_round_trip import Cache, exported
-from torchair.backend import compile as compiling
-from torchair.backend import loaded as loading
+from torchair.backend.export import loader as loading
+from torchair.backend.pipeline import compile as compiling
 from torchair.capture.strategies.replay import Replay
 from torchair.core.errors import Degraded
 from torchair.engine.lower import KernelFailed

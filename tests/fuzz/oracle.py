@@ -34,9 +34,11 @@ import torchair
 from tests.fuzz.programs import AFTER, BEFORE, SWAPPED, Feed, Names, Program, loss
 from tests.fuzz.simulated import AnyLayout
 from tests.memory import distance, strides
-from torchair.backend import background, pieces, settings
-from torchair.backend.background import BACKGROUND, Job
-from torchair.backend.order import Made, Order
+from torchair.backend.pipeline import partitioned
+from torchair.backend.service import scheduler
+from torchair.backend.service.request import Made, Order
+from torchair.backend.service.scheduler import BACKGROUND, Job
+from torchair.backend.settings import settings
 from torchair.core.log import logger
 from torchair.core.storage.serialization import pack, unpack
 from torchair.devices import device_row, installed
@@ -377,7 +379,7 @@ class Swap:
             patches.enter_context(mock.patch.object(Job, "__init__", noted))
             patches.enter_context(mock.patch.object(Job, "take", taken))
             if self._is_eager:
-                patches.enter_context(mock.patch.object(background, "compile_elsewhere", self._fill))
+                patches.enter_context(mock.patch.object(scheduler, "compile_elsewhere", self._fill))
             try:
                 yield
             finally:
@@ -411,7 +413,7 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
         installed(row if is_simulated else device_row(torch.device(device))),
         mock.patch.dict(vars(lowering), CARELESS if program.careless else {}),
         mock.patch.object(settings, "PATIENCE", 0),
-        mock.patch.object(pieces, "PATIENCE", 0),
+        mock.patch.object(partitioned, "PATIENCE", 0),
     ):
         logger.forget()
         warnings.simplefilter("always", torchair.DegradedWarning)

@@ -16,7 +16,7 @@ from tests.fuzz.oracle import Failure, Seen, Swap, backend_of, compare, observe
 from tests.fuzz.programs import MODES, Program, any_program
 from tests.fuzz.simulated import AnyLayout
 from tests.slow import slow
-from torchair.backend.background import BACKGROUND
+from torchair.backend.service.scheduler import BACKGROUND
 from torchair.devices import device_row, installed
 
 pytestmark = pytest.mark.usefixtures("builds")

@@ -18,8 +18,8 @@ from tests.memory import strides
 from tests.models.sweep import backend
 from tests.slow import slow
 from tests.training import backward_through_the_ir
-from torchair.backend.compile import compile_fx
-from torchair.backend.settings import Settings
+from torchair.backend.pipeline.compile import compile_fx
+from torchair.backend.settings.settings import Settings
 from torchair.capture.base.inputs import KeyPart
 from torchair.capture.base.layout_enforcer import Promised
 from torchair.configs.compiler_config import CompilerConfig

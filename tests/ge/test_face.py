@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import torchair.backend.compile  # noqa: F401 - fills the registries as a user's import does
+import torchair.backend.pipeline.compile  # noqa: F401 - fills the registries as a user's import does
 from torchair import ge
-from torchair.backend.foreign import adopt
+from torchair.backend.export.import_foreign import adopt
 from torchair.core.errors import BadGraph, UnsupportedOp
 from torchair.engine.interpret import interpret
 from torchair.ge.attr import Str

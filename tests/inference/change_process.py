@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import torchair
-from torchair.backend import warm
+from torchair.backend.dynamo import graph_cache
 from torchair.core.errors import DegradedWarning, first_line
 
 X = torch.arange(8.0).reshape(2, 4) / 8 + 1
@@ -29,8 +29,8 @@ class Compiles:
 
     def __init__(self) -> None:
         self.count = 0
-        self._own = warm.compile_dynamo
-        warm.compile_dynamo = self
+        self._own = graph_cache.compile_dynamo
+        graph_cache.compile_dynamo = self
 
     def __call__(self, *args: Any) -> Any:
         self.count += 1

@@ -22,7 +22,7 @@ import torch
 
 import torchair
 from tests.inference.models import Net
-from torchair.backend.cache_key import FILE
+from torchair.backend.cache.key import FILE
 from torchair.core.storage.artifact_store import Store
 from torchair.inference import cache_compile
 
@@ -31,7 +31,7 @@ GOOD, WRONG, FAILED = 0, 3, 4
 SIZES = (2, 3)
 LOADED = (
     "torch._dynamo",
-    "torchair.backend.doors",
+    "torchair.backend.dynamo.entry_points",
     "torchair.convert.all_converters",
     "torchair.engine.all_kernels",
 )

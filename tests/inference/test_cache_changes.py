@@ -19,7 +19,7 @@ import torchair
 from tests.inference.changes import ROWS, Row
 from tests.inference.models import Net
 from tests.process import fresh, python
-from torchair.backend.cache_entry import FRAME
+from torchair.backend.cache.entry import FRAME
 from torchair.core.errors import DegradedWarning
 from torchair.core.storage.artifact_store import unpacked
 from torchair.core.torch_private.dynamo.frames import Frame

@@ -25,10 +25,11 @@ from tests.inference import helper, models
 from tests.inference.models import Net
 from tests.slow import slow
 from torchair.__main__ import main
-from torchair.backend import background, cache
-from torchair.backend.background import BACKGROUND, Job
-from torchair.backend.cache import Cached
-from torchair.backend.cache_key import Ranks, place_of
+from torchair.backend.cache import compiled_method
+from torchair.backend.cache.compiled_method import Cached
+from torchair.backend.cache.key import Ranks, place_of
+from torchair.backend.service import scheduler
+from torchair.backend.service.scheduler import BACKGROUND, Job
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
 from torchair.core.fingerprint import python_objects
 from torchair.core.storage.artifact_store import MAGIC
@@ -69,13 +70,13 @@ class Processes:
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
     made = Processes(tmp_path / "kept")
-    own = cache.capture_frame
+    own = compiled_method.capture_frame
 
     def counted(*args: Any) -> Any:
         made.traces += 1
         return own(*args)
 
-    monkeypatch.setattr(cache, "capture_frame", counted)
+    monkeypatch.setattr(compiled_method, "capture_frame", counted)
     return made
 
 
@@ -400,7 +401,7 @@ def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
 def test_too_many_variants_are_compiled_as_usual(
     processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MOST", 2)
+    monkeypatch.setattr(compiled_method, "MOST", 2)
     cached = processes.new(net.both)
     cached(torch.randn(2, 8))
     cached(torch.randn(3, 8))
@@ -439,8 +440,8 @@ def test_damaged_entries_are_compiled_again(
 
     places = sorted(set(_places(data)))
     assert len(places) > 40
-    own, opened = cache.Frame.unpack, list[bytes]()
-    monkeypatch.setattr(cache.Frame, "unpack", lambda data: opened.append(data) or own(data))
+    own, opened = compiled_method.Frame.unpack, list[bytes]()
+    monkeypatch.setattr(compiled_method.Frame, "unpack", lambda data: opened.append(data) or own(data))
     for at in places:
         damage(at)
         with warnings.catch_warnings():
@@ -626,7 +627,7 @@ def test_paths(tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TORCHAIR_CACHE_HOME", str(tmp_path / "home"))
     assert str(get(net.step)).startswith(str(tmp_path / "home"))
     assert get(net.step) != get(Net(4).step)
-    monkeypatch.setattr("torchair.backend.cache_key.rank_and_size", lambda: (3, 4))
+    monkeypatch.setattr("torchair.backend.cache.key.rank_and_size", lambda: (3, 4))
     assert Path(get(net.step)).match("Net_dynamic_*/world4global_rank3/step/*")
     assert Path(get(net.step, global_rank=1, tp_rank=2)).match("*/world4global_rank1_tp_rank2/step/*")
 
@@ -739,7 +740,7 @@ def test_an_entry_has_the_better_program(
     there, or will never be.
     """
     builds = Quick()
-    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
     builds.gate.clear()
     builds.failed = "no compiler here" if fails else ""
     config = config_of(mode)
@@ -783,7 +784,7 @@ def test_a_process_that_ends_early_leaves_the_rest_to_the_next(
         for job in taken:
             job.end("the process ended", is_wished=True)
     builds = Quick()
-    monkeypatch.setattr(background, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
     second = processes.new(net.both, config=config, dynamic=dynamic)
     for _ in range(3):
         torch.testing.assert_close(second(X), wanted(net.both, X))
@@ -859,15 +860,15 @@ def test_arguments_are_bound_as_python_does() -> None:
     def function(a, b=2, /, c=3, *rest, d, e=5, **more):  # type: ignore[no-untyped-def]
         pass
 
-    bound = cache.binder(function)(1, 7, 8, 9, d=4, f=6)
+    bound = compiled_method.binder(function)(1, 7, 8, 9, d=4, f=6)
     assert bound == {"a": 1, "b": 7, "c": 8, "rest": (9,), "d": 4, "e": 5, "more": {"f": 6}}
     with pytest.raises(TypeError):
-        cache.binder(function)(1)
+        compiled_method.binder(function)(1)
 
     def plain(self, x, *, y=1):  # type: ignore[no-untyped-def]
         pass
 
-    assert cache.binder(plain)(1, 2) == {"self": 1, "x": 2, "y": 1}
+    assert compiled_method.binder(plain)(1, 2) == {"self": 1, "x": 2, "y": 1}
 
 
 def test_code_is_the_same_wherever_it_stands() -> None:

@@ -21,7 +21,7 @@ from tests.inference.programs import CALLS, Below, Programs, X
 from tests.models.families import tiny
 from tests.models.zoo import leaves
 from tests.slow import slow
-from torchair.backend.cache import Cached
+from torchair.backend.cache.compiled_method import Cached
 from torchair.core.errors import DegradedWarning
 from torchair.inference import cache_compile
 

@@ -7,7 +7,7 @@ import ast
 import pytest
 import torch
 
-import torchair.backend.compile  # fills the registries as a user's import does
+import torchair.backend.pipeline.compile  # fills the registries as a user's import does
 from tests.convert.harness import check, converted
 from tests.structure.tree import modules, parse
 from torchair import ge

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 import pytest
 
 from tests.structure.tree import modules, parse
-from torchair.backend.settings import Settings
+from torchair.backend.settings.settings import Settings
 from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import Nested, flat_names, walk
@@ -29,7 +29,7 @@ OTHERS = {
         "torchair.core.diagnostics",
         "strict",
     ): "lies below the options: without a compilation nobody asked for it",
-    ("torchair.backend.selftest", "codegen"): "how the tool runs its cases",
+    ("torchair.backend.diagnose.converter_cases", "codegen"): "how the tool runs its cases",
 }
 NAMES = {
     *(path for path, _ in walk(OptionTree)),

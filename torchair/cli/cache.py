@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torchair.backend.cache_entry import WHY, variants_of
-from torchair.backend.cache_key import FILE, facts_of_process, root_of
+from torchair.backend.cache.entry import WHY, variants_of
+from torchair.backend.cache.key import FILE, facts_of_process, root_of
 from torchair.core.errors import BadCall, BadEntry, BadPath
 from torchair.core.fingerprint.atomic_files import whole_file
 from torchair.core.fingerprint.file_permissions import OWN_FILE

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torchair.backend.loaded import load_air
+from torchair.backend.export.loader import load_air
 from torchair.core.errors import BadPath
 from torchair.core.torch_private.fake.pytree import leaves_by_path
 

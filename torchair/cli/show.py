@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from torchair.backend.loaded import load_air
+from torchair.backend.export.loader import load_air
 from torchair.core import dtypes
 from torchair.core.text_table import text_lines
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.compile import Stage, to_program
-from torchair.backend.detours import Detours
+from torchair.backend.pipeline.compile import Stage, to_program
+from torchair.backend.pipeline.fallback import Detours
 from torchair.compare.blame import Blame, Culprit, Judge
 from torchair.compare.numbers import EXACT, Errors
 from torchair.compare.scene import Outcome, Scene, Values, is_unset

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from torchair.backend.aot import compile_dynamo
-from torchair.backend.settings import Settings, checked, settle
+from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.settings.settings import Settings, checked, settle
 from torchair.compare.blame import Blame, Culprit
 from torchair.compare.numbers import Errors, Pair, tolerances_of
 from torchair.compare.report import Comparison, Finding, module_of

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.settings import Settings
+from torchair.backend.settings.settings import Settings
 from torchair.compare.blame import Blame, Culprit, Judge, node_of
 from torchair.compare.evidence import CONVERTER, Suspect, converted, emitted, weigh, whose
 from torchair.compare.numbers import Errors

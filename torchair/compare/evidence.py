@@ -16,9 +16,9 @@ import torch
 from torch import fx
 
 import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of declared cases
-from torchair.backend.prepare import prepare
-from torchair.backend.selftest import SEED, Called, called, difference
-from torchair.backend.settings import Settings
+from torchair.backend.diagnose.converter_cases import SEED, Called, called, difference
+from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.settings.settings import Settings
 from torchair.compare.blame import Culprit
 from torchair.compare.scene import copies
 from torchair.convert.base.case_spec import Support, declared, target_name

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.compile import Stage, lowered_for
+from torchair.backend.pipeline.compile import Stage, lowered_for
 from torchair.compare.blame import UNSET, Blame, Culprit, Judge, node_of
 from torchair.compare.numbers import Errors
 from torchair.compare.scene import Scene, edge_value, run_fx

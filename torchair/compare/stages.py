@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.compile import Stage, compile_fx, pass_context, promised, to_lowered
-from torchair.backend.prepare import prepare
-from torchair.backend.settings import Settings
+from torchair.backend.pipeline.compile import Stage, compile_fx, pass_context, promised, to_lowered
+from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.settings.settings import Settings
 from torchair.capture import Runner
 from torchair.compare.blame import Blame, Culprit, Judge, blame_pass, node_of
 from torchair.compare.code import CODE, Generator, blame_code

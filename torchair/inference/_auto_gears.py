@@ -28,8 +28,8 @@ from typing import Any
 
 import torch
 
-from torchair.backend.doors import get_npu_backend
-from torchair.backend.gears import set_dim_gears
+from torchair.backend.dynamo.entry_points import get_npu_backend
+from torchair.backend.specialize.size_buckets import set_dim_gears
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import Degraded, DegradedWarning, first_line

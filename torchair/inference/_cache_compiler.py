@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchair.backend.cache import Cached
-from torchair.backend.cache_entry import files_of, meta_of, readable, variants_of
-from torchair.backend.cache_key import How, Ranks, place_of, root_of
+from torchair.backend.cache.compiled_method import Cached
+from torchair.backend.cache.entry import files_of, meta_of, readable, variants_of
+from torchair.backend.cache.key import How, Ranks, place_of, root_of
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import CAPTURE_MODES
 from torchair.configs.resolve import Config, freeze, with_options
@@ -34,15 +34,15 @@ from torchair.core.storage.artifact_store import Entry, packed, unpacked
 from torchair.debug.files import rank_and_size
 
 if TYPE_CHECKING:
-    from torchair.backend.export import Place
-    from torchair.backend.loaded import LoadedModel
+    from torchair.backend.export.loader import LoadedModel
+    from torchair.backend.export.writer import Place
 
 KEYWORDS = {"backend", "options", "custom_decompositions", "ge_cache"}
 """What `cache_compile` takes beside its parameters."""
 _HEAVY = {
-    "Place": "torchair.backend.export",
-    "write_model": "torchair.backend.export",
-    "load_air": "torchair.backend.loaded",
+    "Place": "torchair.backend.export.writer",
+    "write_model": "torchair.backend.export.writer",
+    "load_air": "torchair.backend.export.loader",
 }
 """What loads torch's compilers: not needed where everything is kept."""
 

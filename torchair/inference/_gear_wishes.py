@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from torchair.backend.gears import MOST
+from torchair.backend.specialize.size_buckets import MOST
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadGears
 from torchair.inference._crops import Declared

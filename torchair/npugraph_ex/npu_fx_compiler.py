@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torchair.backend import doors
-from torchair.backend.doors import Compiler, Decompositions, by_name, compile_fx
+from torchair.backend.dynamo import entry_points
+from torchair.backend.dynamo.entry_points import Compiler, Decompositions, by_name, compile_fx
 from torchair.configs.npugraph_ex import CompilerConfig
 
 __all__ = ["compile_fx", "get_compiler", "get_npu_backend"]
@@ -20,9 +20,9 @@ def get_npu_backend(
 ) -> functools.partial[Any]:
     """A backend for `torch.compile` that records and replays, with this configuration."""
     config = CompilerConfig() if compiler_config is None else compiler_config
-    return doors.get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
+    return entry_points.get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> Compiler:
     """A compiler `f(gm, example_inputs)` for a graph that is already functional ATen."""
-    return doors.get_compiler(CompilerConfig() if compiler_config is None else compiler_config)
+    return entry_points.get_compiler(CompilerConfig() if compiler_config is None else compiler_config)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.backend.doors import backend_of
+from torchair.backend.dynamo.entry_points import backend_of
 from torchair.configs.compiler_config import CompilerConfig
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of built-in cases
-from torchair.backend.selftest import run_declared
+from torchair.backend.diagnose.converter_cases import run_declared
 
 __all__ = ["main"]
 

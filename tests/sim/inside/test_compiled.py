@@ -11,7 +11,7 @@ from torch import nn
 import torchair
 from tests.backend.watch import watching
 from tests.slow import slow
-from torchair.backend.settings import PATIENCE
+from torchair.backend.settings.settings import PATIENCE
 from torchair.codegen.inductor.device_mapping import Backed
 
 MODES = ["max-autotune", "npugraph_ex"]

@@ -1,0 +1,1 @@
+"""Persist compiled methods across processes (`cache_compile`)."""

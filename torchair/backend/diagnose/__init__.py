@@ -1,0 +1,1 @@
+"""Explain what a compile does, and run the declared cases of converters."""

@@ -1,0 +1,1 @@
+"""Write models as graph files, and load them without their code."""

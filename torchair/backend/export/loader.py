@@ -1,0 +1,477 @@
+"""Graph files as models: read, compiled for this machine, and called, without the code of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.export import signature
+from torchair.backend.export.assumptions import told
+from torchair.backend.export.file_signature import Input, form_of, title_of
+from torchair.backend.export.import_foreign import adopt
+from torchair.backend.export.shape_inference import Refused, fill_metas
+from torchair.backend.export.size_expr import evaluate, holds, names_in
+from torchair.backend.pipeline.compile import contract_of, finish, lowered_for, pass_context, to_runner
+from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.fallback import Detours
+from torchair.backend.pipeline.interpreter import Reference
+from torchair.backend.pipeline.tiered import better_kinds
+from torchair.backend.runtime.input_check_cache import Repeated
+from torchair.backend.settings.settings import Settings, checked, settle
+from torchair.capture import Around, Runner
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.core import dtypes
+from torchair.core.diagnostics import Degradations
+from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
+from torchair.core.torch_private.compilers.inductor import lowering_table
+from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
+from torchair.debug.watch import Watch
+from torchair.engine.lower import lower
+from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.attr import Int
+from torchair.ge.attr import Tensor as TensorAttr
+from torchair.ge.files.air_file import read_air, read_tensor, within
+from torchair.ge.files.verify import verify
+from torchair.ge.graph import (
+    AliasResult,
+    ArgumentFeed,
+    Desc,
+    Graph,
+    Op,
+    PackFeed,
+    Result,
+    Slot,
+    TensorResult,
+    copy_graph,
+)
+from torchair.ops.numerics.formats import FP4, INT4, pack, unpack
+from torchair.passes import GE_PASSES, PLACE_PASSES, run
+
+LARGE = 1 << 12
+"""Bytes from which on a constant is kept apart from the code."""
+MANY_SIZES = 64
+"""So many sizes are remembered, with the programs that serve them."""
+SOME_SIZE = 6
+"""A size to trace with, where any will do."""
+
+
+def load_air(
+    path: str | Path, *, device: torch.device | str | None = None, config: CompilerConfig | None = None
+) -> LoadedModel:
+    """The model of an `.air` file, to be called like the model that was exported; a file of another producer
+    is called with its inputs in order, and returns a tuple of its outputs. It is compiled on the first call.
+    Without a `device` it runs where its arguments are.
+    """
+    settings = settle(checked(CompilerConfig() if config is None else config))
+    if settings.captures:
+        raise NotInThisMode("a graph of the IR runs in graph mode", got=f"mode {settings.mode!r}")
+    where = torch.device("cpu" if device is None else device)
+    with blamed(f"{path} is no graph that can be run"):
+        model = LoadedModel(read_air(Path(path)), settings, where, Path(path).parent)
+    model.follows = device is None
+    return model
+
+
+@contextmanager
+def blamed(what: str, kind: type[AirError] = BadGraph) -> Iterator[None]:
+    """A file may say anything: whatever fails because of it is an error of ours, with this said first."""
+    try:
+        yield
+    except (AirError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if is_of_user(error):
+            raise
+        raise kind(f"{what}: {type(error).__name__}: {first_line(error)}") from error
+
+
+class LoadedModel:
+    """Compiles its graph once for all sizes that it may have, and once more for each that cannot be served
+    so.
+    """
+
+    def __init__(self, graph: Graph, settings: Settings, device: torch.device, folder: Path) -> None:
+        adopt(graph)
+        verify(graph)
+        self._graph, self._settings, self._device = graph, settings, device
+        self.form = form_of(graph)
+        _check_feeds(graph, len(self.form.inputs))
+        graph.results = [_on(result, device) for result in graph.results]
+        self._written = _written(graph)
+        self._states = {
+            each.state: read_tensor(within(folder, each.state), _fixed(each), each.dtype).to(device)
+            for each in self.form.inputs
+            if each.state
+        }
+        self.weights = _take_weights(graph, len(self.form.inputs), self.form.weights, device)
+        self.follows = False
+        """Does it run where its arguments are?"""
+        self.degradations = Degradations(settings.strict)
+        self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
+        self._runners: dict[tuple[int, ...], Runner] = {}
+        self._repeated: Repeated | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights."""
+        return sum(weight.nbytes for weight in self.weights)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, with its weights among the inputs."""
+        return self._graph
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        before = self._repeated
+        given = None if before is None else before.inputs_of(args, kwargs)
+        if before is None or given is None:
+            return self._checked(args, kwargs)
+        with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
+            return self._result(before.runner.run(*given, *self.weights), {})
+
+    def _checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        arguments = signature.arguments_of(self.form.signature, args, kwargs)
+        leaves = signature.leaves_of(arguments)
+        self._check_constants(arguments, leaves)
+        if self.follows:
+            self._follow(leaves)
+        values = [None if each.number else self._tensor(each, leaves) for each in self.form.inputs]
+        sizes = self._sizes(values, leaves)
+        with torch.no_grad(), blamed(f"{self._graph.name} cannot be run so", BadCall):
+            given = [
+                evaluate(each.number, sizes) if value is None else self._prepared(value)
+                for each, value in zip(self.form.inputs, values, strict=True)
+            ]
+            runner = self._runner(sizes)
+            outputs = runner.run(*given, *self.weights)
+            for place in self._written:
+                value = values[place]
+                if value is not None and given[place] is not value:
+                    value.copy_(given[place])
+                each = self.form.inputs[place]
+                words = leaves.get(each.at)
+                if each.dtype in dtypes.SMALL and isinstance(words, torch.Tensor) and words is not value:
+                    words.copy_(pack(given[place], each.dtype, words.dtype))
+            result = self._result(outputs, leaves)
+        if not self.form.returns_arguments:
+            self._repeated = Repeated.of((args, kwargs), given, list(self._states.values()), runner)
+        return result
+
+    def _follow(self, leaves: Mapping[str, Any]) -> None:
+        """To the device of the first argument; what was compiled for another one is of no use there."""
+        devices = (value.device for value in leaves.values() if isinstance(value, torch.Tensor))
+        device = next(devices, self._device)
+        if device == self._device:
+            return
+        self._device = device
+        self._graph.results = [_on(result, device) for result in self._graph.results]
+        self._states = {name: state.to(device) for name, state in self._states.items()}
+        self.weights = [weight.to(device) for weight in self.weights]
+        self.compiled.clear()
+        self._runners.clear()
+
+    def _result(self, outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
+        return signature.build(self.form.result, lambda place: self._found(place, outputs, leaves))
+
+    def _found(self, place: Sequence[Any], outputs: Sequence[Any], leaves: Mapping[str, Any]) -> Any:
+        match place:
+            case ["output", int(number)] if 0 <= number < len(outputs):
+                return outputs[number]
+            case ["input", str(path)] if path in leaves:
+                return leaves[path]
+            case _:
+                raise BadGraph("the file describes a result that the graph does not have", got=str(place))
+
+    def _check_constants(self, arguments: Mapping[str, Any], leaves: Mapping[str, Any]) -> None:
+        """What is part of the graph must be given as it was, or left out where that means the same."""
+        form = self.form
+        known = {*form.places, *(path for path, text in form.constants.items() if text != "None")}
+        new = [path for path, value in leaves.items() if path not in known and value is not None]
+        if new and form.places:
+            raise BadCall(
+                f"argument {title_of(new[0])} was not given when the graph was made, and is no part of it",
+                next="export the model with it",
+            )
+        for path, text in form.constants.items():
+            is_left_out = path not in leaves and signature.parameter_at(path) not in arguments
+            if (form.defaults.get(path) if is_left_out else told(leaves.get(path, ...))) != text:
+                given = "nothing" if path not in leaves else repr(leaves[path])[:80]
+                raise BadCall(
+                    f"argument {title_of(path)} was {text} when the graph was made, and is part of it",
+                    got=given,
+                    next="give it as it was, or export the model once more",
+                )
+        for first, *others in form.same:
+            for other in others:
+                if leaves.get(first) is not leaves.get(other):
+                    raise BadCall(
+                        f"arguments {title_of(first)} and {title_of(other)} were one tensor when the graph"
+                        " was made, and are two now",
+                        next="export the model with two tensors",
+                    )
+
+    def _prepared(self, value: torch.Tensor) -> torch.Tensor:
+        """On the device, and as the graph reads it."""
+        return value.to(self._device).resolve_conj().resolve_neg().contiguous()
+
+    def _tensor(self, each: Input, leaves: Mapping[str, Any]) -> torch.Tensor:
+        value = self._states[each.state] if each.state else leaves.get(each.at)
+        if not isinstance(value, torch.Tensor):
+            raise BadCall(f"argument {each.title} must be a tensor", got=repr(value))
+        if each.dtype in dtypes.SMALL:
+            value = _one_per_element(each, value)
+        wanted = dtypes.SMALL.get(each.dtype) or dtypes.BY_RUNTIME[each.dtype].torch
+        if wanted is not None and value.dtype != wanted:
+            raise BadCall(f"argument {each.title} must be {wanted}", got=str(value.dtype))
+        if value.ndim != len(each.sizes) or any(
+            isinstance(size, int) and size != have for size, have in zip(each.sizes, value.shape, strict=True)
+        ):
+            raise BadCall(
+                f"argument {each.title} has other sizes than the graph",
+                got=f"{list(value.shape)} instead of [{', '.join(map(str, each.sizes))}]",
+                next="export with dynamic=True for a graph of all sizes",
+            )
+        return value
+
+    def _sizes(self, values: Sequence[Any], leaves: Mapping[str, Any]) -> dict[str, int]:
+        """The value of each symbol in this call; what is said of a size must hold."""
+        found = {each.number: _number(each, leaves) for each in self.form.inputs if each.number and each.at}
+        looked_at = [self._tensor(each, leaves) for each in self.form.unread]
+        pairs = [
+            (size, have, each)
+            for each, value in zip((*self.form.inputs, *self.form.unread), (*values, *looked_at), strict=True)
+            if value is not None
+            for size, have in zip(each.sizes, value.shape, strict=True)
+            if isinstance(size, str)
+        ]
+        for size, have, _ in pairs:
+            if size.isidentifier():
+                found.setdefault(size, int(have))
+        for size, have, each in pairs:
+            if evaluate(size, found) != have:
+                raise BadCall(
+                    f"argument {each.title} has a size of {have}",
+                    got=f"{size} is {evaluate(size, found)} in this call",
+                )
+        for name, (least, most) in self.form.symbols.items():
+            is_below = least is not None and least > 2 and found.get(name, least) < least
+            if name in found and (is_below or (most is not None and found[name] > most)):
+                raise BadCall(f"the graph is for sizes {name} from {least} to {most}", got=str(found[name]))
+        for text in self.form.guards:
+            if not holds(text, found):
+                raise BadCall(
+                    f"the graph is for sizes where {text}: the model branches on it",
+                    got=", ".join(f"{name} = {found[name]}" for name in sorted(names_in(text))),
+                    near=", ".join(f"{size} is a size of {each.title}" for size, _, each in pairs),
+                    next="export the model once more with such sizes",
+                )
+        return found
+
+    def _example(self, name: str, otherwise: int) -> int:
+        """A size to trace with, of two at least."""
+        least = self.form.symbols.get(name, [None, None])[0] or 0
+        given = self.form.examples.get(name, 0)
+        return given if given >= max(least, 2) else max(otherwise, least)
+
+    def _runner(self, sizes: Mapping[str, int]) -> Runner:
+        key = tuple(sizes[name] for name in self.form.names)
+        if key not in self._runners:
+            if len(self._runners) >= MANY_SIZES:
+                self.compiled.pop(oldest := next(iter(self._runners)), None)
+                del self._runners[oldest]
+            general = self._general()
+            found = general if general is not None and general.serves(sizes) else self._get(key, sizes)
+            self._runners[key] = found.runner
+        return self._runners[key]
+
+    def _general(self) -> _Compiled | None:
+        """For all sizes, unless the graph holds only for some."""
+        if self.form.is_for_each_size:
+            return None
+        try:
+            return self._get(None, {})
+        except Refused as error:
+            if not self.form.names:
+                raise
+            self.form.is_for_each_size = True
+            what = f"{self._graph.name} is compiled for each size, not once for all: {first_line(error)}"
+            self.degradations.add(what)
+            return None
+
+    def _get(self, key: tuple[int, ...] | None, sizes: Mapping[str, int]) -> _Compiled:
+        if key not in self.compiled:
+            self.compiled[key] = _compile(self, sizes)
+        return self.compiled[key]
+
+    def stage(self, sizes: Mapping[str, int]) -> tuple[Stage, dict[str, Any]]:
+        """The graph as it is about to be compiled: for these sizes, or for all where none are given."""
+        env = ShapeEnv()
+        mode = FakeTensorMode(shape_env=env)
+        known: dict[str, Any] = dict(sizes)
+        if not sizes:
+            known = {
+                name: new_size(env, name, self._example(name, SOME_SIZE + 2 * place))
+                for place, name in enumerate(self.form.names)
+            }
+        with mode:
+            fakes: list[Any] = [
+                evaluate(each.number, known)
+                if each.number
+                else torch.empty(
+                    [evaluate(size, known) if isinstance(size, str) else size for size in each.sizes],
+                    dtype=dtypes.SMALL.get(each.dtype) or dtypes.to_torch(each.dtype),
+                    device=self._device,
+                )
+                for each in self.form.inputs
+            ]
+        static = tuple(range(len(fakes), len(fakes) + len(self.weights)))
+        fakes += [mode.from_tensor(weight, static_shapes=True) for weight in self.weights]
+        stage = Stage(self._settings, fakes, mode, self._device, static, name=self._graph.name)
+        stage.guarded = True  # every call is checked here, and its tensors are dense
+        stage.watch = Watch(self._settings.debug, None, False, self.degradations, stage.name)
+        return stage, {name: size.node.expr for name, size in known.items() if is_symbol(size)}
+
+
+@dataclass
+class _Compiled:
+    runner: Runner
+    env: Any
+    symbols: dict[str, Any]  # as they were before anything was learned about them
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Does all that was taken for granted on the way hold for these sizes? The graph may not have all of
+        them: some are sizes of arguments that it does not read.
+        """
+        values = {symbol: sizes[name] for name, symbol in self.symbols.items()}
+        if any(size < 2 for size in values.values()):
+            return False
+        return all(guard.expr.xreplace(values) == True for guard in self.env.guards)  # noqa: E712 - sympy's
+
+
+def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
+    """What fails on the way is left out, and told: a pass, and at last all of lowering."""
+    detours = Detours(degradations=model.degradations, last="its IR is interpreted, op by op")
+    while True:
+        stage, symbols = model.stage(sizes)
+        stage.detours = detours
+        try:
+            runner = _runner_of(model, stage)
+        except Exception as error:
+            if is_of_user(error) or isinstance(error, Refused) or not detours.add(error):
+                raise
+        else:
+            return _Compiled(runner, stage.fake_mode.shape_env, symbols)
+
+
+def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
+    graph = copy_graph(model.graph)
+    fill_metas(graph, stage.inputs, stage.fake_mode, stage.device)
+    stage.calls, stage.layouts = len(graph.ops), (None,) * len(graph.results)
+    if stage.detours.without_ir:
+        return _interpreted(graph, stage)
+    stage.ge_graph = run(GE_PASSES, graph, pass_context(stage))
+    stage.serves_first = stage.is_whole = bool(better_kinds(stage))
+    names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
+    lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
+    run(PLACE_PASSES, lowered, pass_context(stage))
+    return finish(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
+
+
+def _interpreted(graph: Graph, stage: Stage) -> Runner:
+    """The last way: the ops themselves, one after the other."""
+    bare = fx.Graph()
+    for place, value in enumerate(stage.inputs):
+        bare.placeholder(f"arg{place}").meta["val"] = value
+    bare.output(())
+    gm = fx.GraphModule(torch.nn.Module(), bare)
+    stage.settings = replace(stage.settings, run_eagerly=True)
+    program = Reference(graph, stage.device, None, stage.detours)
+    return to_runner(program, gm, stage, contract_of(gm, stage), Around())
+
+
+def _check_feeds(graph: Graph, count: int) -> None:
+    """Arguments by their numbers, which must be there."""
+    feeds = list(graph.feeds.values())
+    numbers = [feed.index for feed in feeds if isinstance(feed, ArgumentFeed)]
+    numbers += [index for feed in feeds if isinstance(feed, PackFeed) for index in feed.indices]
+    numbers += [result.base for result in graph.results if isinstance(result, AliasResult)]
+    if any(not 0 <= number < count for number in numbers):
+        raise BadGraph(f"{graph.name} reads an argument that it does not have", got=f"{numbers} of {count}")
+
+
+def _fixed(each: Input) -> list[int]:
+    sizes = [size for size in each.sizes if isinstance(size, int)]
+    if len(sizes) != len(each.sizes):
+        raise BadGraph(f"the state {each.state!r} has no fixed sizes", got=str(list(each.sizes)))
+    return sizes
+
+
+def _on(result: Result, device: torch.device) -> Result:
+    if isinstance(result, TensorResult | AliasResult) and result.layout is not None:
+        return replace(result, layout=replace(result.layout, device=device))
+    return result
+
+
+_WORDS = {INT4: (torch.uint8, torch.int32), **dict.fromkeys(FP4, (torch.uint8,))}
+"""What torch packs values of four bits in, along the last dim."""
+
+
+def _one_per_element(each: Input, value: torch.Tensor) -> torch.Tensor:
+    """Values of four bits: given so, or packed as torch has them."""
+    if value.dtype == dtypes.SMALL[each.dtype]:
+        return value
+    if value.dtype in _WORDS[each.dtype] and value.ndim:
+        return unpack(value.contiguous(), each.dtype)
+    words = " or ".join(map(str, _WORDS[each.dtype]))
+    raise BadCall(
+        f"argument {each.title} is {dtypes.BY_RUNTIME[each.dtype].name}",
+        got=str(value.dtype),
+        next=f"give {dtypes.SMALL[each.dtype]} with a value in each element, or {words} with several in each",
+    )
+
+
+def _written(graph: Graph) -> list[int]:
+    """The arguments that the graph writes."""
+    targets = [op.inputs[0].op for op in graph.ops if op.type == "Assign" and op.inputs]
+    feeds = [
+        graph.feeds.get(op.name) for op in (*targets, *graph.inputs) if op in targets or op.type == "RefData"
+    ]
+    return sorted({feed.index for feed in feeds if isinstance(feed, ArgumentFeed)})
+
+
+def _number(each: Input, leaves: Mapping[str, Any]) -> int:
+    value = leaves.get(each.at)
+    if isinstance(value, torch.Tensor) and value.ndim == 0:
+        value = value.item()
+    if not isinstance(value, int):
+        raise BadCall(f"argument {each.title} must be an integer", got=repr(value))
+    return int(value)
+
+
+def _take_weights(graph: Graph, first: int, names: Sequence[str], device: torch.device) -> list[torch.Tensor]:
+    """Constants that were weights, and large ones, become arguments: they are no part of the code."""
+    weights: list[torch.Tensor] = []
+    for op in graph.ops:
+        value = op.attrs.get("value")
+        if op.type != "Const" or not isinstance(value, TensorAttr) or value.form is not None:
+            continue
+        tensor = value.value
+        if tensor.is_quantized or (op.name not in names and tensor.nbytes < LARGE):
+            continue
+        _become_input(graph, op, first + len(weights))
+        weights.append(tensor.to(device))
+    return weights
+
+
+def _become_input(graph: Graph, op: Op, index: int) -> None:
+    dtype = op.outputs[0].dtype
+    op.type, op.attrs = "Data", {"index": Int(index)}
+    op.slots = [Slot(Desc("x"), None)]
+    op.outputs[0].desc = Desc("y", dtype=dtype)
+    graph.feeds[op.name] = ArgumentFeed(index)

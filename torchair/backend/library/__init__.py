@@ -1,0 +1,1 @@
+"""Define operators of users, and check them."""

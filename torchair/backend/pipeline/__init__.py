@@ -1,0 +1,1 @@
+"""Turn one functional ATen graph into a runner."""

@@ -1,0 +1,140 @@
+"""The program that interprets the GE graph, op by op, and lets `dump_config` see each of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchair.backend.pipeline.fallback import Detours
+from torchair.backend.pipeline.interpreter_source import interpreted
+from torchair.codegen.base.programs import Tied
+from torchair.core.diagnostics import Degradations
+from torchair.core.errors import first_line, is_of_user
+from torchair.core.log import logger
+from torchair.core.program import Code
+from torchair.debug.engine_dump import EngineDump
+from torchair.engine.interpret import binding_of, interpret
+from torchair.fxgraph.external_constants import HELD
+from torchair.fxgraph.layout import Layout
+from torchair.fxgraph.symbols import Binding
+from torchair.ge.builder.torch_kernel_binding import runs_torch
+from torchair.ge.files.script import from_python
+from torchair.ge.files.text import to_python
+from torchair.ge.graph import AliasResult, Graph, Op, TensorResult
+from torchair.passes.ge.dead_code import acts
+
+
+@dataclass(frozen=True)
+class ReferenceCode:
+    """A graph of the IR as text, and the code of the program of the same graph that helps out."""
+
+    text: str
+    objects: tuple[dict[str, dict[str, Any]], ...]
+    """What the text leaves out: of each graph, the Python objects of its ops by their names."""
+    layouts: tuple[Layout | None, ...]
+    """Of its results, with symbols,"""
+    binding: Binding
+    """which are read from there."""
+    device: torch.device
+    other: Code | None
+    source: str
+    degradations: Degradations
+    kind = "reference"
+
+    def load(self) -> Reference:
+        """Ready to run."""
+        graph = from_python(self.text)
+        for part, objects in zip(_parts(graph), self.objects, strict=True):
+            for name, held in objects.items():
+                part.by_name[name].objects.update(held)
+        graph.binding = self.binding
+        graph.results = [
+            replace(result, layout=layout)
+            if isinstance(result, TensorResult | AliasResult) and layout
+            else result
+            for result, layout in zip(graph.results, self.layouts, strict=True)
+        ]
+        return Reference(graph, self.device, self.other, Detours(degradations=self.degradations))
+
+
+class Reference:
+    """Runs the graph; where that fails and nothing has happened yet, `other`, a program of the same graph,
+    runs, if there is one.
+    """
+
+    kind = "reference"
+    _boxed_call = True
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: torch.device,
+        other: Code | None,
+        detours: Detours,
+    ) -> None:
+        self._graph = graph
+        self._device = device
+        self._other = other
+        self._detours = detours
+        self.dump: EngineDump | None = None
+
+    @property
+    def source(self) -> str:
+        """The op list; `ge.text` prints the whole graph."""
+        return "\n".join(f"{op.name}: {op.type}" for op in self._graph.ops)
+
+    @property
+    def code(self) -> Code | None:
+        """As data; none where the graph is dumped as it runs."""
+        if self.dump is not None:
+            return None
+        layouts = [getattr(result, "layout", None) for result in self._graph.results]
+        text, binding = to_python(self._graph, limit=None), binding_of(self._graph)
+        objects = tuple(
+            {op.name: op.objects for op in part.ops if op.objects} for part in _parts(self._graph)
+        )
+        told = self._detours.degradations
+        code = ReferenceCode(
+            text, objects, tuple(layouts), binding, self._device, self._other, self.source, told
+        )
+        return Tied(code) if any(HELD in op.attrs for op in self._graph.ops) else code
+
+    def standalone(self) -> str | None:
+        """The graph as a module of its own; None where it holds what has no text."""
+        return interpreted(self._graph, self._device)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        written: list[Op] = []
+        with contextlib.nullcontext() if self.dump is None else self.dump.run() as run:
+
+            def observe(op: Op, values: Sequence[Any]) -> None:
+                if acts(op):
+                    written.append(op)
+                if run is not None:
+                    run.after(op, values)
+
+            before = None if run is None else run.before
+            try:
+                return interpret(self._graph, args, self._device, observe, before=before)
+            except Exception as error:
+                # What is not ours may have acted already, or would act twice.
+                is_last = self._other is None or written
+                if is_of_user(error) or is_last or any(map(runs_torch, self._graph.ops)):
+                    raise
+                # What the ops themselves refuse, they refuse here too, and that is what is told.
+                assert self._other is not None, "else it was raised"
+                outputs = self._other.load()(args)
+                why = f"{type(error).__name__}: {first_line(error)}"
+                text = f"the reference engine failed ({why}); ops run one by one"
+                logger.error("%s: %s", self._graph.name, text)
+                self._detours.say("reference", text)
+                return outputs
+
+
+def _parts(graph: Graph) -> list[Graph]:
+    """The graph and those in the sub-graph slots of its ops."""
+    return [graph, *graph.subgraphs.values()]

@@ -1,0 +1,302 @@
+"""Serve at once, then get better: the first calls of a graph are served by its eager program, while a better
+one is built in the background.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.multi_stream import Slot, cut_at_scopes, has_scopes, is_outside
+from torchair.backend.service.deferred_request import BY_NAME, Recipe, part_of, tell
+from torchair.backend.service.program_cache import Kept, Wanted
+from torchair.backend.service.request import Made, Order, likes_of, symbols_of
+from torchair.backend.service.scheduler import Built, Job, Limits, Part, Task
+from torchair.backend.service.torch_state import Surroundings
+from torchair.backend.specialize.static_shapes import StaticKernels
+from torchair.capture.base.inputs import KeyPart
+from torchair.capture.base.layout_enforcer import Promised
+from torchair.codegen import How, load
+from torchair.codegen.base.graph_prep import is_custom
+from torchair.codegen.base.guarded_program import Fitting
+from torchair.codegen.eager import generate
+from torchair.codegen.inductor.device_mapping import Ground
+from torchair.core.errors import first_line, is_of_user
+from torchair.core.log import logger
+from torchair.core.program import Code, Program, code_of
+from torchair.core.torch_private.fake.fake_tensors import dump_graph
+from torchair.core.torch_private.fake.symbol_table import Symbols
+from torchair.core.torch_private.operators.schemas import OpOverload
+from torchair.devices import device_row
+from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import draws, written_by
+from torchair.fxgraph.external_constants import has_held
+from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.symbols import Binding, unbacked_in
+
+SAME_NUMBERS = {"fallback_random": True}
+"""With these options Inductor draws the random numbers that ops draw when they run one by one."""
+
+
+def better_kinds(stage: Stage) -> tuple[str, ...]:
+    """Who is asked for a better program than the eager one, one after the other; none where nobody is."""
+    settings = stage.settings
+    if settings.codegen != "auto" or settings.waits or settings.tuning is not None:
+        return ()
+    if settings.run_eagerly or settings.is_untouched or settings.dumps or stage.interprets:
+        return ()
+    is_training = stage.backward or not stage.is_inference
+    # A library of a forward would have to be taken together with one of its backward.
+    return tuple(kind for kind in device_row(stage.device).betters if kind != "native" or not is_training)
+
+
+def why_not_elsewhere(gm: fx.GraphModule) -> str:
+    """The reason why no other process can compile a graph, or what is between its scopes; empty where one
+    can.
+    """
+    if has_held(gm):
+        return "constants of the graph are held outside of it"
+    if has_scopes(gm) and any(unbacked_in(node.meta.get("val")) for node in gm.graph.nodes):
+        return "what is between its scopes has sizes that only the data decides"
+    for node in itertools.filterfalse(is_outside, gm.graph.nodes):
+        if node.op == "call_function" and not _is_known(node.target):
+            return f"{node.target} is known in this process alone"
+        if node.op == "call_function" and node.is_impure() and not written_by(node) and not draws(node):
+            return f"{node.target} does more than to compute"
+        if node.op in ("call_module", "call_method"):
+            return f"{node.target} is no function"
+        if node.op == "get_attr" and not isinstance(getattr(gm, str(node.target), None), torch.Tensor):
+            return f"{node.target} is no tensor"
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymFloat | torch.SymBool) and node.op == "placeholder":
+            return f"{node.name} is no integer"
+    return ""
+
+
+def _is_known(target: Any) -> bool:
+    if isinstance(target, OpOverload):
+        return not is_custom(target)
+    module = getattr(target, "__module__", None) or ""
+    return target is operator.getitem or module in (
+        "_operator",
+        "math",
+        "torch",
+        "torch.fx.experimental.sym_node",
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph that is compiled by itself: all of one, or a piece between two borders of scopes."""
+
+    wanted: Wanted
+    ground: Ground
+    binding: Binding
+    most_bytes: int
+    other: Code | None = None
+    """Who serves where a program does not fit; the eager program of the whole graph if nobody is named."""
+
+    @staticmethod
+    def of(gm: fx.GraphModule, inputs: Sequence[Any], how: How, stage: Stage, other: Code | None) -> Source:
+        """A copy that was sent nowhere yet."""
+        ground = Ground.of(gm)
+        symbols = Symbols.of(symbols_of(inputs))
+        likes = likes_of(inputs, ground.device_there)
+        wanted = Wanted(ground.graph(gm), likes, how, better_kinds(stage), symbols, Surroundings.now())
+        return Source(wanted, ground, Binding(inputs), stage.settings.program_cache_mb << 20, other)
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """Where its program is kept; None where nothing is."""
+        return Kept.of(self.wanted.facts(), self.most_bytes) if self.most_bytes else None
+
+    def library(self) -> Built | None:
+        """The program, if there is one on disk that is soon loaded."""
+        made = self.kept.get() if self.kept is not None else None
+        if not isinstance(made, Made) or made.code.kind != "native":
+            return None
+        return Built(load(made.code), made)
+
+    def part(self) -> Part:
+        """To have it built."""
+        return part_of(self.order, self.kept)
+
+    def order(self) -> Order:
+        """What a compiler is given."""
+        wanted = self.wanted
+        return Order(
+            dump_graph(wanted.gm), wanted.likes, wanted.how, wanted.kinds, wanted.symbols, wanted.surroundings
+        )
+
+    def fitting(self, built: Built, eager: Callable[[], Program]) -> Program:
+        """What was built, for the graph's own device and all sizes."""
+        program, conditions = self.ground.program(built.program), built.made.conditions
+        if not conditions:
+            return program
+        return Fitting(program, self.other or code_of(eager()), conditions, self.binding)
+
+
+@dataclass(frozen=True)
+class Better:
+    """A better program than the eager one for a graph: kept from before, or to be built."""
+
+    stage: Stage
+    limits: Limits
+    sources: Sequence[Source]
+    join: Callable[[Sequence[Program]], Program]
+    """The program of the graph, of those of its sources."""
+
+    @staticmethod
+    def of(gm: fx.GraphModule, stage: Stage) -> Better | None:
+        """None where there shall be none."""
+        limits = _limits(stage)
+        if limits.seconds == 0:
+            return None
+        try:
+            if has_scopes(gm):
+                better = Better(stage, limits, *_pieces(gm, stage))
+            else:
+                source = Source.of(gm, stage.inputs, _how(gm, stage, stage.static), stage, None)
+                better = Better(stage, limits, [source], _alone)
+            return better if better.sources else None
+        except Exception as error:
+            if is_of_user(error):
+                raise
+            why = f"{type(error).__name__}: {first_line(error)}"
+            stage.degradations.add(f"a better program is not ordered: {why}", next=BY_NAME, here=True)
+            return None
+
+    def found(self, eager: Callable[[], Program]) -> Program | None:
+        """The program, if all of it is on disk and soon loaded: libraries. What they do not fit is served by
+        the eager one.
+        """
+        built: list[Built] = []
+        try:
+            for source in self.sources:
+                library = source.library()
+                if library is None:
+                    return None
+                built.append(library)
+        except Exception as error:
+            what = (
+                f"a program of an earlier process cannot be loaded, and is built again: {first_line(error)}"
+            )
+            self.stage.degradations.add(what, here=True)
+            return None
+        logger.event("%s: %s program from an earlier process", self.stage.name, built[0].program.kind)
+        return self._joined(built, eager)
+
+    def _joined(self, built: Sequence[Built], eager: Callable[[], Program]) -> Program:
+        pairs = zip(self.sources, built, strict=True)
+        return self.join([source.fitting(each, eager) for source, each in pairs])
+
+    def ordered(
+        self,
+        served_by: Program,
+        promise: tuple[Contract, tuple[KeyPart, ...]],
+        guard: Callable[[Program, Stage], Program],
+    ) -> Job:
+        """Have it built."""
+        stage, (contract, key) = self.stage, promise
+
+        def finish(built: Sequence[Built]) -> Program:
+            joined = self._joined(built, lambda: served_by)
+            return Promised(guard(joined, stage), replace(contract, is_eager=False), key, stage.degradations)
+
+        job = Job(
+            Task(
+                stage.name,
+                [source.part() for source in self.sources],
+                finish,
+                tell(stage.degradations),
+                self.limits,
+                stage.together,
+                functools.cache(self._recipe),
+            )
+        )
+        if all(source.kept is not None and source.kept.is_there for source in self.sources):
+            job.wanted()  # there is nothing to build
+        return job
+
+    def _recipe(self) -> Recipe | None:
+        if self.join is not _alone or self.stage.is_anchored:
+            return None
+        (source,) = self.sources
+        wanted, most = source.wanted, source.most_bytes
+        return Recipe(source.order(), wanted.facts(), most, source.ground, source.binding, self.limits)
+
+
+def _alone(programs: Sequence[Program]) -> Program:
+    """Of one source."""
+    return programs[0]
+
+
+def _pieces(
+    gm: fx.GraphModule, stage: Stage
+) -> tuple[Sequence[Source], Callable[[Sequence[Program]], Program]]:
+    """What is between the scopes of a graph, each compiled by itself, and how they are put together. Pieces
+    that are to be deterministic compute the very same in every call: their ops run.
+    """
+    whole = cut_at_scopes(gm, stage.fake_mode, stage.static, stage.degradations)
+    eager = {slot: generate(slot.gm) for slot in whole.slots}
+    sources: dict[Slot, Source] = {}
+    for slot in whole.slots:
+        with slot.limited():
+            if not slot.is_empty and not torch.are_deterministic_algorithms_enabled():
+                how = _how(slot.gm, stage, slot.static)
+                sources[slot] = Source.of(slot.gm, slot.inputs, how, stage, eager[slot])
+
+    def join(programs: Sequence[Program]) -> Program:
+        made = dict(zip(sources, programs, strict=True))
+        held = {
+            slot: slot.held(made.get(slot) or eager[slot].load(), stage.degradations) for slot in whole.slots
+        }
+        return whole.filled(held, programs[0].kind)
+
+    return list(sources.values()), join
+
+
+def better_gears(
+    gm: fx.GraphModule, stage: Stage, contract: Contract, wanted: Callable[[Sequence[Any]], bool]
+) -> StaticKernels:
+    """Who orders better programs for single sizes of `gm`, of which some are wanted."""
+    limits = _limits(stage)
+    return StaticKernels(
+        copy_graph(gm),
+        stage.name,
+        _how(gm, stage, stage.static),
+        contract,
+        stage.degradations,
+        wanted=lambda args: limits.seconds != 0 and wanted(args),
+        kinds=better_kinds(stage),
+        limits=limits,
+        at_once=False,
+    )
+
+
+def _limits(stage: Stage) -> Limits:
+    """No second is spent where all calls are to compute the very same."""
+    budget = 0 if torch.are_deterministic_algorithms_enabled() else stage.settings.compile_budget
+    return Limits(budget, stage.settings.compile_workers)
+
+
+def _how(gm: fx.GraphModule, stage: Stage, static: tuple[int, ...]) -> How:
+    return How(
+        static=static,
+        frozen=stage.settings.frozen_parameter,
+        guarded=stage.guarded and not stage.backward,
+        decomposed=False,
+        backward=stage.backward,
+        inference=stage.is_inference,
+        tuned=not stage.settings.captures,
+        options=SAME_NUMBERS if any(map(draws, gm.graph.nodes)) else {},
+    )

@@ -1,0 +1,1 @@
+"""Compiled graphs at run time: wrappers, input checks and serialized artifacts."""

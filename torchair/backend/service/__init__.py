@@ -1,0 +1,1 @@
+"""Compile requests in worker processes, and cache the results on disk."""

@@ -1,0 +1,172 @@
+"""Better programs outlive the process: what was built for a graph is kept on disk, and the next process that
+has the same graph begins with it.
+
+A key is all that code depends on: the graph with its constants, what is known of its inputs, how it is to be
+compiled, this package, torch, and the machine. What is read is code: `core/storage/artifact_store.py` hands out nothing that
+somebody else could have written, and nothing damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.service.request import Like
+from torchair.backend.service.torch_state import Surroundings
+from torchair.codegen import How
+from torchair.codegen.base.graph_prep import attribute
+from torchair.codegen.native.native_library import graph_text
+from torchair.core.environment import text_of
+from torchair.core.errors import AirError, NotPossible
+from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts
+from torchair.core.log import logger
+from torchair.core.storage.artifact_store import Store
+from torchair.core.storage.serialization import pack, unpack
+from torchair.core.torch_private.compilers.inductor import all_options
+from torchair.core.torch_private.fake.symbol_table import Symbols
+
+FILE = "program"
+FULL = 0.8
+"""The share of the bound that is left when entries are dropped."""
+
+
+def folder() -> Path:
+    """Where programs are kept."""
+    if named := text_of("TORCHAIR_PROGRAMS"):
+        return Path(named)
+    home = text_of("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):  # a user that the system does not know
+        raise NotPossible("there is no home directory", next="set HOME, or TORCHAIR_PROGRAMS")
+    return Path(home, "torchair", "programs")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a program is made of."""
+
+    gm: fx.GraphModule
+    likes: list[Any]
+    how: How
+    kinds: tuple[str, ...]
+    symbols: Symbols
+    surroundings: Surroundings
+
+    def facts(self) -> dict[str, str]:
+        """All that it depends on, as text."""
+        devices = {like.device for like in self.likes if isinstance(like, Like)}
+        return {
+            "graph": digest_of(_graph_lines(self.gm)),
+            "inputs": digest_of(map(repr, self.likes)),
+            "sizes": digest_of(self.symbols.lines()),
+            "how": ", ".join(f"{each.name}={getattr(self.how, each.name)}" for each in fields(self.how)),
+            "codegen": " ".join(self.kinds),
+            "surroundings": str(self.surroundings),
+            "devices": ", ".join(sorted(map(device_facts, devices))),
+            **process_facts(),
+        }
+
+
+def process_facts() -> dict[str, str]:
+    """What all code depends on."""
+    return {
+        "options": all_options(),
+        "processor": processor(),
+        "compiler": text_of("CXX"),
+        "torch": torch_facts(),
+        "python": sys.version.partition(" ")[0],
+        "torchair": sources(),
+        "tensors": tensor_facts(),
+    }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The place of one result of a compile."""
+
+    store: Store
+    key: str
+    facts: dict[str, str]
+    most_bytes: int
+
+    @staticmethod
+    def of(facts: dict[str, str], most_bytes: int) -> Kept | None:
+        """Where that is, or would be, which depends on these facts; None where there is no place, which is
+        told.
+        """
+        try:
+            place = folder()
+        except AirError as error:
+            Kept._leave(error)
+            return None
+        return Kept(
+            Store(place, FILE),
+            digest_of(f"{name} {text}" for name, text in facts.items())[:32],
+            facts,
+            most_bytes,
+        )
+
+    def get(self) -> Any:
+        """What was made before; None where nothing was, or it cannot be trusted, which is told."""
+        try:
+            files = self.store.get(self.key)
+            return None if files is None else unpack(files[FILE])
+        except (AirError, OSError, KeyError) as error:
+            self._leave(error)
+            return None
+
+    @property
+    def is_there(self) -> bool:
+        """Was something made before?"""
+        return os.path.exists(self.store.path(self.key))  # not where it must not be looked at
+
+    def put(self, made: Any) -> None:
+        """Keep it; where that cannot be, the next process makes it again."""
+        try:
+            data = pack(made)
+        except NotPossible as error:
+            logger.debug("%s is not kept: %s", type(made).__name__, error)
+            return
+        try:
+            self.store.put(self.key, {FILE: data}, self.facts)
+            if _size(self.store.root) > self.most_bytes:
+                self.store.prune(int(self.most_bytes * FULL))
+        except (AirError, OSError) as error:
+            self._leave(error)
+
+    @staticmethod
+    def _leave(error: Exception) -> None:
+        why = error.what if isinstance(error, AirError) else str(error)
+        if logger.is_new(f"programs are not kept: {why}"):
+            logger.warning("programs are not kept from one process to the next: %s", why)
+
+
+def _graph_lines(gm: fx.GraphModule) -> Iterator[str]:
+    yield from graph_text(gm, by_place=True)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        value = attribute(gm, str(node.target))
+        if isinstance(value, torch.Tensor):
+            yield f"{node.target} {hashlib.sha256(pack(value)).hexdigest()}"
+
+
+def digest_of(lines: Iterable[str]) -> str:
+    """Of these lines of text."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _size(root: Path) -> int:
+    """Of all entries: there may be ten thousands, and each that is kept asks for it."""
+    total = 0
+    with os.scandir(root) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # another process has dropped it
+                total += os.stat(os.path.join(entry.path, FILE)).st_size
+    return total

@@ -1,0 +1,1 @@
+"""Resolve the option tree into plain, typed, immutable values."""

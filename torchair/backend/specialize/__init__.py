@@ -1,0 +1,1 @@
+"""Compile extra programs for particular sizes."""

@@ -1,0 +1,127 @@
+"""Has a child for each order, and ends with it whatever the child has started. What the child does is in
+`worker_main.py`. Only the standard library is needed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from torchair.core.processes.supervisor import GLANCE_SECONDS, adopt_orphans, below, end_below
+
+
+class Server:
+    """Has a child for each order. What a child has started ends with it."""
+
+    def __init__(self, orders: socket.socket, parent: int, idle_seconds: float) -> None:
+        self._orders, self._parent, self._pid = orders, parent, os.getpid()
+        self._idle_seconds = idle_seconds
+        self._children: dict[int, socket.socket] = {}
+        """To each, who is told how it ends."""
+        self._residents = {process.pid for process in below(self._pid)}
+        """Processes that were here before the first order."""
+        self._idle_since = time.monotonic()
+
+    def serve(self) -> Path | None:
+        """In a child: where its order lies. Else nothing, when there is nothing more to do."""
+        while True:
+            ready = self._ready()
+            if self._orders.fileno() in ready:
+                said, files, *_ = socket.recv_fds(self._orders, 4096, 2)
+                if not said:
+                    return None
+                log, told = files[0], socket.socket(fileno=files[1])
+                if self._begin(log, told):
+                    return Path(os.fsdecode(said))
+            elif os.getppid() != self._parent or self._is_idle():
+                return None
+            for child, told in list(self._children.items()):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended or told.fileno() in ready:  # nobody waits for it any more
+                    self._end(child, os.waitstatus_to_exitcode(status) if ended else -signal.SIGKILL)
+
+    def _ready(self) -> set[int]:
+        """Where something can be read. However many files are open."""
+        poll = select.poll()
+        for each in (self._orders, *self._children.values()):
+            poll.register(each, select.POLLIN)
+        return {file for file, _ in poll.poll(1000 * GLANCE_SECONDS)}
+
+    def _is_idle(self) -> bool:
+        return not self._children and time.monotonic() > self._idle_since + self._idle_seconds
+
+    def _begin(self, log: int, told: socket.socket) -> bool:
+        """Have a child for an order; true in the child."""
+        child = _fork(log)
+        if child == 0:
+            os.setpgid(0, 0)
+            os.dup2(log, sys.stderr.fileno())
+            os.close(log)
+            # The ends of the other side are seen there only when no copy is open.
+            for each in (self._orders, told, *self._children.values()):
+                each.close()
+            adopt_orphans()
+            _stand_somewhere()
+            _end_with(self._pid)
+            return True
+        os.close(log)
+        if child > 0:
+            self._children[child] = told
+            _tell(told, child)
+        else:
+            _tell(told, self._pid)
+            _tell(told, 1)
+            told.close()
+        return False
+
+    def _end(self, child: int, status: int) -> None:
+        """End a child with what it has started, and say how it ended."""
+        told = self._children.pop(child)
+        end_below(self._pid, {*self._children, *self._residents})
+        _tell(told, status)
+        told.close()
+        self._idle_since = time.monotonic()
+
+
+def _fork(log: int) -> int:
+    """A child; negative where there can be none, which the log says."""
+    try:
+        return os.fork()
+    except OSError as error:
+        os.write(log, f"no process for it: {error}\n".encode())
+        return -1
+
+
+def _tell(told: socket.socket, number: int) -> None:
+    """Say it, where anybody hears."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        told.sendall(f"{number}\n".encode())
+
+
+def _stand_somewhere() -> None:
+    """Go to the folder for temporary files where the working directory has been removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        os.chdir(tempfile.gettempdir())
+
+
+def _end_with(server: int) -> None:
+    """In a child of the server: end where the server was killed, and so can end nobody."""
+    own = os.getpid()
+
+    def watch() -> None:
+        while os.getppid() == server:
+            time.sleep(0.5)
+        end_below(own)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
