@@ -16,8 +16,8 @@ from tests.backend.watch import config_of, taken_programs
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.inference import auto_gears
-from torchair.inference._crops import Crops, Unknown, declared_crops
-from torchair.inference._gear_graphs import Apart, Unsuitable, padding_of
+from torchair.inference._padding.captured_graph import Apart, Unsuitable, padding_of
+from torchair.inference._padding.output_crop import Crops, Unknown, declared_crops
 
 EAGER = {"engine_config.codegen": "eager"}
 IDS = {"dims": {"input_ids": 1, "attention_mask": 1}, "pad": {"input_ids": 0, "attention_mask": 0}}

@@ -21,7 +21,7 @@ from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import flat_names, walk
 from torchair.core.diagnostics import STRICT, Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
-from torchair.debug.options import DebugOptions
+from torchair.debug.dumps.options import DebugOptions
 from torchair.devices import device_row
 from torchair.passes import CAPTURE_PASSES, DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 

@@ -15,7 +15,7 @@ from torch import fx, nn
 from tests.models.zoo import GROUPED, tokens
 from torchair import ge
 from torchair.backend.pipeline import compile as backend
-from torchair.compare import stages
+from torchair.compare import stage_comparison
 from torchair.convert.base import registry
 from torchair.core.torch_private.compilers import inductor as private
 from torchair.engine import registry as kernels
@@ -100,7 +100,7 @@ def added_pass(listed: str, step: Callable[..., int]) -> Callable[[Patch], None]
     """One more pass, behind all others of a list."""
 
     def inject(patch: Patch) -> None:
-        for module in (backend, stages):
+        for module in (backend, stage_comparison):
             if hasattr(module, listed):
                 patch.setattr(module, listed, (*getattr(module, listed), Step(step)))
 

@@ -24,8 +24,8 @@ from tests.compare.test_faults import loaded
 from tests.slow import slow
 from torchair import ge
 from torchair.capture.recording.outputs import Outputs
+from torchair.compare.base.tolerances import DEFAULTS, measure, tolerances_of
 from torchair.compare.compare import compare
-from torchair.compare.numbers import DEFAULTS, measure, tolerances_of
 from torchair.compare.report import Comparison
 from torchair.convert.base import registry
 from torchair.core.errors import BadOption, BadOptionType, NotPossible

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchair.debug.deadlock import (
+from torchair.debug.traces.deadlock import (
     check_trace,
     clocks_of,
     conflicts_of,

@@ -21,8 +21,8 @@ from torchair.configs import npugraph_ex
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
-from torchair.debug import run_folder
-from torchair.debug.device_graph import TraceFiles
+from torchair.debug.observer import debug_dir
+from torchair.debug.traces.device_graph import TraceFiles
 from torchair.devices import Device, cpu, cuda, device_row, installed, npu
 
 RISKY = Trace().talk(1, "aiv_a").talk(2, "aiv_b").events
@@ -77,8 +77,8 @@ def test_every_recording_is_written_and_checked(
 def test_the_debug_folder_keeps_traces_unchecked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_folder, "is_debugging", lambda: True)
-    monkeypatch.setattr(run_folder, "_log_into", lambda path: None)
+    monkeypatch.setattr(debug_dir, "is_debugging", lambda: True)
+    monkeypatch.setattr(debug_dir, "_log_into", lambda path: None)
     with torch._dynamo.config.patch(debug_dir_root=str(tmp_path)):
         run(TracingDevice())
     (path,) = tmp_path.rglob("*.json")

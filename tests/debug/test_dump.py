@@ -13,7 +13,7 @@ import torch
 import torchair
 from tests.debug.seen import Seen
 from torchair.core.errors import BadOption, BadOptionType, DegradedWarning
-from torchair.debug.dump import array_of
+from torchair.debug.dumps.tensor_dump import array_of
 
 FOLDER = "worldsize1_global_rank0"
 

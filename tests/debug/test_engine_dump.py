@@ -20,9 +20,9 @@ from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, DegradedWarning
-from torchair.debug.dump_plan import plan_of, steps_of
-from torchair.debug.engine_dump import layers
-from torchair.debug.options import DebugOptions
+from torchair.debug.dumps.dump_plan import plan_of, steps_of
+from torchair.debug.dumps.ge_op_dump import layers
+from torchair.debug.dumps.options import DebugOptions
 from torchair.ge.graph import Graph
 from torchair.ge.proto import schema
 

@@ -11,7 +11,7 @@ import pytest
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, Degraded, DegradedWarning, NotPossible
 from torchair.core.fingerprint.atomic_files import whole_file
-from torchair.debug.files import Told, make_folder, rank_folder, stamped, write_text
+from torchair.debug.dumps.files import Told, make_folder, rank_folder, stamped, write_text
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from tests.backend.watch import compiled, seen_with
 from tests.process import python
 from tests.slow import slow
 from torchair.core.errors import DegradedWarning
-from torchair.debug import fusion_result
-from torchair.debug.fusion_result import FILE
+from torchair.debug.dumps import fusion_stats
+from torchair.debug.dumps.fusion_stats import FILE
 
 STAT = "ge_config.export_compile_stat"
 LEFT, RIGHT = torch.randn(3, 4, 128), torch.randn(3, 128, 256)
@@ -53,7 +53,7 @@ def test_when_it_is_written(when: str, after_compile: bool, at_exit: bool, tmp_p
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the file says of the last graph."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fusion_result.FUSION_RESULTS, "_graphs", {})
+    monkeypatch.setattr(fusion_stats.FUSION_RESULTS, "_graphs", {})
     return lambda: list(json.loads((tmp_path / FILE).read_text()).values())[-1]
 
 

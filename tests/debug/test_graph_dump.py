@@ -22,7 +22,7 @@ from tests.debug.seen import Call, Seen, copied
 from tests.models.zoo import ROWS
 from tests.slow import STATIC_FIRST, slow
 from torchair.core.errors import DegradedWarning, NotInThisMode, NotPossible
-from torchair.debug.graph_file import constants_of
+from torchair.debug.dumps.graph_file import constants_of
 from torchair.ge.files.script import from_python
 from torchair.ge.graph import Graph
 from torchair.ge.proto import schema

@@ -20,9 +20,9 @@ from tests.passes.test_options import DOCUMENTED
 from torchair.core.errors import DegradedWarning, NotPossible
 from torchair.core.log import capture_logger, logger
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_utils
-from torchair.debug import run_folder
-from torchair.debug.files import write_text
-from torchair.debug.run_folder import DebugLog, name_folder_by_rank
+from torchair.debug.dumps.files import write_text
+from torchair.debug.observer import debug_dir
+from torchair.debug.observer.debug_dir import DebugLog, name_folder_by_rank
 from torchair.npugraph_ex import compile_fx
 from torchair.passes import GE_PASSES
 
@@ -32,7 +32,7 @@ PRE, POST = "post_grad_custom_pre_pass", "post_grad_custom_post_pass"
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Debugging is on, and its folder is here. Not by the variable, which torch follows with open files."""
-    monkeypatch.setattr(run_folder, "is_debugging", lambda: True)
+    monkeypatch.setattr(debug_dir, "is_debugging", lambda: True)
     umask = os.umask(0o022)
     with torch._dynamo.config.patch(debug_dir_root=str(tmp_path / "debug")):
         yield tmp_path / "debug"
@@ -204,8 +204,8 @@ def test_a_file_that_cannot_be_written_ends_nothing(root: Path, monkeypatch: pyt
     def fail(*args: Any) -> None:
         raise ValueError("no text for this graph")
 
-    monkeypatch.setattr(run_folder, "_readable", fail)
-    monkeypatch.setattr(run_folder, "module_text", fail)
+    monkeypatch.setattr(debug_dir, "_readable", fail)
+    monkeypatch.setattr(debug_dir, "module_text", fail)
     x = torch.randn(4, 8)
     with pytest.warns(DegradedWarning) as said:
         torch.testing.assert_close(compiled(work)(x), work(x))

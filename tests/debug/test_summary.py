@@ -20,8 +20,8 @@ from tests.models.zoo import ROWS
 from torchair.convert.base.registry import converter, unregister
 from torchair.core.errors import DegradedWarning
 from torchair.core.registries.lazy_registry import LateTable
-from torchair.debug import summary
-from torchair.debug.summary import kind_of, status_of
+from torchair.debug.dumps import op_summary
+from torchair.debug.dumps.op_summary import kind_of, status_of
 
 aten = torch.ops.aten
 HEADER = ["目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计"]
@@ -215,4 +215,4 @@ def test_kinds() -> None:
     assert kind_of(operator.getitem) == "builtin"
     assert kind_of(torch.ops.prims.convert_element_type.default) == "prims"
     assert kind_of(aten.sin.default) == "aten"
-    assert tuple(HEADER) == summary.HEADER
+    assert tuple(HEADER) == op_summary.HEADER

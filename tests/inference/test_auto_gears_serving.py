@@ -19,9 +19,9 @@ import torchair
 from tests.backend.watch import config_of
 from torchair.core.errors import BadGears
 from torchair.inference import auto_gears
-from torchair.inference._gear_choice import choose, cost, serving
+from torchair.inference._bucket_choice import choose, cost, serving
 
-HERE = sys.modules["torchair.inference._auto_gears"]
+HERE = sys.modules["torchair.inference._auto_buckets"]
 
 
 @pytest.fixture(autouse=True)

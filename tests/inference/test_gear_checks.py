@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchair.inference._crops import Unknown, declared_crops
-from torchair.inference._gear_checks import Checks, difference, tells
+from torchair.inference._padding.checks import Checks, difference, tells
+from torchair.inference._padding.output_crop import Unknown, declared_crops
 
 X = torch.randn(4, 5)
 MINUS = torch.tensor([[float("-inf")], [torch.finfo(torch.float32).min], [-1e9], [0.0]])

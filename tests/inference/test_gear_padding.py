@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from torchair.inference import auto_gears
-from torchair.inference._crops import Unknown
-from torchair.inference._gear_graphs import Apart, padding_of
+from torchair.inference._padding.captured_graph import Apart, padding_of
+from torchair.inference._padding.output_crop import Unknown
 
-HERE = sys.modules["torchair.inference._auto_gears"]
+HERE = sys.modules["torchair.inference._auto_buckets"]
 F = nn.functional
 SIZES = [4, 8] * 4 + [7, 7, 3, 7]
 INF = float("inf")

@@ -17,7 +17,7 @@ import torchair
 from tests.slow import slow
 from torchair.inference import auto_gears
 
-HERE = sys.modules["torchair.inference._auto_gears"]
+HERE = sys.modules["torchair.inference._auto_buckets"]
 SIZES = [4, 8] * 4 + [7, 7, 8, 4, 3, 7, 7]
 
 

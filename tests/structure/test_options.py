@@ -13,7 +13,7 @@ from torchair.backend.settings.settings import Settings
 from torchair.capture import Policy
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import Nested, flat_names, walk
-from torchair.debug.options import DebugOptions
+from torchair.debug.dumps.options import DebugOptions
 from torchair.passes import CAPTURE_PASSES, DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
 GROUPS = "torchair.configs.groups"

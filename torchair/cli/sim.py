@@ -13,9 +13,9 @@ from typing import Any
 from torchair.core.environment import text_of
 from torchair.core.errors import BadCall, BadPath
 from torchair.sim import path as children
+from torchair.sim.autoload import BACKING, DEVICES, MEMORY, provided
 from torchair.sim.install import BACKINGS
 from torchair.sim.install import MEMORY as BYTES
-from torchair.sim.provide import BACKING, DEVICES, MEMORY, provided
 
 DESCRIPTION = """Runs a script, or a module, as python itself would, with a simulated npu device in its
 process and in those that it starts: `import torch_npu` works, and `device="npu"` is there."""

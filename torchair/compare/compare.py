@@ -17,13 +17,13 @@ from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.settings.settings import Settings, checked, settle
-from torchair.compare.blame import Blame, Culprit
-from torchair.compare.numbers import Errors, Pair, tolerances_of
+from torchair.compare.base.culprit import Blame, Culprit
+from torchair.compare.base.graph_history import COMPILED, TRACE
+from torchair.compare.base.replay_call import frozen
+from torchair.compare.base.tolerances import Errors, Pair, tolerances_of
 from torchair.compare.report import Comparison, Finding, module_of
-from torchair.compare.scene import frozen
-from torchair.compare.script import script_of
-from torchair.compare.stages import Exam, StageRow, Yardstick, exam_of
-from torchair.compare.trail import COMPILED, TRACE
+from torchair.compare.repro_script import script_of
+from torchair.compare.stage_comparison import Exam, StageRow, Yardstick, exam_of
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.resolve import Config
 from torchair.core.errors import BadOption, NotPossible, first_line

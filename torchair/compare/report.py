@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import fx
 
-from torchair.compare.blame import Culprit
-from torchair.compare.numbers import Errors
-from torchair.compare.stages import StageRow
+from torchair.compare.base.culprit import Culprit
+from torchair.compare.base.tolerances import Errors
+from torchair.compare.stage_comparison import StageRow
 from torchair.core.fingerprint.atomic_files import PRIVATE_MODE
 from torchair.core.text_table import as_text, table
-from torchair.debug.files import write_text
+from torchair.debug.dumps.files import write_text
 
 WIDTH = 120
 

@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 from torchair.core.registries.lazy_registry import attribute
-from torchair.inference._cache_compiler import cache_compile, readable_cache
+from torchair.inference._cache_compile import cache_compile, readable_cache
 
 if TYPE_CHECKING:
     from torchair.backend.specialize.size_buckets import set_dim_gears
-    from torchair.inference._auto_gears import auto_gears
+    from torchair.inference._auto_buckets import auto_gears
 
 __all__ = ["auto_gears", "cache_compile", "readable_cache", "set_dim_gears"]
 
 _HOMES = {
-    "auto_gears": "torchair.inference._auto_gears",
+    "auto_gears": "torchair.inference._auto_buckets",
     "set_dim_gears": "torchair.backend.specialize.size_buckets",
 }
 """What is not needed where all was compiled before."""

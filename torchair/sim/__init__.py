@@ -7,6 +7,6 @@ streams, events, graphs, memory, generators, precision) is what torch and its us
 from __future__ import annotations
 
 from torchair.sim.install import install, is_installed
-from torchair.sim.order import interleaved, memory_checked, races_checked
+from torchair.sim.stream_scheduler import interleaved, memory_checked, races_checked
 
 __all__ = ["install", "interleaved", "is_installed", "memory_checked", "races_checked"]

@@ -18,14 +18,14 @@ from torchair.core.torch_private.device.privateuse1 import (
     rename_backend,
 )
 from torchair.sim import npu
+from torchair.sim.device import SimulatedNpu
 from torchair.sim.inductor import compile_default
-from torchair.sim.load import shim
-from torchair.sim.names import give_names
+from torchair.sim.module_aliases import give_names
+from torchair.sim.native import shim
 from torchair.sim.npu.batch_norm import define_batch_norm
 from torchair.sim.npu.hints import define_scopes
 from torchair.sim.npu.streams import Event, Stream
-from torchair.sim.plain import COMPILER, Plain
-from torchair.sim.row import SimulatedNpu
+from torchair.sim.python_device import COMPILER, Plain
 
 BACKINGS = ("cpu", "cuda")
 MAX_DEVICES = 64

@@ -24,7 +24,7 @@ from torchair.core.fingerprint.python_objects import behaviour
 from torchair.core.registries.user_registrations import EXTENSIONS
 from torchair.core.storage.artifact_store import Store
 from torchair.core.torch_private.dynamo.config import torch_options
-from torchair.debug.files import rank_and_size
+from torchair.debug.dumps.files import rank_and_size
 
 FILE = "compiled_module"
 FOLDER = ".torchair_cache"

@@ -33,7 +33,7 @@ from torchair.core.torch_private.compilers.aot_autograd import (
     written_inputs,
 )
 from torchair.core.torch_private.operators.schemas import resizes_kept_whole
-from torchair.debug.run_folder import ModelFiles, open_model
+from torchair.debug.observer.debug_dir import ModelFiles, open_model
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders

@@ -29,7 +29,7 @@ from torchair.core.gc_control import older_left_alone
 from torchair.core.log import logger
 from torchair.core.torch_private.compilers.aot_autograd import backend_names, register_backend
 from torchair.core.torch_private.operators.schemas import OpOverload, OpOverloadPacket
-from torchair.debug.run_folder import open_compile
+from torchair.debug.observer.debug_dir import open_compile
 from torchair.ops.distributed.distributed_calls import trace_collectives
 
 Decompositions = Mapping[Any, Callable[..., Any]]

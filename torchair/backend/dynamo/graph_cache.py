@@ -44,8 +44,8 @@ from torchair.core.torch_private.dynamo.trace_state import replaced_ops, trace_s
 from torchair.core.torch_private.fake.fake_tensors import FakeTensor
 from torchair.core.torch_private.fake.symbol_table import Environment
 from torchair.core.torch_private.operators.schemas import OpOverload
-from torchair.debug.options import DebugOptions
-from torchair.debug.run_folder import is_debugging
+from torchair.debug.dumps.options import DebugOptions
+from torchair.debug.observer.debug_dir import is_debugging
 from torchair.devices import device_row
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)

@@ -31,7 +31,7 @@ from torchair.core.diagnostics import Degradations
 from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
-from torchair.debug.watch import Watch
+from torchair.debug.observer.compile_observer import Watch
 from torchair.engine.lower import lower
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Int

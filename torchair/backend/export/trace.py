@@ -22,7 +22,7 @@ from torchair.core.errors import AirError, NotPossible
 from torchair.core.source_location import first_source
 from torchair.core.torch_private.compilers.aot_autograd import BackendCompilerFailed, decisions, dynamo_config
 from torchair.core.torch_private.fake.fake_tensors import looked_at, tree_leaves
-from torchair.debug.watch import Watch
+from torchair.debug.observer.compile_observer import Watch
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result
 from torchair.ge.host import Host

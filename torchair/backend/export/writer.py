@@ -27,7 +27,7 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadOption, NotInThisMode, NotPossible
 from torchair.core.log import logger
 from torchair.core.torch_private.compilers.aot_autograd import module_title
-from torchair.debug.files import rank_and_size
+from torchair.debug.dumps.files import rank_and_size
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Int, Str
 from torchair.ge.files import air_file

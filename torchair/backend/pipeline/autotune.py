@@ -32,7 +32,7 @@ from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, progress
 from torchair.core.program import Code, Program, Wrapper, code_of
 from torchair.core.torch_private.compilers.inductor import build_facts, code_kept_in
-from torchair.debug.files import Told, write_text
+from torchair.debug.dumps.files import Told, write_text
 from torchair.devices import CaptureTarget, Device, device_row
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.symbols import has_symbols

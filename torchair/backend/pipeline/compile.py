@@ -39,10 +39,10 @@ from torchair.core.program import Program, code_of
 from torchair.core.source_location import first_source, source_of
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
-from torchair.debug.fusion_result import FUSION_RESULTS
-from torchair.debug.graph_file import Call as GraphCall
-from torchair.debug.run_folder import PhaseFiles
-from torchair.debug.watch import OPTIMIZED, ORIGINAL, Watch
+from torchair.debug.dumps.fusion_stats import FUSION_RESULTS
+from torchair.debug.dumps.graph_file import Call as GraphCall
+from torchair.debug.observer.compile_observer import OPTIMIZED, ORIGINAL, Watch
+from torchair.debug.observer.debug_dir import PhaseFiles
 from torchair.devices import device_row
 from torchair.engine.evaluate import evaluate_now
 from torchair.engine.infer import inference

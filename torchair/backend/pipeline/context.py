@@ -15,8 +15,8 @@ from torchair.capture import Observer as Watcher
 from torchair.convert.base.report import Report
 from torchair.core.diagnostics import Degradations
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
-from torchair.debug.dump_plan import DumpPlan
-from torchair.debug.watch import Watch
+from torchair.debug.dumps.dump_plan import DumpPlan
+from torchair.debug.observer.compile_observer import Watch
 from torchair.fxgraph.layout import Layout
 from torchair.ge.graph import Graph
 from torchair.passes import Tally

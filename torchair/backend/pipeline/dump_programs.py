@@ -14,12 +14,12 @@ from torchair.backend.pipeline.interpreter import Reference
 from torchair.codegen.eager import generate
 from torchair.core.log import logger
 from torchair.core.program import Program
-from torchair.debug.device_graph import TraceFiles
-from torchair.debug.dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
-from torchair.debug.dump_plan import plan_of
-from torchair.debug.engine_dump import EngineDump, write_options
-from torchair.debug.files import Told, rank_folder
-from torchair.debug.recorded_dump import RecordedDump
+from torchair.debug.dumps.dump_plan import plan_of
+from torchair.debug.dumps.files import Told, rank_folder
+from torchair.debug.dumps.ge_op_dump import EngineDump, write_options
+from torchair.debug.dumps.recorded_dump import RecordedDump
+from torchair.debug.dumps.tensor_dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
+from torchair.debug.traces.device_graph import TraceFiles
 from torchair.devices import device_row
 from torchair.ge.graph import Graph
 

@@ -16,7 +16,7 @@ from torchair.core.diagnostics import Degradations
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code
-from torchair.debug.engine_dump import EngineDump
+from torchair.debug.dumps.ge_op_dump import EngineDump
 from torchair.engine.interpret import binding_of, interpret
 from torchair.fxgraph.external_constants import HELD
 from torchair.fxgraph.layout import Layout

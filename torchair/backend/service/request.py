@@ -28,7 +28,7 @@ from torchair.core.sym_expr import Number
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, fake_tensor_prop, faking, load_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols
-from torchair.debug.files import make_folder, now
+from torchair.debug.dumps.files import make_folder, now
 from torchair.devices import device_row
 from torchair.fxgraph.symbols import is_symbol
 

@@ -19,7 +19,7 @@ from torchair.configs.resolve import Config, freeze, tree_of
 from torchair.core.diagnostics import Degradations
 from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.log import logger
-from torchair.debug.options import DebugOptions
+from torchair.debug.dumps.options import DebugOptions
 from torchair.ops.streams import core_limits
 from torchair.passes import names as pass_names
 

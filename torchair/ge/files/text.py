@@ -50,7 +50,7 @@ HEADER = (
     "",
 )
 
-# What a script that runs by itself defines beside its tensors (`debug/graph_file.py`).
+# What a script that runs by itself defines beside its tensors (`debug/dumps/graph_file.py`).
 RESERVED = ("graph", "constants", *SCRIPT_WORDS)
 
 

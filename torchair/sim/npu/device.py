@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchair.sim.load import shim
+from torchair.sim.native import shim
 
 NAME = "Ascend910B (simulated)"
 CUBE_CORES, VECTOR_CORES = 24, 48

@@ -13,7 +13,7 @@ import torch
 from torchair.core.environment import is_on
 from torchair.core.log import logger
 from torchair.core.torch_private.fake.pytree import flatten, leaves, unflatten
-from torchair.sim.load import shim
+from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device, synchronize
 from torchair.sim.npu.handlers import Dispatch, give_again
 from torchair.sim.npu.memory import empty_cache, new_pool

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchair.core.log import logger
-from torchair.sim.load import shim
+from torchair.sim.native import shim
 from torchair.sim.npu.device import index_of
 
 _pools = count(1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchair.sim.load import shim
+from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device, device_count, index_of
 
 

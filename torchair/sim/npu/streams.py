@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchair.sim.load import shim
+from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device, index_of
 
 _priorities: dict[tuple[int, int], int] = {}

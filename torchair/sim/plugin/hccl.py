@@ -27,7 +27,7 @@ from torchair.core.torch_private.device.process_groups import (
     serve,
 )
 from torchair.core.torch_private.fake.pytree import flatten, unflatten
-from torchair.sim.load import shim
+from torchair.sim.native import shim
 from torchair.sim.npu.device import current_device
 
 NAME = "hccl"

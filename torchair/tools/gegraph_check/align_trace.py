@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchair.debug.align import align_trace
+from torchair.debug.traces.align import align_trace
 from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
 
 __all__ = ["align_trace_json", "main"]

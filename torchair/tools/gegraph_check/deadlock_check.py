@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchair.debug.deadlock import Conflict, check_filtered
+from torchair.debug.traces.deadlock import Conflict, check_filtered
 from torchair.tools.gegraph_check.command import arguments_of, path_or_none, reading
 
 __all__ = ["deadlock_check", "main"]

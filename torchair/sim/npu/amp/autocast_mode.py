@@ -7,8 +7,8 @@ import functools
 import torch
 from torch.amp.autocast_mode import autocast as _autocast
 
-from torchair.sim.load import shim
-from torchair.sim.plain import Plain
+from torchair.sim.native import shim
+from torchair.sim.python_device import Plain
 
 __all__ = ["autocast", "custom_bwd", "custom_fwd"]
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from torchair.sim.provide import provided
+from torchair.sim.autoload import provided
 
 sys.modules[__name__] = provided()

@@ -1,0 +1,1 @@
+"""Replay calls, measure differences, and describe what differs."""

@@ -1,0 +1,179 @@
+"""What a search for the first wrong node gives back; and the search in passes, over FX and GE graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.compare.base.graph_history import FX_PASS, GE_PASS, Step
+from torchair.compare.base.replay_call import Scene, Values, is_unset
+from torchair.compare.base.tolerances import EXACT, Errors
+from torchair.fxgraph.effects import mutates
+from torchair.ge.graph import OUTPUT_TYPE, ConstantResult, Graph, Op
+from torchair.ge.proto.equality import same_attr
+
+UNSET = "Empty"  # the op that gives memory with whatever is in it
+Judge = Callable[[Any, Any], Errors]
+"""How far a value is from another."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Who is to blame: of what kind, by name, and what speaks for it."""
+
+    kind: str
+    name: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The first wrong node of a graph. `nodes` are calls of `graph` that show the fault by themselves."""
+
+    culprit: Culprit
+    node: fx.Node | None = None
+    op: str = ""
+    errors: Errors = EXACT
+    graph: fx.GraphModule | None = None
+    nodes: tuple[fx.Node, ...] = ()
+
+
+def blame_pass(before: Step, after: Step, scene: Scene, judge: Judge, made_from: fx.GraphModule) -> Blame:
+    """The first value that is not what it was before the pass; a GE graph was `made_from` this FX graph."""
+    if isinstance(before.graph, fx.GraphModule) and isinstance(after.graph, fx.GraphModule):
+        return _fx_pass(before.graph, after, scene, judge)
+    assert isinstance(before.graph, Graph) and isinstance(after.graph, Graph), (
+        "a pass keeps the kind of graph"
+    )
+    return _ge_pass(before.graph, after, scene, judge, made_from)
+
+
+def _fx_pass(before: fx.GraphModule, step: Step, scene: Scene, judge: Judge) -> Blame:
+    after = step.graph
+    assert isinstance(after, fx.GraphModule), "a pass keeps the kind of graph"
+    was, now = scene.values(before).values, scene.values(after).values
+    for node, old in fx_matches(before, after).items():
+        errors = judge(now[node.name], was[old.name])
+        if not errors.ok:
+            lost, why = _lost_input(node, old, was, now, judge)
+            culprit = Culprit(FX_PASS, step.title, why)
+            return Blame(
+                culprit, lost, str((lost if lost is not old else node).target), errors, before, (lost,)
+            )
+    # All values are right: something is not done any more, or something else is returned.
+    kept = {node.name for node in after.graph.nodes}
+    lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in kept), None)
+    if lost is not None:
+        why = f"{lost.name} wrote an input, and is gone"
+        return Blame(Culprit(FX_PASS, step.title, why), lost, str(lost.target), graph=before, nodes=(lost,))
+    return Blame(Culprit(FX_PASS, step.title, "all nodes are right, what is returned is not"), graph=before)
+
+
+def _lost_input(node: fx.Node, old: fx.Node, was: Values, now: Values, judge: Judge) -> tuple[fx.Node, str]:
+    """Where a call reads something else in the place of a node that is gone: that node. Else the call."""
+    kept = {other.name for other in node.graph.nodes}
+    for new, source in zip(_inputs(node), _inputs(old), strict=False):
+        is_gone = source.name not in kept and source.op == "call_function"
+        if is_gone and not judge(now[new.name], was[source.name]).ok:
+            return source, f"it is gone, and {new.name} is what {node.name} reads"
+    return old, "" if old.name == node.name else f"{node.name} stands in its place"
+
+
+def fx_matches(before: fx.GraphModule, after: fx.GraphModule) -> dict[fx.Node, fx.Node]:
+    """Nodes that should have the same values in both graphs: those of one name, and those that the same call
+    reads in the same place. In the order of the later graph.
+    """
+    old = {node.name: node for node in before.graph.nodes}
+    found = {n: old[n.name] for n in after.graph.nodes if n.name in old and _is_alike(n, old[n.name])}
+
+    def learn(reader: fx.Node, twin: fx.Node) -> None:
+        if reader.target == twin.target and _constants(reader) == _constants(twin):
+            for new, source in zip(_inputs(reader), _inputs(twin), strict=True):
+                if new not in found and _is_alike(new, source):
+                    found[new] = source
+
+    learn(after.graph.output_node(), before.graph.output_node())
+    for node in reversed(after.graph.nodes):
+        if node in found:
+            learn(node, found[node])
+    calls = [n for n in after.graph.nodes if n.op == "call_function" and not is_unset(n)]
+    return {node: found[node] for node in calls if node in found}
+
+
+def _inputs(node: fx.Node) -> list[fx.Node]:
+    """In the order of the arguments, repeats included."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), found.append)
+    return found
+
+
+def _constants(node: fx.Node) -> str:
+    """The arguments, whatever the nodes among them."""
+    return str(fx.map_arg((node.args, node.kwargs), lambda source: None))
+
+
+def _is_alike(a: fx.Node, b: fx.Node) -> bool:
+    """Do both stand for tensors of one dtype and shape?"""
+    x, y = a.meta.get("val"), b.meta.get("val")
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+        return False
+    return x.dtype == y.dtype and list(map(str, x.shape)) == list(map(str, y.shape))
+
+
+def _ge_pass(before: Graph, step: Step, scene: Scene, judge: Judge, made_from: fx.GraphModule) -> Blame:
+    after = step.graph
+    assert isinstance(after, Graph), "a pass keeps the kind of graph"
+    was, now = scene.edges(before), scene.edges(after)
+    for edge, old in ge_matches(before, after).items():
+        errors = judge(now.get(edge), was.get(old))
+        if not errors.ok:
+            op = after.by_name[edge.rpartition(":")[0]]
+            told = before.by_name[old.rpartition(":")[0]]
+            why = "" if told.name == op.name else f"{op.name} stands in the place of {told.name}"
+            node = node_of(op, made_from) or node_of(told, made_from)
+            return Blame(Culprit(GE_PASS, step.title, why), node, f"{op.type} ({op.name})", errors, made_from)
+    return Blame(Culprit(GE_PASS, step.title, "all ops are right, what is returned is not"))
+
+
+def ge_matches(before: Graph, after: Graph) -> dict[str, str]:
+    """Edges that should carry the same values in both graphs, as `fx_matches`."""
+    found = {
+        tensor.tensor: tensor.tensor
+        for op in after.ops
+        for tensor in op.outputs
+        if (old := before.by_name.get(op.name)) is not None and tensor.index < len(old.outputs)
+        if op.type != UNSET
+    }
+    pairs = [
+        (new.tensor.tensor, old.tensor.tensor)
+        for new, old in zip(after.results, before.results, strict=False)
+        if not isinstance(new, ConstantResult) and not isinstance(old, ConstantResult)
+    ]
+    for op in reversed(after.ops):
+        old = before.by_name.get(op.name)
+        if old is None or op.type != old.type or op.type == OUTPUT_TYPE or not _same_attrs(op, old):
+            continue
+        slots = zip(op.slots, old.slots, strict=False)
+        pairs += [(s.tensor.tensor, t.tensor.tensor) for s, t in slots if s.tensor and t.tensor]
+    for new, source in pairs:
+        found.setdefault(new, source)
+    edges = [tensor.tensor for op in after.ops for tensor in op.outputs]
+    return {edge: found[edge] for edge in edges if edge in found}
+
+
+def _same_attrs(a: Op, b: Op) -> bool:
+    return a.attrs.keys() == b.attrs.keys() and all(same_attr(a.attrs[k], b.attrs[k]) for k in a.attrs)
+
+
+def node_of(op: Op, made_from: fx.GraphModule) -> fx.Node | None:
+    """The node of the FX graph that an op was made for."""
+    origin = op.origin
+    name = "" if origin is None else origin.top or origin.name
+    return next((node for node in made_from.graph.nodes if node.name == name), None)

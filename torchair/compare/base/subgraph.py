@@ -1,0 +1,80 @@
+"""Parts of an FX graph as graphs of their own."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.compare.base.replay_call import Values
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some calls of a graph as a graph: `inputs` and `outputs` are the nodes of the whole that it takes and
+    gives, in order.
+    """
+
+    gm: fx.GraphModule
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+
+    def args(self, values: Values) -> list[Any]:
+        """The values of its inputs in a run of the whole."""
+        return [values[node.name] for node in self.inputs]
+
+    def wanted(self, values: Values) -> list[Any]:
+        """The values of its outputs in a run of the whole."""
+        return [values[node.name] for node in self.outputs]
+
+
+def part_of(gm: fx.GraphModule, nodes: Collection[fx.Node], outputs: Sequence[fx.Node] | None = None) -> Part:
+    """The graph of these calls alone. Without `outputs` it returns what others read of them; a call with
+    several results comes with all that is picked from them.
+    """
+    inside = _closed(nodes)
+    calls = [node for node in gm.graph.nodes if node in inside]
+    needed = dict.fromkeys(
+        source for call in calls for source in call.all_input_nodes if source not in inside
+    )
+    graph = fx.Graph()
+    mapped: dict[fx.Node, fx.Node] = {}
+    inputs = [node for node in needed if node.op != "get_attr"]
+    for node in inputs:
+        mapped[node] = graph.placeholder(node.name)
+        mapped[node].meta = dict(node.meta)
+    for node in (*(n for n in needed if n.op == "get_attr"), *calls):
+        mapped[node] = graph.node_copy(node, lambda source: mapped[source])
+    if outputs is None:
+        outputs = [call for call in calls if not call.users or any(user not in inside for user in call.users)]
+    returned = [node for node in outputs if isinstance(node.meta.get("val"), torch.Tensor)]
+    graph.output(tuple(mapped[node] for node in returned))
+    return Part(fx.GraphModule(gm, graph), tuple(calls), tuple(inputs), tuple(returned))
+
+
+def _closed(nodes: Collection[fx.Node]) -> set[fx.Node]:
+    """With the calls that results are picked from, and all that is picked from a call."""
+    whole: list[Any] = [node.args[0] if node.target is operator.getitem else node for node in nodes]
+    picked = {user for node in whole for user in node.users if user.target is operator.getitem}
+    return {node for node in (*whole, *picked) if isinstance(node, fx.Node) and node.op == "call_function"}
+
+
+def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
+    """The calls in order, what is picked from a call with several results left out."""
+    return [n for n in gm.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+
+
+def around(gm: fx.GraphModule, node: fx.Node, levels: int, *, users: bool = False) -> set[fx.Node]:
+    """The node, the calls that it is computed from in so many steps, and if asked for those that read it."""
+    found, edge = {node}, {node}
+    for _ in range(levels):
+        edge = {s for n in edge for s in n.all_input_nodes if s.op == "call_function"} - found
+        found |= edge
+    if users:
+        found |= {user for user in node.users if user.op == "call_function"}
+    return found

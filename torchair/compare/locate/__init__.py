@@ -1,0 +1,1 @@
+"""Locate the converter, kernel, lowering or generated code that computes wrong values."""

@@ -1,0 +1,205 @@
+"""Is a converter wrong, or the kernel of an op that it emits? Other converters bear witness.
+
+A kernel is the definition of its op, so a single call cannot tell: either the op means something else than
+the converter believed, or its kernel does not do what the op means. But a kernel serves many converters, and
+their declared cases (`convert/declared.json`) say what each of them should give. They are run now: a kernel
+that is wrong shows in the cases of others who emit the op, and one with which they are right is cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of declared cases
+from torchair.backend.diagnose.converter_cases import SEED, Called, called, difference
+from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.settings.settings import Settings
+from torchair.compare.base.culprit import Culprit
+from torchair.compare.base.replay_call import copies
+from torchair.convert.base.case_spec import Support, declared, target_name
+from torchair.convert.base.emitted_ops import emitted_ops
+from torchair.convert.base.registry import candidates
+from torchair.convert.convert import convert
+from torchair.engine.infer import inference
+from torchair.engine.interpret import interpret
+from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph, Op, TensorResult, copy_graph
+from torchair.ge.host import Host
+
+CASES = 3  # of one op that are run
+WITNESSES = 24  # ops that are asked
+SILENT = (*INPUT_TYPES, OUTPUT_TYPE, "Const", "TorchOp")
+CONVERTER, KERNEL, UNDECIDED = "converter", "kernel", "converter or kernel"
+USERS = "(the user's)"
+
+
+@dataclass
+class Witness:
+    """What the declared cases of other converters say about the kernel of one op."""
+
+    right: int = 0
+    wrong: list[str] = field(default_factory=list[str])  # names of the ops whose cases fail
+
+    @property
+    def guilt(self) -> float:
+        """The share of cases that fail; below 0 where there are none."""
+        count = self.right + len(self.wrong)
+        return len(self.wrong) / count if count else -1.0
+
+
+def emitted(graph: Graph) -> list[str]:
+    """The kinds of op that compute data, in order."""
+    data = [op for op in graph.ops if any(not isinstance(tensor.meta, Host) for tensor in op.outputs)]
+    return list(dict.fromkeys(op.type for op in data if op.type not in SILENT))
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A call that gives wrong numbers by itself."""
+
+    target: Any
+    graph: Graph  # what it became
+    right_inside: str  # the kind of an op in it that has the right result all the same, if there is one
+    is_right: Callable[[Graph], bool]  # does another graph give the right result for the same inputs?
+
+
+def weigh(suspect: Suspect) -> Culprit:
+    """Is it the converter of a call, or the kernel of an op that it became?"""
+    kinds, name = emitted(suspect.graph), whose(suspect.target)
+    if not kinds:
+        return Culprit(KERNEL, name, "the op is carried through as it is")
+    heard = hear(kinds, without=suspect.target)
+    worst = max(kinds, key=lambda kind: heard[kind].guilt, default="")
+    if worst and heard[worst].wrong:
+        others = ", ".join(list(dict.fromkeys(heard[worst].wrong))[:4])
+        return Culprit(KERNEL, worst, f"other converters that emit {worst} are wrong with it, too: {others}")
+    unheard = [kind for kind in kinds if not heard[kind].right]
+    after = kinds[kinds.index(suspect.right_inside) + 1 :] if suspect.right_inside else kinds
+    if suspect.right_inside and not set(after) & set(unheard):
+        return Culprit(
+            CONVERTER, name, f"{suspect.right_inside} has the right result, and it is not returned"
+        )
+    if not unheard:
+        told = ", ".join(f"{kind} in {heard[kind].right}" for kind in kinds)
+        return Culprit(CONVERTER, name, f"the kernels are right in declared cases of other ops: {told}")
+    right = next(
+        (kind for kind in unheard if len(kinds) > 1 and suspect.is_right(only(kind, suspect.graph))), ""
+    )
+    if right:
+        return Culprit(CONVERTER, name, f"{right} alone, on the inputs of the call, has the right result")
+    return _by_own_cases(suspect.target, kinds, unheard)
+
+
+def _by_own_cases(target: Any, kinds: Sequence[str], unheard: Sequence[str]) -> Culprit:
+    """No other converter bears witness: an attribute that is handed over wrongly is wrong in some calls, a
+    kernel in all.
+    """
+    name = whose(target)
+    cases = [found for case in _cases(target) if (found := _emits(target, case)) is not None]
+    right = sum(not why for _, why in cases)
+    if right:
+        return Culprit(
+            CONVERTER, name, f"{right} of {len(cases)} declared cases of {name} are right, so the kernels are"
+        )
+    if name.endswith(USERS):
+        return Culprit(
+            CONVERTER, name, f"it is the user's, and no other converter emits {', '.join(unheard)}"
+        )
+    if len(kinds) == 1:
+        why = (
+            f"{name} is this op and nothing else, no other converter emits it, and no declared case is right"
+        )
+        return Culprit(KERNEL, unheard[0], why)
+    listed = ", ".join(unheard)
+    return Culprit(
+        UNDECIDED, f"{name}, {listed}", f"no other converter emits {listed}, and no declared case is right"
+    )
+
+
+def only(kind: str, graph: Graph) -> Graph:
+    """A graph of one op of this kind, with the attributes that it has here, on the inputs of the graph."""
+    op = next(op for op in graph.ops if op.type == kind)
+    made = copy_graph(graph)
+    data = [twin.outputs[0] for twin in made.inputs]
+    slots = [slot for slot in made.by_name[op.name].slots if slot.tensor is not None]
+    for slot, tensor in zip(slots, data, strict=False):
+        slot.tensor = tensor
+    made.results = [TensorResult(made.by_name[op.name].outputs[0])]
+    return made
+
+
+def whose(target: Any) -> str:
+    """The op, and whether its converter is the user's own."""
+    row = next(iter(candidates(target)), None)
+    return f"{target_name(target)} {USERS}" if row is not None and row.from_user else target_name(target)
+
+
+def hear(kinds: Collection[str], without: Any) -> dict[str, Witness]:
+    """Run the declared cases of other ops whose converters emit ops of these kinds."""
+    heard = {kind: Witness() for kind in kinds}
+    for target in _witnesses(kinds, without):
+        for case in _cases(target):
+            deciding, why = _emits(target, case, heard) or (set[str](), "")
+            for kind in heard.keys() & deciding:
+                if why:
+                    heard[kind].wrong.append(target_name(target))
+                else:
+                    heard[kind].right += 1
+    return heard
+
+
+def _witnesses(kinds: Collection[str], without: Any) -> list[Any]:
+    """Ops whose converters can emit one of these kinds, those that emit little else first."""
+    emits: dict[Any, set[str]] = {}
+    for target, _ in declared():
+        row = next(iter(candidates(target)), None)
+        if target is not without and target not in emits and row is not None:
+            emits[target] = set(emitted_ops(row.fn))
+    found = [target for target, ops in emits.items() if ops & set(kinds)]
+    return sorted(found, key=lambda target: len(emits[target]))[:WITNESSES]
+
+
+def _cases(target: Any) -> list[Support]:
+    return [case for op, case in declared(target_name(target)) if op is target][:CASES]
+
+
+def _emits(target: Any, case: Support, kinds: Collection[str] = ()) -> tuple[set[str], str] | None:
+    """The kinds of op that decide the result of a case, and what is wrong with that; None where the case is
+    no witness.
+    """
+    try:
+        made = called(target, case)
+        graph, report = converted(made.gm, made.tensors)
+        if report.fallbacks or report.decomposed:
+            return None
+        why = _difference(graph, made)
+        # What is handed over and not read says nothing about who computed it.
+        return {
+            kind for kind in emitted(graph) if why or kind not in kinds or _difference(graph, made, kind)
+        }, why
+    except Exception:
+        return None
+
+
+def _difference(graph: Graph, made: Called, spoilt: str = "") -> str:
+    """What is wrong with the result of a case; `spoilt` is a kind of op whose results are changed."""
+
+    def spoil(op: Op, values: Sequence[Any]) -> None:
+        for value in values if op.type == spoilt else ():
+            if isinstance(value, torch.Tensor):
+                value.copy_(torch.logical_not(value) if value.dtype is torch.bool else value + 1)
+
+    torch.manual_seed(SEED)
+    return difference(interpret(graph, copies(made.tensors), torch.device("cpu"), spoil), made.expected)
+
+
+def converted(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings | None = None) -> Any:
+    """The GE graph of an FX graph, without passes, and the report."""
+    settings = settings or Settings.of({})
+    prepared, stage = prepare(gm, inputs, settings)
+    infer = inference(stage.fake_mode, stage.device)
+    return convert(prepared, infer, stage.fake_mode, fold_views=settings.fold_views, soc=settings.soc)

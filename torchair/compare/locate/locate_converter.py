@@ -1,0 +1,205 @@
+"""The first node that is converted wrongly: each call alone, on the values that eager had there, so that no
+error is handed on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.settings.settings import Settings
+from torchair.compare.base.culprit import Blame, Culprit, Judge, node_of
+from torchair.compare.base.replay_call import (
+    Recorder,
+    Scene,
+    copies,
+    edge_value,
+    frozen,
+    is_unset,
+    set_random_state,
+)
+from torchair.compare.base.subgraph import Part, around, calls_of, part_of
+from torchair.compare.base.tolerances import Errors
+from torchair.compare.locate.converter_or_kernel import CONVERTER, Suspect, converted, emitted, weigh, whose
+from torchair.core.errors import first_line
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
+from torchair.engine.interpret import interpret
+from torchair.fxgraph.effects import flat
+from torchair.fxgraph.symbols import is_symbol
+from torchair.ge.graph import Graph, Op
+
+FX_NAME = "_fx_tensor_name"
+LEVELS = (1, 2, 4, 8)  # of calls before a node, to see it in its context
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One call, converted by itself and run on given inputs."""
+
+    part: Part
+    graph: Graph
+    is_taken_apart: bool
+    errors: Errors
+    right_inside: str  # the kind of an op that has the right result, though the call has not
+    is_right: Callable[[Graph], bool]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """An FX graph with all its values in one run of eager."""
+
+    gm: fx.GraphModule
+    run: Recorder
+    scene: Scene
+    settings: Settings
+
+    def alone(self, node: fx.Node, judge: Judge) -> Alone | None:
+        """A call by itself; None where it has no result that could be compared."""
+        part = part_of(
+            self.gm, [node], [node, *(user for user in node.users if user.target is operator.getitem)]
+        )
+        wanted = part.wanted(self.run.values)
+        if not part.outputs:
+            return None
+        fakes = [source.meta["val"] for source in part.inputs]
+        graph, report = converted(part.gm, fakes, self.settings)
+        inside: list[tuple[str, Any]] = []
+
+        def observe(op: Op, values: Sequence[Any]) -> None:
+            inside.extend((op.type, frozen(value)) for value in values if isinstance(value, torch.Tensor))
+
+        if node.name in self.run.random:
+            set_random_state(self.run.random[node.name])
+        given = copies(part.args(self.run.values))
+        results = interpret(graph, given, self.scene.device, observe)
+        errors = judge(results, wanted)
+        right = [
+            kind
+            for kind, value in inside[:-1]
+            if kind in emitted(graph) and _is_right(judge, value, wanted[0])
+        ]
+
+        def is_right(other: Graph) -> bool:
+            made = self.scene.run(
+                lambda args: interpret(other, args, self.scene.device), part.args(self.run.values)
+            )
+            return not made.error and _is_right(judge, made.outputs[0], wanted[0])
+
+        return Alone(part, graph, bool(report.decomposed), errors, right[-1] if right else "", is_right)
+
+    def errors(self, part: Part, judge: Judge) -> Errors:
+        """How far some calls, converted together, are from what they should give."""
+        graph, _ = converted(part.gm, [source.meta["val"] for source in part.inputs], self.settings)
+        made = self.scene.run(
+            lambda args: interpret(graph, args, self.scene.device), part.args(self.run.values)
+        )
+        return Errors(text=made.error) if made.error else judge(made.outputs, part.wanted(self.run.values))
+
+
+def _is_right(judge: Judge, value: Any, wanted: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.shape == wanted.shape
+        and value.dtype == wanted.dtype
+        and judge(value, wanted).ok
+    )
+
+
+def blame_conversion(
+    graph: Graph, gm: fx.GraphModule, scene: Scene, judge: Judge, settings: Settings
+) -> Blame:
+    """The first call that is wrong by itself; if none is, the first value that is wrong in the whole."""
+    nodes = Nodes(gm, scene.values(gm), scene, settings)
+    for node, alone in wrong_calls(nodes, judge):
+        if isinstance(alone, str):
+            return Blame(
+                Culprit("converter", str(node.target), alone), node, str(node.target), graph=gm, nodes=(node,)
+            )
+        culprit = _culprit(nodes, node, alone, judge)
+        return Blame(culprit, node, str(node.target), alone.errors, gm, (node,))
+    return _in_context(graph, nodes, judge)
+
+
+def wrong_calls(nodes: Nodes, judge: Judge) -> Iterator[tuple[fx.Node, Alone | str]]:
+    """Calls that give wrong numbers by themselves, or raise, in order."""
+    for node in calls_of(nodes.gm):
+        if is_unset(node) or not any(isinstance(value, torch.Tensor) for value in flat(node.meta.get("val"))):
+            continue
+        try:
+            alone = nodes.alone(node, judge)
+        except Exception as error:
+            yield node, f"{type(error).__name__}: {first_line(error)}"
+            continue
+        if alone is not None and not alone.errors.ok:
+            yield node, alone
+
+
+def _culprit(nodes: Nodes, node: fx.Node, alone: Alone, judge: Judge) -> Culprit:
+    """The converter or kernel; of a call that was taken apart, that of the first part that is wrong."""
+    if alone.is_taken_apart:
+        inner = _parts(nodes, node, alone)
+        for part, wrong in wrong_calls(inner, judge) if inner is not None else ():
+            if isinstance(wrong, Alone):
+                found = _culprit(inner, part, wrong, judge)  # type: ignore[arg-type]
+                why = f"{node.target} is taken apart, and its part {part.target} is wrong; {found.why}"
+                return Culprit(found.kind, found.name, why)
+        return Culprit(
+            "decomposition", str(node.target), "its parts are converted rightly, and it is not their result"
+        )
+    return weigh(Suspect(node.target, alone.graph, alone.right_inside, alone.is_right))
+
+
+def _parts(nodes: Nodes, node: fx.Node, alone: Alone) -> Nodes | None:
+    """The graph that a call was taken apart into, run on the values of the call."""
+    inside = [op.origin.node for op in alone.graph.ops if op.origin is not None and op.origin.top]
+    graph = next((n.graph for n in inside if isinstance(n, fx.Node) and n.target is not node.target), None)
+    if graph is None or graph.owning_module is None:
+        return None
+    gm = graph.owning_module
+    flat_nodes, _ = tree_flatten((list(node.args), dict(node.kwargs)))
+    varying = [n for n in flat_nodes if isinstance(n, fx.Node) and _varies(n.meta.get("val"))]
+    scene = Scene([nodes.run.values[n.name] for n in varying], nodes.scene.device)
+    return Nodes(gm, scene.values(gm), scene, nodes.settings)
+
+
+def _varies(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or is_symbol(value)
+
+
+def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> Blame:
+    """Every call is right by itself: a converter that looks at where its inputs come from, views that were
+    folded, or an error that grows from op to op.
+    """
+    found = next(_wrong_values(graph, nodes, judge), None)
+    if found is None:
+        return Blame(Culprit("conversion", "of the whole graph", "no single value is wrong"), graph=nodes.gm)
+    node, errors = found
+    for levels in LEVELS:
+        part = part_of(nodes.gm, around(nodes.gm, node, levels))
+        if not nodes.errors(part, judge).ok:
+            others = ", ".join(call.name for call in part.nodes if call is not node)
+            why = f"it is right by itself, and wrong behind {others}: it looks at where its inputs come from"
+            culprit = Culprit(CONVERTER, whose(node.target), why)
+            return Blame(culprit, node, str(node.target), errors, nodes.gm, part.nodes)
+    why = "each call is right by itself, and with those before it: errors grow from op to op"
+    return Blame(Culprit("rounding", "", why), node, str(node.target), errors, nodes.gm)
+
+
+def _wrong_values(graph: Graph, nodes: Nodes, judge: Judge) -> Iterator[tuple[fx.Node, Errors]]:
+    """Nodes whose values in the whole GE graph are wrong, in its order."""
+    edges = nodes.scene.edges(graph)
+    for op in graph.ops:
+        node = node_of(op, nodes.gm)
+        for tensor in op.outputs if node is not None else ():
+            name = str(tensor.desc.attrs[FX_NAME].value) if FX_NAME in tensor.desc.attrs else ""
+            if node is None or not name.startswith(f"{node.name}-"):
+                continue
+            value = edge_value(edges[tensor.tensor], nodes.scene.device)
+            wanted = list(flat(nodes.run.values[node.name]))[int(name.rpartition(".")[2])]
+            if not (errors := judge(value, wanted)).ok:
+                yield node, errors

@@ -1,0 +1,182 @@
+"""The smallest set of calls that is right op by op and wrong compiled: graphs and parts of them are compiled
+again, until the generated kernel is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.backend.pipeline.compile import Stage, to_program
+from torchair.backend.pipeline.fallback import Detours
+from torchair.compare.base.culprit import Blame, Culprit, Judge
+from torchair.compare.base.replay_call import Outcome, Scene, Values, is_unset
+from torchair.compare.base.subgraph import Part, around, calls_of, part_of
+from torchair.compare.base.tolerances import EXACT, Errors
+from torchair.core.program import Program
+from torchair.core.torch_private.operators.schemas import OpOverload
+from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import written_by
+from torchair.fxgraph.layout import root_of
+from torchair.fxgraph.placeholders import placeholders, returned
+
+CODE = "generated code"
+AROUND = ((0, False), (0, True), (1, False), (1, True), (2, False), (4, False), (8, False), (16, False))
+"""Parts around a wrong node: steps back from it, and whether those who read it are in it, too."""
+DEFINED = re.compile(r"^(\w*fused\w*) = async_compile\.", re.MULTILINE)
+ATEN_OPS = re.compile(r"Original ATen: \[([^\]]*)\]")
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Compiles parts of a graph as the whole was compiled, and runs them on the values of one run."""
+
+    gm: fx.GraphModule
+    values: Values
+    stage: Stage
+    judge: Judge
+
+    def program(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Program:
+        """Compile a graph of these fake inputs."""
+        detours = Detours(without_ir=self.stage.detours.without_ir, degradations=self.stage.degradations)
+        stage = replace(
+            self.stage, inputs=list(inputs), static=(), ge_graph=None, observe=None, detours=detours
+        )
+        return to_program(gm, gm, stage)
+
+    def errors(self, part: Part) -> dict[fx.Node, Errors]:
+        """The outputs of a part that are wrong once it is compiled."""
+        program = self.program(part.gm, [node.meta["val"] for node in part.inputs])
+        scene = Scene(part.args(self.values), self.stage.device)
+        return self._wrong(scene.run(program), part.outputs)
+
+    def _wrong(self, outcome: Outcome, nodes: Sequence[fx.Node]) -> dict[fx.Node, Errors]:
+        if outcome.error:
+            return {node: Errors(text=outcome.error) for node in nodes[:1]}
+        pairs = zip(nodes, outcome.outputs, strict=True)
+        judged = {n: self.judge(value, self.values[n.name]) for n, value in pairs if not is_unset(n)}
+        return {node: errors for node, errors in judged.items() if not errors.ok}
+
+    def wrong_in_whole(self, scene: Scene) -> dict[fx.Node, Errors]:
+        """All values that are wrong where the graph is compiled so that it returns every one of them."""
+        probe = copy_graph(self.gm)
+        watched = _lasting(self.gm)
+        twins = dict(zip(self.gm.graph.nodes, probe.graph.nodes, strict=True))
+        count = len(returned(probe))
+        probe.graph.output_node().args = ((*returned(probe), *(twins[node] for node in watched)),)
+        program = self.program(probe, [node.meta["val"] for node in placeholders(self.gm)])
+        outcome = scene.run(program)
+        writes = {node: place for node, place in _writes(self.gm).items() if not outcome.error}
+        seen = [*outcome.outputs[count:], *(outcome.args[place] for place in writes.values())]
+        return self._wrong(replace(outcome, outputs=seen), [*watched, *writes])
+
+
+def _writes(gm: fx.GraphModule) -> dict[fx.Node, int]:
+    """The last call that writes each argument as a whole."""
+    places = {node: place for place, node in enumerate(placeholders(gm))}
+    found = {target: n for n in gm.graph.nodes for target in written_by(n) if target in places}
+    return {node: places[target] for target, node in found.items()}
+
+
+def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
+    """The values that stay as they were made until the end of the graph."""
+    written = {root_of(target)[0] for node in gm.graph.nodes for target in written_by(node)}
+    calls = [
+        n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor)
+    ]
+    kept = [node for node in calls if root_of(node)[0] not in written and not written_by(node)]
+    return [node for node in kept if not is_unset(node)]
+
+
+def blame_code(generator: Generator, scene: Scene, program: Program) -> Blame:
+    """The calls whose compiled form is wrong, and the kernel that was generated for them."""
+    wrong = generator.wrong_in_whole(scene)
+    found = _smallest(generator, next(iter(wrong))) if wrong else None
+    if found is None:
+        found = _by_halves(generator)
+    if found is None:
+        text = "parts of the graph are right when they are compiled by themselves"
+        node, errors = next(iter(wrong.items())) if wrong else (None, EXACT)
+        return Blame(Culprit(CODE, program.kind, text), node, _target(node), errors, generator.gm)
+    part, node, errors = found
+    names = ", ".join(call.name for call in part.nodes)
+    what = "it is" if len(part.nodes) == 1 else "they are"
+    why = f"{names}: {what} right op by op, and wrong compiled by {program.kind}"
+    kernel = kernel_of(generator, program, part) if program.kind == "inductor" else ""
+    culprit = Culprit(CODE, kernel or program.kind, why)
+    return Blame(culprit, node, _target(node), errors, generator.gm, part.nodes)
+
+
+def _target(node: fx.Node | None) -> str:
+    return "" if node is None else str(node.target)
+
+
+Found = tuple[Part, fx.Node, Errors]
+
+
+def _smallest(generator: Generator, node: fx.Node) -> Found | None:
+    """The node with as few of the calls around it as show the fault."""
+    seen: list[set[fx.Node]] = []
+    for levels, users in AROUND:
+        nodes = around(generator.gm, node, levels, users=users)
+        if nodes in seen:
+            continue
+        seen.append(nodes)
+        part = part_of(generator.gm, nodes, None if users else [node])
+        if wrong := generator.errors(part):
+            return part, *next(iter(wrong.items()))
+    return None
+
+
+def _by_halves(generator: Generator) -> Found | None:
+    """Where the fault hides as soon as values are returned: the shortest run of calls that shows it."""
+    calls = calls_of(generator.gm)
+
+    def wrong(begin: int, end: int) -> tuple[Part, dict[fx.Node, Errors]]:
+        part = part_of(generator.gm, calls[begin:end])
+        return part, generator.errors(part)
+
+    if not wrong(0, len(calls))[1]:
+        return None
+    end = _first(1, len(calls), lambda count: bool(wrong(0, count)[1]))
+    begin = _first(1, end, lambda count: bool(wrong(end - count, end)[1]))
+    part, found = wrong(end - begin, end)
+    return (part, *next(iter(found.items()))) if found else None
+
+
+def _first(low: int, high: int, is_wrong: Callable[[int], bool]) -> int:
+    """The least number that is wrong, where `high` is, and more is not less wrong."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_wrong(middle) else (middle + 1, high)
+    return high
+
+
+def kernel_of(generator: Generator, program: Program, part: Part) -> str:
+    """The kernel in the generated code that was made of these calls: the first whose ops include theirs.
+
+    Inductor tells the ops of a kernel where nodes say what they were in the model. Lowered nodes do not, so
+    the graph is compiled once more with nodes that do: its kernels are the same, in the same order.
+    """
+    told = copy_graph(generator.gm)
+    for node in told.graph.nodes:
+        if isinstance(node.target, OpOverload):
+            node.meta["original_aten"] = node.target
+    source = generator.program(told, [node.meta["val"] for node in placeholders(told)]).source
+    wanted = {".".join(str(node.target).split(".")[:2]) for node in part.nodes}
+    names, told_names, ops = DEFINED.findall(program.source), DEFINED.findall(source), set[str]()
+    for line in source.splitlines():
+        if listed := ATEN_OPS.search(line):
+            ops = {op.strip() for op in listed.group(1).split(",")}
+            continue
+        kernel = next(
+            (name for name in told_names if line.strip().startswith((f"{name}(", f"{name}.run("))), ""
+        )
+        if kernel and wanted <= ops and len(names) == len(told_names):
+            return names[told_names.index(kernel)]
+    return ""

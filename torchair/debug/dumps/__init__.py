@@ -1,0 +1,1 @@
+"""Write tensors, graphs, generated code and statistics to files."""

@@ -1,0 +1,77 @@
+"""`./fusion_result.json`: how often the passes and fusions of each graph found something, and changed it.
+
+    {"session_and_graph_id_0_3": {
+        "graph_fusion": {"bmm_transpose": {"match_times": "2", "effect_times": "1"}}, "ub_fusion": {}}}
+
+The file has all graphs of the process, which is one session. Code generators do not tell which kernels they
+fuse, so there is nothing under `ub_fusion`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchair.core.diagnostics import Degradations
+from torchair.core.errors import first_line
+from torchair.core.log import logger
+from torchair.debug.dumps.files import write_text
+
+FILE = "fusion_result.json"
+SESSION = 0
+# The values of `ge_config.export_compile_stat`.
+NEVER, AT_EXIT = "0", "1"
+
+
+class Counts(Protocol):
+    """How often a pass found something, and changed it."""
+
+    matches: int
+    effects: int
+
+
+class FusionResults:
+    """What there is to write so far."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._waits = False
+
+    def add(self, name: str, found: Mapping[str, Counts], when: str, degradations: Degradations) -> None:
+        """One graph, `graph_<number>`, is compiled; it is written now, at exit, or never."""
+        if when == NEVER:
+            return
+        with self._lock:
+            self._graphs[f"session_and_graph_id_{SESSION}_{name.removeprefix('graph_')}"] = {
+                "graph_fusion": {
+                    title: {"match_times": str(counts.matches), "effect_times": str(counts.effects)}
+                    for title, counts in found.items()
+                },
+                "ub_fusion": {},
+            }
+            if when == AT_EXIT:
+                if not self._waits:
+                    atexit.register(self._write_at_exit)
+                self._waits = True
+                return
+            try:
+                self._write()
+            except (OSError, RuntimeError) as error:
+                degradations.add(f"{FILE} was not written: {type(error).__name__}: {first_line(error)}")
+
+    def _write(self) -> None:
+        write_text(Path(FILE), json.dumps(self._graphs, indent=2) + "\n")
+
+    def _write_at_exit(self) -> None:
+        try:
+            self._write()
+        except (OSError, RuntimeError) as error:
+            logger.error("%s was not written: %s", FILE, first_line(error))
+
+
+FUSION_RESULTS = FusionResults()

@@ -1,0 +1,76 @@
+"""The tensors of a graph that is recorded: copied inside the graph, and written after every call, be it a
+replay.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.capture import Observer
+from torchair.debug.dumps.tensor_dump import TensorFolder, saved_by_user
+from torchair.fxgraph.fake_values import device_of
+from torchair.fxgraph.placeholders import placeholders
+
+aten = torch.ops.aten
+
+
+class RecordedDump(Observer):
+    """Lets a graph return a copy of all that it computes, beside its results, and takes the copies away from
+    each call. Inputs are written before the graph may write into them.
+    """
+
+    watches_calls = True
+    takes_outputs = True
+
+    def __init__(self, gm: fx.GraphModule, folder: TensorFolder) -> None:
+        self._folder = folder
+        left_out = saved_by_user(gm)
+        self._inputs = [None if node in left_out else node.name for node in placeholders(gm)]
+        kept = [node for node in gm.graph.nodes if node not in left_out]
+        self._constants = {
+            node.name: operator.attrgetter(node.target)(gm) for node in kept if node.op == "get_attr"
+        }
+        self._results = len(_returned(gm))
+        self.names = _return_copies(gm, [node for node in kept if node.op == "call_function"])
+
+    def called(self, args: Sequence[Any]) -> None:
+        for name, value in (*zip(self._inputs, args, strict=True), *self._constants.items()):
+            if name is not None and isinstance(value, torch.Tensor):
+                self._folder.save(name, value)
+
+    def returned(self, outputs: list[Any]) -> None:
+        for name, value in zip(self.names, outputs[self._results :], strict=True):
+            self._folder.save(name, value)
+        del outputs[self._results :]
+
+
+def _return_copies(gm: fx.GraphModule, calls: Sequence[fx.Node]) -> list[str]:
+    """Each value is copied where it is made, before anybody writes into it; one that is on another device is
+    returned itself, as a copy would have to run there. Their names.
+    """
+    device = device_of(gm)
+    made = [node for node in calls if isinstance(node.meta.get("val"), torch.Tensor)]
+    copies = [_copy_of(node) if node.meta["val"].device.type == device.type else node for node in made]
+    gm.graph.output_node().args = ((*_returned(gm), *copies),)
+    gm.recompile()
+    return [node.name for node in made]
+
+
+def _returned(gm: fx.GraphModule) -> tuple[Any, ...]:
+    (returned,) = gm.graph.output_node().args
+    assert isinstance(returned, list | tuple), "a graph under way returns a list"
+    return tuple(returned)
+
+
+def _copy_of(node: fx.Node) -> fx.Node:
+    value = node.meta["val"]
+    with node.graph.inserting_after(node):
+        copy = node.graph.call_function(aten.clone.default, (node,))
+    with value.fake_mode:
+        copy.meta = {**node.meta, "val": value.clone()}
+    return copy

@@ -1,0 +1,1 @@
+"""Observe a compilation and write the debug directory."""

@@ -1,0 +1,1 @@
+"""Analyze traces of streams: alignment, deadlocks and device graphs."""

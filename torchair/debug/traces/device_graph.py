@@ -1,0 +1,48 @@
+"""The device graphs of recordings as task traces, and their check for deadlocks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchair.capture import Observer
+from torchair.core.diagnostics import Degradations
+from torchair.core.errors import first_line
+from torchair.core.fingerprint.atomic_files import FILE_MODE
+from torchair.debug.dumps.files import make_folder, now
+from torchair.debug.traces.deadlock import check_trace
+from torchair.devices import device_row
+
+
+@dataclass(frozen=True)
+class TraceFiles(Observer):
+    """Writes the trace of every recording of one FX graph; with `checks`, looks for deadlocks in it."""
+
+    name: str
+    device: torch.device
+    folder: Path
+    degradations: Degradations
+    checks: bool
+    _ids: Iterator[int] = field(default_factory=itertools.count, init=False)
+
+    def recorded(self, graph: Any) -> None:
+        """Advice only: a graph that cannot be written or checked is recorded all the same."""
+        try:
+            path = make_folder(self.folder) / self._file_name()
+            graph.debug_dump(str(path))
+            path.chmod(FILE_MODE)
+            if self.checks:
+                check_trace(path, device_row(self.device).vector_cores(self.device))
+        except Exception as error:
+            missing = "a recording has no trace" + (", and no deadlock check" if self.checks else "")
+            self.degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")
+
+    def _file_name(self) -> str:
+        place = f"rank_{self.device.index or 0}_pid_{os.getpid()}"
+        return f"{self.name}_id_{next(self._ids)}_{place}_ts_{now()}.json"

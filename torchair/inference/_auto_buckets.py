@@ -1,0 +1,551 @@
+"""Gears chosen from the sizes that come: a model behind a call that serves any size, and the frequent ones
+with programs of their own.
+
+The life of a form (everything about a call but the size):
+
+* its first calls run dynamically, and sizes are counted;
+* then gears are chosen (`_bucket_choice.py`) under the budgets. A call of a gear's size runs with the gear's
+  program; one below is padded up to it, if the user said with which values and it is known which outputs to
+  crop (`output_crop.py`); all others run dynamically;
+* whether padding may change a result is found out on the captured graph (`captured_graph.py`), before a padded
+  call is served and again now and then (`checks.py`): where it may, or the model writes its arguments
+  or its state, no call is padded, and a warning says why. The model itself runs once a call;
+* when the sizes drift, gears are chosen again, a few times at most.
+
+A call never fails for any of this: what goes wrong with gears is told, and the call runs dynamically.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchair.backend.dynamo.entry_points import get_npu_backend
+from torchair.backend.specialize.size_buckets import set_dim_gears
+from torchair.configs.compiler_config import CompilerConfig
+from torchair.core.diagnostics import Degradations
+from torchair.core.errors import Degraded, DegradedWarning, first_line
+from torchair.core.text_table import text_lines
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
+from torchair.devices import device_row
+from torchair.inference._bucket_choice import SMALLEST, choose, cost, serving
+from torchair.inference._bucket_options import Wishes, checked, signature_of
+from torchair.inference._call_signature import Call, Form
+from torchair.inference._padding.captured_graph import (
+    Apart,
+    Found,
+    Padding,
+    Refused,
+    Seen,
+    Unsuitable,
+    padding_of,
+    unchecked,
+)
+from torchair.inference._padding.checks import Checks, arguments_of, is_finite
+from torchair.inference._padding.output_crop import Declared, Unknown
+
+FORMS = 4  # that have gears
+WAITING = 64  # forms whose sizes are counted
+CHOICES = 4  # of the gears of one form: once, and when sizes drift
+REMADE = 4  # times: programs of gears that torch forgot
+LEARNED = 8  # times: how calls of one form are padded
+DRIFT = 0.1  # of all work: how much worse gears may do than they did, before they are chosen again
+BUILDING = 3  # calls of a gear until its own program is recorded
+HELD = 2  # times: what the caller has, and what a gear has of inputs and outputs
+SIZES = 4096  # of which is known what a call takes
+
+COUNTED = "sizes are counted"
+INFINITE = "infinite or NaN inputs"
+CROWDED = "other arguments differ from call to call"
+SPENT = "gears took what they may"
+CURE = "see the page on performance for what can be padded; check=False pads whatever comes of it"
+ENOUGH = 3  # calls of a form before its graph is looked at
+
+
+@dataclass(frozen=True)
+class GearReport:
+    """What calls came, and how they were served."""
+
+    calls: int
+    sizes: Mapping[int, int]  # how often each size came
+    gears: tuple[tuple[int, ...], ...]  # of each form of calls that has some
+    exact: int  # calls of a gear's own size
+    padded: int
+    dynamic: Mapping[str, int]  # calls without a gear, and why
+    padded_share: float  # of the elements that gears worked on
+    bytes: int  # taken for gears: measured on the device, or what their inputs and outputs take
+    seconds: float  # spent on choosing and building gears
+    choices: int
+    why_not_padded: str | None
+
+    def __str__(self) -> str:
+        gears = ", ".join(str(list(each)) for each in self.gears) or "none"
+        rows = [("gears", gears), ("calls", self.calls), ("of a gear", self.exact), ("padded", self.padded)]
+        rows += [(f"dynamic: {why}", count) for why, count in self.dynamic.items()]
+        rows += [("padded share", f"{self.padded_share:.1%}"), ("bytes", self.bytes)]
+        rows += [("seconds", f"{self.seconds:.1f}"), ("choices", self.choices)]
+        rows += [("not padded", self.why_not_padded)] if self.why_not_padded else []
+        seen = ", ".join(f"{size}: {count}" for size, count in sorted(self.sizes.items()))
+        return "\n".join(text_lines(("what", "value"), [*rows, ("sizes", seen)]))
+
+
+def auto_gears(
+    model: Callable[..., Any],
+    *,
+    dims: Mapping[str, int],
+    pad: Mapping[str, Any] | None = None,
+    crop: bool | Declared = True,
+    most: int = 8,
+    waste: float = 1.0,
+    after: int = 32,
+    check: bool = True,
+    memory_bytes: int | None = None,
+    seconds: float | None = None,
+    config: CompilerConfig | None = None,
+) -> AutoGears:
+    """A callable like `model` that learns which sizes come and has programs for the frequent ones.
+
+    `dims`: of each argument that has the varying size, by its name, the dimension. `pad`: the value that
+    fills up each of them (0 for a mask); sizes are padded only if each named argument has one. `crop`: True
+    crops outputs by their symbolic shapes, a dict says which dimensions (`{"logits": 1}`, or by place), False
+    leaves them padded. `most` gears at most; padding adds at most `waste` times the size of a call; gears are
+    chosen `after` so many calls. `check`: calls are padded only where the captured graph shows that padding
+    changes no result; the first padded call of each gear and some later ones are compared with unpadded ones.
+    `memory_bytes` and `seconds` are what gears may take. `report()` says what came and how it was served.
+    """
+    wishes = Wishes(
+        dict(dims) if isinstance(dims, Mapping) else dims,
+        dict(pad) if isinstance(pad, Mapping) else {} if pad is None else pad,
+        dict(crop) if isinstance(crop, Mapping) else crop,
+        most,
+        waste,
+        after,
+        check,
+        memory_bytes,
+        seconds,
+    )
+    config = CompilerConfig() if config is None else config
+    return AutoGears(model, checked(wishes, model, config), config)
+
+
+class AutoGears:
+    """See `auto_gears`."""
+
+    def __init__(self, model: Callable[..., Any], wishes: Wishes, config: CompilerConfig) -> None:
+        self.model = model
+        self._wishes = wishes
+        self._backend = get_npu_backend(compiler_config=config)
+        self._signature = signature_of(model)
+        self._dynamic = self._compiled(dynamic=True, keeps=wishes.may_pad)
+        self._forms: dict[Hashable, Form] = {}  # the latest last
+        self._degradations = Degradations()
+        self._lock, self._turn = threading.Lock(), threading.RLock()
+        self._building = threading.RLock()
+        self._sizes: Counter[int] = Counter()
+        self._without: Counter[str] = Counter()
+        self._exact = self._padded = self._work = self._added = 0
+        self._seconds, self._measured = 0.0, 0
+        self._first = self._slowest = 0.0  # seconds: the first call, and to build a gear
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._turn:  # torch traces in one thread at a time, and any call may be one that is traced
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        plan = self._planned(args, kwargs)
+        if isinstance(plan, str):
+            return self._dynamically(args, kwargs, plan)
+        call, form, gear = plan
+        if gear not in (None, call.size) and form.is_checked and not is_finite(call.bound, self._wishes.pad):
+            return self._dynamically(args, kwargs, INFINITE)
+        if gear is None:
+            outputs, seen = self._watched(args, kwargs, self._why_no_gear(form))
+            self._note(call, form, outputs, seen)
+            return outputs
+        try:
+            return self._with_gear(call, form, gear)
+        except (Degraded, DegradedWarning):
+            raise
+        except Exception as error:
+            if form.has_run and not form.has_failed_alone:
+                raise  # no code of the model runs twice
+            # Where the call itself is at fault, this raises as well.
+            outputs = self._dynamically(args, kwargs, "a gear failed")
+            with self._lock:
+                form.gears, form.choices = (), CHOICES
+            what = text_of(error)
+            self._degradations.add(f"auto_gears runs calls of one form dynamically: {what}")
+            return outputs
+
+    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Form, int | None] | str:
+        """How to serve a call; or why it has no form. Nothing that goes wrong here is the call's fault."""
+        try:
+            call = self._read(args, kwargs)
+            if isinstance(call, str):
+                return call
+            form = self._counted(call)
+            return call, form, self._serving(form, call.size)
+        except (Degraded, DegradedWarning):
+            raise
+        except Exception as error:
+            what = text_of(error)
+            self._degradations.add(f"auto_gears runs a call dynamically: {what}")
+            return "arguments that gears cannot be told of"
+
+    def _dynamically(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
+        return self._watched(args, kwargs, why)[0]
+
+    def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> tuple[Any, list[Seen]]:
+        """A dynamic call, and the graphs that ran."""
+        with self._lock:
+            self._without[why] += 1
+        began = time.perf_counter()
+        found = self._dynamic.watched(args, kwargs)
+        self._first = self._first or time.perf_counter() - began
+        return found
+
+    def report(self) -> GearReport:
+        """What came so far, and how it was served."""
+        with self._lock:
+            forms = [form for form in self._forms.values() if form.gears]
+            reasons = (form.why_not_padded for form in self._forms.values() if form.why_not_padded)
+            return GearReport(
+                calls=self._exact + self._padded + sum(self._without.values()),
+                sizes=dict(self._sizes),
+                gears=tuple(form.gears for form in forms),
+                exact=self._exact,
+                padded=self._padded,
+                dynamic=dict(self._without),
+                padded_share=self._added / self._work if self._work else 0.0,
+                bytes=max(sum(form.planned for form in forms), self._measured),
+                seconds=self._seconds,
+                choices=sum(form.choices for form in self._forms.values()),
+                why_not_padded=next(reasons, None) if self._wishes.may_pad else "no values to pad with",
+            )
+
+    # Looking at a call
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | str:
+        """The call; or why it has no gear."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return "arguments that the model does not take"
+        named: dict[str, tuple[torch.Tensor, int]] = {}
+        rest: dict[str, Hashable] = {}
+        for name, value in arguments_of(bound):
+            dim = self._wishes.dims.get(name)
+            if isinstance(value, torch.Tensor):
+                if dim is not None and -value.dim() <= dim < value.dim():
+                    named[name] = value, dim % value.dim()
+                elif dim is not None:
+                    what = f"{name} has no gears: it has {value.dim()} dimensions, and dims names {dim}"
+                    self._degradations.add(what)
+                rest[name] = _look(value, named[name][1] if name in named else None)
+            elif value is None or isinstance(value, bool | int | float | str):
+                rest[name] = type(value), value
+            else:
+                return "an argument is neither a tensor nor a plain value"
+        sizes = {tensor.size(dim) for tensor, dim in named.values()}
+        if len(sizes) != 1:
+            return "the named arguments have several sizes" if sizes else "no tensor has a named dimension"
+        if any(tensor.requires_grad for tensor, _ in named.values()):
+            return "a named argument requires gradients"
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), _autocast(named)
+        form = (modes, getattr(self.model, "training", None), tuple(sorted(rest.items())))
+        return Call(bound, named, sizes.pop(), form)
+
+    def _counted(self, call: Call) -> Form:
+        """The form of a call, whose gears are chosen when it is time: after enough calls, and one of a size
+        that torch has a symbol for, when it is known what calls take.
+        """
+        enough = max(1, self._wishes.after)
+        with self._lock:
+            self._sizes[call.size] += 1
+            form = self._forms.pop(call.form, None) or Form(deque(maxlen=enough))
+            self._forms[call.form] = form
+            if len(self._forms) > WAITING:
+                del self._forms[next(key for key, each in self._forms.items() if not each.gears)]
+            form.recent.append(call.size)
+            if len(form.recent) < enough or call.size < SMALLEST or not form.bytes:
+                return form
+            recent = Counter(form.recent)
+            form.recent.clear()
+            others = sum(bool(other.gears) for other in self._forms.values() if other is not form)
+            form.is_crowded = others >= FORMS
+            now = cost(recent, form.gears, self._wishes.waste, may_pad=self._may_pad(form))
+            is_due = not form.choices or (form.choices < CHOICES and now > form.cost + DRIFT)
+            is_due = is_due and not form.is_crowded
+            form.choices += is_due
+        if is_due:
+            self._choose(call, form, recent)
+        return form
+
+    def _may_pad(self, form: Form) -> bool:
+        return self._wishes.may_pad and form.padding is not None and form.why_not_padded is None
+
+    def _why_no_gear(self, form: Form) -> str:
+        if form.is_crowded:
+            return CROWDED
+        if not form.choices:
+            return COUNTED
+        return SPENT if self._is_spent() else "no gear fits"
+
+    def _serving(self, form: Form, size: int) -> int | None:
+        """The gear of a size; where nothing is left to build others with, of those that are built."""
+        waste, may_pad = self._wishes.waste, self._may_pad(form) and form.admits(size)
+        gear = serving(size, form.gears, waste, may_pad=may_pad)
+        if gear is not None and gear != size and not form.admits(gear):
+            return None
+        if gear is None or form.calls[gear] or not self._is_spent():
+            return gear
+        with self._lock:
+            form.gears = tuple(each for each in form.gears if form.calls[each])
+        return serving(size, form.gears, waste, may_pad=may_pad)
+
+    def _is_spent(self) -> bool:
+        """Has what gears may take been taken, or would another one be too much?"""
+        wishes = self._wishes
+        # Until a gear is built, the first call says how long it takes: the graph is traced and compiled as
+        # that was, and then compiled for the gear.
+        next_one = self._slowest or 2 * self._first
+        is_late = wishes.seconds is not None and self._seconds + next_one > wishes.seconds
+        return is_late or (wishes.memory_bytes is not None and self._measured >= wishes.memory_bytes)
+
+    def _note(self, call: Call, form: Form, outputs: Any, seen: list[Seen]) -> None:
+        """What calls take, and how they are padded."""
+        if call.size < 1:
+            return
+        if call.size not in form.bytes and len(form.bytes) < SIZES:
+            leaves = [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
+            tensors = [*leaves, *(tensor for tensor, _ in call.named.values())]
+            form.bytes[call.size] = HELD * sum(tensor.nbytes for tensor in tensors)
+        is_open = self._wishes.may_pad and form.padding is None and form.why_not_padded is None
+        # The next call may be the one by which gears are chosen.
+        is_time = form.choices or len(form.recent) >= min(ENOUGH, max(1, self._wishes.after) - 1)
+        if is_open and is_time and not self._is_spent():
+            self._learn(call, form, seen, outputs)
+
+    # Choosing
+
+    def _choose(self, call: Call, form: Form, recent: Counter[int]) -> None:
+        """Other gears, where they are worth it and may still be built; else those that there are stay."""
+        if self._is_spent():
+            return
+        wishes = self._wishes
+        with self._building, self._timed(call):
+            may_pad = self._may_pad(form)
+            others = [other for other in self._forms.values() if other is not form]
+            left = wishes.most - sum(len(other.gears) for other in others)
+            fitting = dict(recent)
+            if wishes.memory_bytes is not None:
+                room = wishes.memory_bytes - sum(other.planned for other in others)
+                fitting = {size: seen for size, seen in recent.items() if form.takes(size) <= room}
+            gears = choose(fitting, left, wishes.waste, may_pad=may_pad)
+            then = cost(recent, gears, wishes.waste, may_pad=may_pad)
+            with self._lock:
+                if gears != form.gears and then < cost(recent, form.gears, wishes.waste, may_pad=may_pad):
+                    form.begin(self._compiled(dynamic=len(gears) > 1), gears)
+                form.cost = cost(recent, form.gears, wishes.waste, may_pad=may_pad)
+
+    def _learn(self, call: Call, form: Form, seen: list[Seen], outputs: Any) -> Padding | None:
+        """How calls like this one are padded; None where this one does not show it, or they are not."""
+        wishes = self._wishes
+        if form.learned == LEARNED:
+            self._stop_padding(form, "the graph or the numbers that the model reads change from call to call")
+            return None
+        with self._building, self._timed(call):
+            try:
+                if wishes.check or wishes.crop is True:
+                    found = padding_of(seen, outputs, call.named, wishes.pad, wishes.crop, wishes.check)
+                else:
+                    found = unchecked(outputs, wishes.crop)
+            except Unsuitable:
+                return None
+            except Unknown as why:
+                self._stop_padding(form, str(why), next=CURE)
+                return None
+        form.padding = found
+        form.learned += 1
+        return found
+
+    def _stop_padding(self, form: Form, why: str, next: str = "") -> None:
+        form.why_not_padded = why
+        self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
+
+    def _compiled(self, *, dynamic: bool, keeps: bool = False) -> Apart:
+        return Apart(self.model, self._backend, dynamic=dynamic, keeps=keeps)
+
+    # Running
+
+    def _with_gear(self, call: Call, form: Form, gear: int) -> Any:
+        size = call.size
+        checks, form.program().has_run = form.checks.setdefault(gear, Checks()), False
+        if gear == size:
+            outputs = self._run(call, form, gear)
+        elif form.is_checked and checks.is_due(gear - size):
+            return self._compared(call, form, gear)
+        else:
+            assert form.padding is not None, "else nothing is padded"
+            try:
+                outputs = form.padding.crops.cut(self._run(call, form, gear), size)
+            except Refused:
+                return self._compared(call, form, gear)
+            checks.calls += 1
+        with self._lock:
+            self._exact += gear == size
+            self._padded += gear != size
+            self._work += gear
+            self._added += gear - size
+        return outputs
+
+    def _compared(self, call: Call, form: Form, gear: int) -> Any:
+        """The dynamic result, and whether a padded one would be the same: both are computed on the captured
+        graph, which writes nothing. From then on the graph of the gear may serve padded calls.
+        """
+        checks, state = form.checks[gear], random.getstate()
+        graph = self._graph_of(call, form, gear)
+        form.program().has_run = True  # from here on it is the call itself
+        random.setstate(state)  # Dynamo draws the numbers of Python's that a model asks for before its graph
+        outputs, seen = self._watched(call.bound.args, call.bound.kwargs, "to compare with")
+        padding = form.padding
+        if not seen or padding is None or not padding.fits(seen[0]):
+            padding = self._learn(call, form, seen, outputs)
+        if padding is None or not padding.admits(call.size) or not padding.admits(gear):
+            return outputs
+        if graph is None:
+            self._stop_padding(form, "torch has no single graph for a padded call", next=CURE)
+            return outputs
+        with self._building:
+            try:
+                why, has_seen = padding.why_not(
+                    seen[0].args,
+                    lambda place, tensor: self._padded_to(padding.places[place], call, gear, tensor),
+                    call.size,
+                    gear,
+                    not checks.padding,
+                )
+            except Unknown as error:
+                why, has_seen = str(error), True
+            except Exception as error:  # the call itself has its outputs
+                form.why_not_padded = text_of(error)
+                self._degradations.add(f"auto_gears pads no calls: {text_of(error)}", next=CURE)
+                return outputs
+        if why is not None:
+            self._stop_padding(form, f"from {call.size} to {gear}, {why}", next=CURE)
+            return outputs
+        graph.approve(padding)
+        if has_seen:
+            checks.passed(gear - call.size)
+        checks.calls += 1
+        return outputs
+
+    def _run(self, call: Call, form: Form, gear: int) -> Any:
+        """With the program of a gear; the first calls of each make it. A program that torch compiled once
+        more (its caches were cleared) knows nothing of gears, and is made anew.
+        """
+        run, tensors = form.program(), self._tensors(call, gear)
+        padding = form.padding if gear != call.size else None
+        if form.calls[gear] < BUILDING:
+            with self._building, self._timed(call, builds=True):
+                return self._built(call, form, gear, padding, tensors)
+        args, kwargs = call.with_tensors(tensors)
+        before = run.graphs
+        outputs = run(*args, **kwargs) if padding is None else run.padded(padding, args, kwargs)
+        if run.graphs != before and len(form.made_for) > 1:
+            self._begin_again(form)
+        return outputs
+
+    def _tensors(self, call: Call, gear: int) -> dict[str, torch.Tensor]:
+        return {name: self._padded_to(name, call, gear, tensor) for name, (tensor, _) in call.named.items()}
+
+    def _marked(self, call: Call, form: Form, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """With the gears that a program is made for, where there are several."""
+        if len(form.made_for) < 2:
+            return tensors
+        tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            set_dim_gears(tensor, {call.named[name][1]: list(form.made_for)})
+        return tensors
+
+    def _graph_of(self, call: Call, form: Form, gear: int) -> Found | None:
+        """The graph that would serve a padded call. It is not run."""
+        with self._building, self._timed(call):
+            args, kwargs = call.with_tensors(self._marked(call, form, self._tensors(call, gear)))
+            return form.program().found(args, kwargs)
+
+    def _built(
+        self, call: Call, form: Form, gear: int, padding: Padding | None, tensors: dict[str, torch.Tensor]
+    ) -> Any:
+        run = form.program()
+        args, kwargs = call.with_tensors(self._marked(call, form, tensors))
+        is_first = not run.graphs
+        outputs = run(*args, **kwargs) if padding is None else run.padded(padding, args, kwargs)
+        form.calls[gear] += 1
+        if is_first and run.graphs > 1 and len(form.made_for) > 1:
+            what = f"auto_gears has gears of the first of {run.graphs} graphs only"
+            self._degradations.add(what, next="TORCH_LOGS=graph_breaks says where the model is cut")
+        return outputs
+
+    def _begin_again(self, form: Form) -> None:
+        form.remade += 1
+        if form.remade <= REMADE:
+            form.begin(self._compiled(dynamic=len(form.gears) > 1), form.gears)
+        elif form.remade == REMADE + 1:
+            what = "auto_gears serves some calls without gears: torch compiles their program again and again"
+            self._degradations.add(what, next="TORCH_LOGS=recompiles says why")
+
+    def _padded_to(self, name: str, call: Call, gear: int, tensor: torch.Tensor) -> torch.Tensor:
+        dim = call.named[name][1]
+        if gear == call.size:
+            return tensor
+        shape = list(tensor.shape)
+        shape[dim] = gear
+        made = torch.full(shape, self._wishes.pad[name], dtype=tensor.dtype, device=tensor.device)
+        made.narrow(dim, 0, call.size).copy_(tensor)
+        return made
+
+    @contextmanager
+    def _timed(self, call: Call, *, builds: bool = False) -> Iterator[None]:
+        """Time and memory that gears take."""
+        device = call.device
+        row = device_row(device)
+        counts = row.has_graphs and row.why_no_graphs() is None
+        began, before = time.perf_counter(), row.reserved_bytes(device) if counts else 0
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began
+            self._seconds += spent
+            self._slowest = max(self._slowest, spent) if builds else self._slowest
+            self._measured += max(0, row.reserved_bytes(device) - before) if counts else 0
+
+
+def text_of(error: Exception) -> str:
+    """Return the kind and the first line of an error."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _look(tensor: torch.Tensor, dim: int | None) -> Hashable:
+    """All about a tensor that a program may depend on, but its size in one dimension."""
+    shape = tuple(None if at == dim else size for at, size in enumerate(tensor.shape))
+    order: Hashable = None
+    if tensor.layout is torch.strided and not tensor.is_contiguous():
+        order = tuple(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    return type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad, shape, order
+
+
+def _autocast(named: Mapping[str, tuple[torch.Tensor, int]]) -> Hashable:
+    """What torch makes ops compute in."""
+    kind = next(iter(named.values()))[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)

@@ -1,0 +1,1 @@
+"""Decide whether padding a dimension can change a result."""

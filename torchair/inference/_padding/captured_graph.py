@@ -1,0 +1,519 @@
+"""The graph that Dynamo has captured of a model, and how a padded call of it is made: which inputs are
+padded, which outputs are cropped, and whether padding may change a result.
+
+All of it is found on that graph, traced with fake tensors or run on the inputs of a call, none of which it
+writes. The Python code of the model runs once in each call, and sees nothing of this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from torchair.compare.base.replay_call import random_state, set_random_state
+from torchair.core.errors import first_line
+from torchair.core.torch_private.dynamo.captured_graphs import (
+    CapturedGraph,
+    NotWhole,
+    SizedGraph,
+    ends_early,
+    number_places,
+    sized_graph,
+)
+from torchair.core.torch_private.fake.fake_tensors import tree_flatten
+from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torchair.fxgraph.edit import copy_graph
+from torchair.fxgraph.effects import mutates
+from torchair.fxgraph.placeholders import returned
+from torchair.inference._padding.checks import difference, tells, variants
+from torchair.inference._padding.output_crop import Crops, Declared, Known, Unknown, declared_crops
+from torchair.inference._padding.proof import Leak, Proof
+from torchair.inference._padding.rules import rule_of
+
+PURE = ("aten", "prims", "npu")
+"""Namespaces of ops that do nothing but compute."""
+TRUSTED = ("torch", "operator", "_operator", "builtins", "math")
+"""Modules whose functions do nothing else; a graph of Dynamo's calls them before it is traced to ATen."""
+UNTRUSTED = ("torch._higher_order_ops", "torch.distributed", "torch._dynamo")
+
+
+_names = itertools.count()
+
+
+class Refused(Exception):
+    """A graph was not run: it is not known to be right for a padded call."""
+
+    def __init__(self, found: Found | None) -> None:
+        super().__init__("a padded call was refused")
+        self.found = found
+
+
+class Unsuitable(Exception):
+    """This call does not show how the graph depends on the size; another one may."""
+
+
+class Captured:
+    """One graph of Dynamo's."""
+
+    def __init__(self, known: CapturedGraph | None, places: Sequence[int]) -> None:
+        """`places`: of the inputs that are Python numbers."""
+        self.known = known  # not of gears: their graphs are those of other calls, for other sizes
+        self.approved: dict[Numbers, Padding] = {}  # for padded calls of this kind
+        self.places = places
+
+    def numbers(self, args: Sequence[Any], without: Collection[int] = ()) -> Numbers:
+        """Return the Python numbers among its inputs: a model may read them from anywhere."""
+        given = [args[at] for at in self.places if at not in without]
+        return tuple(repr(each.item() if isinstance(each, torch.Tensor) else each) for each in given)
+
+
+Numbers = tuple[str, ...]
+"""As text: -0.0 is not 0.0, and NaN is NaN."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A graph that would serve a call, and the Python numbers among its inputs."""
+
+    graph: Captured
+    numbers: Numbers
+
+    def approve(self, padding: Padding) -> None:
+        """Let the graph serve such calls, padded like this."""
+        self.graph.approved[self.numbers] = padding
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run of a captured graph."""
+
+    graph: Captured
+    args: Sequence[Any]
+    outputs: Sequence[Any]
+    is_outermost: bool  # called by the code of the model, and not by a part of it that is compiled for itself
+
+
+class Apart:
+    """A model that is compiled apart from all others: with a code object of its own, where Dynamo keeps its
+    results.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], backend: Callable[..., Any], *, dynamic: bool, keeps: bool
+    ) -> None:
+        """`keeps`: graphs can be looked at later."""
+        self.graphs = 0  # that Dynamo had compiled
+        self.is_whole = True  # each call is one graph
+        self.has_run = False  # code of the model, or a graph, in the latest call
+        self.has_failed_alone = False  # a graph, and nothing else had run
+        self._name = f"auto_gears_{next(_names)}"
+        self._made: list[Captured] = []
+        self._random: Any = None
+        self._expected: Padding | bool | None = None
+        self._seen: list[Seen] | None = None
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # Where torch gives up compiling, it calls this as it is.
+            if torch.compiler.is_compiling() or self._expected is None:
+                return model(*args, **kwargs)
+            raise Refused(None)
+
+        def torchair(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:  # torch's errors name it
+            self._random = random.getstate()  # no code of the call has run yet
+            self.is_whole = self.is_whole and not self._is_running() and not ends_early(gm)
+            known, places = CapturedGraph(gm, copy_graph(gm)) if keeps else None, number_places(gm)
+            made = backend(gm, inputs, **kwargs)
+            if known is not None:
+                known.settle()
+            graph = Captured(known, places)
+            self._made.append(graph)
+            self.graphs += 1  # not where torch begins again, which it says by an exception
+            return lambda *args: self._met(graph, made, args)
+
+        run.__code__ = run.__code__.replace(co_name=self._name)
+        self._run = torch.compile(run, backend=torchair, dynamic=dynamic)
+        # The same programs. A graph break would let code of the model run: it ends a call before it begins.
+        self._run_whole = torch.compile(run, backend=torchair, dynamic=dynamic, fullgraph=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._called(self._run, args, kwargs)
+
+    def _called(self, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self.has_run = self.has_failed_alone = False
+        try:
+            outputs = run(*args, **kwargs)
+        except Exception as error:
+            frames = traceback.walk_tb(error.__traceback__)
+            self.has_run = any(frame.f_code.co_name == self._name for frame, _ in frames)
+            raise
+        self.has_run = True
+        return outputs
+
+    def _is_running(self) -> bool:
+        """Has the code of the model begun, so that this is compiled in the middle of it?"""
+        return any(frame.f_code.co_name == self._name for frame, _ in traceback.walk_stack(None))
+
+    def _met(self, graph: Captured, made: Callable[..., Any], args: Sequence[Any]) -> Any:
+        expected = self._expected
+        if expected is not None:
+            numbers = graph.numbers(args)
+            if expected is True or graph.approved.get(numbers) is not expected:
+                raise Refused(Found(graph, numbers))
+        self.has_failed_alone = self.is_whole and len(self._made) == 1
+        outputs = made(*args)
+        self.has_failed_alone = False
+        if self._seen is not None:
+            given = outputs if isinstance(outputs, list | tuple) else [outputs]
+            self._seen.append(Seen(graph, args, given, _caller() == self._name))
+        return outputs
+
+    def watched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Seen]]:
+        """A call, and what was run for it."""
+        self._seen = seen = []
+        try:
+            return self(*args, **kwargs), seen
+        finally:
+            self._seen = None
+
+    def padded(self, padding: Padding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A padded call; `Refused`, before anything ran, where its graph is not approved for that."""
+        if not padding.is_checked:
+            return self(*args, **kwargs)
+        is_sure = all(not graph.places and padding in graph.approved.values() for graph in self._made)
+        return self._expecting(padding, is_sure, args, kwargs)
+
+    def found(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Found | None:
+        """The graph that serves a call, which is compiled if it must be, and not run; None where there is
+        none.
+        """
+        try:
+            self._expecting(True, False, args, kwargs)
+        except Refused as refused:
+            return refused.found
+        return None
+
+    def _expecting(
+        self, what: Padding | bool, is_sure: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """A call that may be refused. Before its graph, Dynamo draws those random numbers of Python's that
+        the model asks for: they are drawn again.
+        """
+        if not self.is_whole:
+            raise Refused(None)
+        self._expected, self._random = what, None if is_sure else random.getstate()
+        try:
+            return self._called(self._run_whole, args, kwargs)
+        except Refused:
+            assert self._random is not None, "what was compiled now, or is not approved, may be refused"
+            random.setstate(self._random)
+            raise
+        except NotWhole as error:
+            raise Refused(None) from error
+        finally:
+            self._expected = None
+
+
+def _caller() -> str:
+    """The name of the function whose compiled code calls a graph."""
+    frame: Any = sys._getframe(3)
+    while frame is not None and "_dynamo" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_name
+
+
+@dataclass(eq=False)
+class Padding:
+    """How calls of one form are padded."""
+
+    crops: Crops
+    graph: CapturedGraph | None = None  # that dynamic calls of it run; none where nothing is checked
+    traced: SizedGraph | None = None
+    values: Mapping[Any, int] = field(
+        default_factory=dict[Any, int]
+    )  # of symbols of Dynamo's, but the size's
+    symbol: Any = None  # Dynamo's, of the size
+    places: Mapping[int, str] = field(default_factory=dict[int, str])  # of padded tensors among the inputs
+    sizes: frozenset[int] = frozenset()  # places of the size itself
+    undecided: str | None = None  # why it has to be tried whether padding changes a result
+    cuts: tuple[tuple[int, ...], ...] = ()  # dimensions to crop of what the graph returns
+    numbers: Numbers = ()  # Python's among the inputs, but for the size
+    _admitted: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    @property
+    def is_checked(self) -> bool:
+        """Is it only for graphs that are known to give the same results?"""
+        return self.graph is not None and self.crops.dims is not None
+
+    def admits(self, size: int) -> bool:
+        """Does a call of this size run the same ops?"""
+        if self.graph is None or self.traced is None:
+            return True
+        if size not in self._admitted:
+            known = {**self.values, self.symbol: size}
+            self._admitted[size] = self.graph.admits(known) and self.traced.admits(size)
+        return self._admitted[size]
+
+    def fits(self, seen: Seen) -> bool:
+        """Is it of this graph, with these Python numbers among its inputs?"""
+        return seen.graph.known is self.graph and seen.graph.numbers(seen.args, self.sizes) == self.numbers
+
+    def why_not(
+        self, args: Sequence[Any], tensors: Callable[[int, Any], Any], size: int, gear: int, tries: bool
+    ) -> tuple[str | None, bool]:
+        """Why a padded call of these inputs has other results; and whether there were numbers to see it by.
+        `tensors(place, tensor)` pads an input. `tries`: also with other numbers in the inputs.
+        """
+        if self.traced is None or self.crops.dims is None:
+            return None, True
+        device = next(args[place].device for place in self.places)
+        has_seen, state = False, random_state(device)
+        try:
+            for given in variants(args, self.places, self._indexes) if tries and self.undecided else [args]:
+                outcomes = []
+                for wanted in (size, gear):
+                    set_random_state(state)
+                    padded = [
+                        wanted
+                        if at in self.sizes
+                        else tensors(at, arg)
+                        if at in self.places and wanted != size
+                        else arg
+                        for at, arg in enumerate(given)
+                    ]
+                    outcomes.append(self._run(padded))
+                expected, found = outcomes
+                why = difference(tuple(expected), self._cut(found, size))
+                if why is not None:
+                    return why, True
+                has_seen = has_seen or tells(expected)
+        finally:
+            set_random_state(state)
+        return None, has_seen
+
+    def _run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """What the graph makes of these inputs, without being noticed."""
+        assert self.traced is not None, "it is asked where the graph is run"
+        try:
+            with torch.no_grad():
+                return self.traced.gm(*inputs)
+        except Exception as error:
+            raise Unknown(f"its graph cannot be run: {type(error).__name__}: {first_line(error)}") from error
+
+    def _cut(self, outputs: Sequence[Any], size: int) -> Any:
+        """What the graph returns, cropped."""
+        assert self.traced is not None, "it was run"
+        cut = list(outputs)
+        for at, dims in enumerate(self.cuts):
+            for dim in dims:
+                cut[at] = cut[at].narrow(dim, 0, size)
+        return tuple(cut)
+
+    @cached_property
+    def _indexes(self) -> bool:
+        """May whole numbers among the inputs be places in a tensor?"""
+        assert self.traced is not None, "it is asked where the graph is run"
+        names = [str(node.target) for node in self.traced.gm.graph.nodes if node.op == "call_function"]
+        return any(
+            word in name for name in names for word in ("index", "embedding", "gather", "scatter", "npu.")
+        )
+
+
+def unchecked(outputs: Any, crop: bool | Declared) -> Padding:
+    """As the user says, whatever comes of it."""
+    return Padding(Crops(None) if isinstance(crop, bool) else declared_crops(outputs, crop))
+
+
+def padding_of(
+    seen: Sequence[Seen],
+    outputs: Any,
+    named: Mapping[str, tuple[torch.Tensor, int]],
+    pads: Mapping[str, Any],
+    crop: bool | Declared,
+    check: bool,
+) -> Padding:
+    """How calls like one that was watched are padded; `Unknown` where they must not be."""
+    if not seen:
+        raise Unknown("torch runs the model without compiling it")
+    graph = seen[0].graph.known if len(seen) == 1 and seen[0].is_outermost else None
+    if graph is None or not graph.is_whole:
+        raise Unknown("the model is not one graph, and what it does between its graphs is not known")
+    (run,) = seen
+    _check_calls(graph.gm)
+    dims, places, symbol = _places(graph, run.args, named)
+    try:
+        (size,) = {tensor.size(dim) for tensor, dim in named.values()}
+        traced = sized_graph(graph, run.args, dims, size)
+        _check_writes(traced)
+        crops = _crops(traced, run, outputs, named)
+        if crop is False:
+            crops = Crops(None)
+        elif not isinstance(crop, bool):
+            _check_declared(declared_crops(outputs, crop), crops)
+        given = {at: (dims[at], pads[name]) for at, name in places.items()}
+        undecided = _proved(traced, given, crops) if check and crops.dims is not None else None
+        cuts = tuple(_dims(at, fake, traced) for at, fake in enumerate(_fakes(traced)))
+    except (Unknown, Unsuitable):
+        raise
+    except Exception as error:
+        raise Unknown(f"its graph cannot be followed: {type(error).__name__}: {first_line(error)}") from error
+    traced.forget()
+    sizes = frozenset(at for at, dim in dims.items() if dim < 0)
+    return Padding(
+        crops,
+        graph,
+        traced,
+        _values(graph, run.args, symbol),
+        symbol,
+        places,
+        sizes,
+        undecided,
+        cuts,
+        run.graph.numbers(run.args, sizes),
+    )
+
+
+def _check_calls(gm: fx.GraphModule) -> None:
+    """Would running the graph once more do anything but compute?"""
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and not _is_pure(node.target):
+            name = getattr(node.target, "__name__", str(node.target))
+            raise Unknown(f"nobody knows what {name} does besides computing")
+        if node.op == "call_module":
+            raise Unknown(f"nobody knows what {node.target} does besides computing")
+
+
+def _is_pure(target: Any) -> bool:
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        return str(target).partition(".")[0] in PURE
+    if isinstance(target, HigherOrderOperator):
+        return False
+    module = getattr(target, "__module__", None) or type(target).__module__
+    return module.partition(".")[0] in TRUSTED and not module.startswith(UNTRUSTED)
+
+
+def _places(
+    graph: CapturedGraph, args: Sequence[Any], named: Mapping[str, tuple[torch.Tensor, int]]
+) -> tuple[dict[int, int], dict[int, str], Any]:
+    """The dimension that has the size, of each input; -1 of one that is the size itself. The names of those
+    that are padded. And Dynamo's symbol of the size.
+    """
+    dims: dict[int, int] = {}
+    places: dict[int, str] = {}
+    for name, (tensor, dim) in named.items():
+        there = [at for at, arg in enumerate(args) if arg is tensor]
+        if any(at in places for at in there):
+            raise Unknown(f"{name} is the same tensor as another argument")
+        for at in there:
+            dims[at], places[at] = dim, name
+    sizes = {graph.inputs[at][dim] for at, dim in dims.items()}
+    if not sizes:
+        raise Unknown("no input of its graph has the size")
+    symbol = next(iter(sizes))
+    if len(sizes) != 1 or not getattr(symbol, "is_Symbol", False):
+        if any(tensor.size(dim) < 2 for tensor, dim in named.values()):
+            raise Unsuitable
+        raise Unknown("its program is for one size only")
+    for at, known in enumerate(graph.inputs):
+        if isinstance(known, tuple):
+            others = [size for dim, size in enumerate(known) if at not in places or dim != dims[at]]
+            if any(_depends(size, symbol) for size in others):
+                raise Unsuitable  # another size is the same, by chance or always
+        elif _depends(known, symbol):
+            dims[at] = -1
+    return dims, places, symbol
+
+
+def _depends(size: Any, symbol: Any) -> bool:
+    return symbol in getattr(size, "free_symbols", ())
+
+
+def _values(graph: CapturedGraph, args: Sequence[Any], symbol: Any) -> dict[Any, int]:
+    """What Dynamo's symbols are in this call, but for the size."""
+    found: dict[Any, int] = {}
+    for known, arg in zip(graph.inputs, args, strict=True):
+        pairs = zip(known, arg.shape, strict=True) if isinstance(known, tuple) else [(known, arg)]
+        found.update({size: int(number) for size, number in pairs if _is_size(size, number)})
+    found.pop(symbol, None)
+    return found
+
+
+def _is_size(size: Any, number: Any) -> bool:
+    return getattr(size, "is_Symbol", False) and isinstance(number, int)
+
+
+def _check_writes(traced: SizedGraph) -> None:
+    if traced.writes:
+        raise Unknown("the model writes its arguments or its state")
+    for node in traced.gm.graph.nodes:
+        if node.op == "call_function" and mutates(node.target):
+            raise Unknown("the model writes its arguments or its state")
+        if node.op == "call_function" and not _is_pure(node.target):
+            raise Unknown(f"nobody knows what {node.target} does besides computing")
+
+
+def _fakes(traced: SizedGraph) -> Iterator[Any]:
+    for each in returned(traced.gm):
+        yield each.meta.get("val") if isinstance(each, fx.Node) else each
+
+
+def _crops(
+    traced: SizedGraph, run: Seen, outputs: Any, named: Mapping[str, tuple[torch.Tensor, int]]
+) -> Crops:
+    """Of each output the dimensions that have the size. What a graph returns and the model does not, the
+    model keeps.
+    """
+    fakes = list(_fakes(traced))
+    leaves = tree_flatten(outputs)[0]
+    places = {id(given): at for at, given in enumerate(run.outputs) if isinstance(given, torch.Tensor)}
+    found: list[tuple[int, ...]] = []
+    for place, leaf in enumerate(leaves):
+        if not isinstance(leaf, Known):
+            raise Unknown(f"output {place} is or holds a {type(leaf).__name__}, which nobody can look into")
+        own = [dim for tensor, dim in named.values() if tensor is leaf]
+        at = places.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None
+        found.append(tuple(own) if own else () if at is None else _dims(place, fakes[at], traced))
+    for fake in fakes:
+        if not isinstance(fake, torch.Tensor) and traced.has_size(fake):
+            raise Unknown("the model returns or keeps a number that depends on the size")
+    if places.keys() - {id(leaf) for leaf in leaves}:
+        raise Unknown("the model keeps results in its state")
+    return Crops(tuple(found))
+
+
+def _dims(place: int, fake: Any, traced: SizedGraph) -> tuple[int, ...]:
+    if not isinstance(fake, torch.Tensor):
+        return ()
+    for dim, size in enumerate(fake.shape):
+        if traced.has_size(size) and not traced.is_size(size):
+            raise Unknown(f"dimension {dim} of output {place} has {size} elements, not the size")
+    return tuple(dim for dim, size in enumerate(fake.shape) if traced.has_size(size))
+
+
+def _check_declared(declared: Crops, found: Crops) -> None:
+    assert declared.dims is not None and found.dims is not None, "they are of single outputs"
+    for place, (said, known) in enumerate(zip(declared.dims, found.dims, strict=True)):
+        if set(said) != set(known):
+            raise Unknown(
+                f"output {place} has the size in dimensions {list(known)}, and crop says {list(said)}"
+            )
+
+
+def _proved(traced: SizedGraph, pads: Mapping[int, tuple[int, Any]], crops: Crops) -> str | None:
+    """None where padding cannot change a result; else why that has to be tried. `Unknown` where it can."""
+    proof = Proof(traced, pads, rule_of)
+    try:
+        proof.run()
+    except Leak as leak:
+        if leak.is_certain:
+            raise Unknown(f"padding may change results: {leak}") from None
+        return proof.undecided or str(leak)
+    return proof.undecided

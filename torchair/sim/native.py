@@ -1,0 +1,40 @@
+"""The C++ part of the simulated device: built once, loaded from then on."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torchair.core.errors import first_line
+from torchair.core.log import told_if_slow
+from torchair.core.native.cpp_extension import Extension
+from torchair.sim.python_device import Plain
+
+FOLDER = Path(__file__).with_name("shim")
+EXTENSION = Extension("torchair_sim", FOLDER / "shim.cpp", tuple(sorted(FOLDER.glob("*.h"))))
+
+
+@cache
+def shim() -> Any:
+    """The extension, which is compiled the first time on a machine, in a minute; what Python can do of it
+    where that fails.
+    """
+    try:
+        path = EXTENSION.library()
+        if not path.exists():
+            with told_if_slow("building the simulated npu device", "once for each version of torch"):
+                EXTENSION.build(path)
+        return _loaded(path)
+    except Exception as error:
+        return Plain(first_line(error), error)
+
+
+def _loaded(path: Path) -> ModuleType:
+    try:
+        return EXTENSION.load(path)
+    except ImportError:  # damaged
+        EXTENSION.remove_damaged(path)
+        EXTENSION.build(path)
+        return EXTENSION.load(path)
