@@ -50,7 +50,7 @@ def test_a_case_is_what_is_written_between_the_brackets_of_support(case: str) ->
 def test_what_is_no_row_is_refused_with_its_place_and_text(row: Any, said: str) -> None:
     with pytest.raises(BadConverter, match=said) as raised:
         read(**row)
-    assert raised.value.details["at"] == "declared.json, pointwise"
+    assert raised.value.details["at"] == "declared_cases.json, pointwise"
     assert json.loads(raised.value.details["got"]) == row
 
 

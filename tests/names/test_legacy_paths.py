@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.process import python
 from torchair import ge
 from torchair._ge_concrete_graph import fx2ge_converter, supported_declaration, utils
 from torchair._ge_concrete_graph.utils import dtype_promote
+from torchair.backend.dynamo import entry_points
 from torchair.convert.base.registry import unregister
 from torchair.core.utils import EVENT_LEVEL
 from torchair.inference._cache_compile import CompiledModel, ModelCacheSaver
@@ -103,3 +105,10 @@ def test_the_namespace_of_collectives_is_open_to_users() -> None:
     library.impl("mine", lambda x: x + 1, "CPU")
     assert torch.ops.npu_define.mine(torch.zeros(1)).item() == 1
     library._destroy()
+
+
+def test_the_path_of_the_entry_points_before_the_move_is_deprecated() -> None:
+    sys.modules.pop("torchair.backend.doors", None)
+    with pytest.warns(DeprecationWarning, match="torchair.backend.dynamo.entry_points"):
+        old = importlib.import_module("torchair.backend.doors")
+    assert old.npu is entry_points.npu

@@ -14,32 +14,40 @@ KEPT = {
     "torchair.cli.sim._run": "it is the error of the script, shown as Python shows it",
     "torchair.compare.compare._write_script": "a note of the comparison says so",
     "torchair.compare.locate.locate_converter.wrong_calls": "it is the culprit's `why`",
-    "torchair.compare.locate.converter_or_kernel._emits": "a case that cannot be run is no witness; the self-test tells it",
+    "torchair.compare.locate.converter_or_kernel._emits": (
+        "a case that cannot run proves nothing; the self-test reports it"
+    ),
     "torchair.compare.base.check_replay.Player.call": "it is the culprit's `why`",
     "torchair.compare.base.replay_call.Scene.run": "it is the outcome, which is shown",
     "torchair.compare.stage_comparison.searched": "it is the culprit's `why`",
-    "torchair.compare.repro_script._shows": "a part that does not compile shows nothing; a larger one is tried",
+    "torchair.compare.repro_script._shows": (
+        "a part that does not compile shows nothing; a larger one is tried"
+    ),
     "torchair.backend.cache.compiled_method.Cached._woken": "`_unreadable` tells it",
     "torchair.backend.cache.compiled_method.Cached.take": "`_unreadable` tells it",
     "torchair.core.torch_private.dynamo.assumed_constants.Assumed.why_other": "it is the reason of a miss",
     "torchair.core.torch_private.dynamo.guards.Seen.why_other": "it is the reason of a miss",
-    "torchair.backend.service.scheduler.Background._tell": "the log has it: it is the user's function that failed",
+    "torchair.backend.service.scheduler.Background._tell": "the user's function failed; the log has it",
     "torchair.capture.base.pending_program.Pending.tell": "the log has it: builds go on",
     "torchair.backend.service.scheduler.Background._next": "`take` tells it",
     "torchair.backend.service.scheduler.Job._found": "the log has it, and it is built again",
     "torchair.backend.service.scheduler.Job.run": "`take` tells it",
-    "torchair.backend.service.request.Order.fill": "it is the reason, if nobody else can compile it",
-    "torchair.backend.pipeline.autotune._built": "it is in the result, and told if there is no other way",
-    "torchair.backend.pipeline.autotune.Tuned._try": "it is in the result, and told if there is no other way",
+    "torchair.backend.service.request.Order.fill": "it is the reason, if nothing can compile it",
+    "torchair.backend.pipeline.autotune._built": "it is in the result, and a warning if no way is left",
+    "torchair.backend.pipeline.autotune.Tuned._try": "it is in the result, and a warning if no way is left",
     "torchair.devices.cuda.Cuda.call_on_host.on_host": "the next replay raises it",
-    "torchair.capture.strategies.recorder.Recorder.record": "`Replay._fail` tells it, once the program has run directly",
-    "torchair.backend.library.opcheck._Check._checked": "it is a difference that the report names",
-    "torchair.backend.library.opcheck._Check._with_other_sizes": "it takes no others; what is fixed is a note",
+    "torchair.capture.strategies.recorder.Recorder.record": "`Replay._fail` warns, after a direct run",
+    "torchair.backend.library.opcheck._Check._checked": "the report names the difference",
+    "torchair.backend.library.opcheck._Check._with_other_sizes": (
+        "other sizes are refused; the report notes it"
+    ),
     "torchair.convert.base.inference_rule.attach_rules": "a warning in the log: the engine must know the op",
     "torchair.convert.convert._try": "it is the reason of the fall-back, which is told",
     "torchair.convert.convert._decompose": "it is the reason of the fall-back, which is told",
     "torchair.core.native.fast_replay.load_async": "Python does the same",
-    "torchair.passes.patterns.match.variants.check_replacement": "the log has it; each match is checked again",
+    "torchair.passes.patterns.match.variants.check_replacement": (
+        "the log has it; each match is checked again"
+    ),
     "torchair.sim.native.shim": "installing the device tells it, and Python does what it can",
     "torchair.core.native.fast_replay._build_and_load": "Python does the same",
 }

@@ -6,7 +6,8 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 
 import pytest
@@ -41,6 +42,30 @@ LEVELS: tuple[set[str], ...] = (
     {"__init__", "__main__"},
 )
 LEVEL = {part: number for number, level in enumerate(LEVELS) for part in level}
+# The same inside packages: a part is a module or a subpackage, `*` stands for all parts that are not named.
+ORDERS = {
+    "torchair.backend": (
+        "settings → runtime → service → specialize → pipeline → dynamo"
+        " → cache | export | diagnose | library → *"
+    ),
+    "torchair.capture": "base → recording → strategies",
+    "torchair.codegen": "base → eager → inductor → native",
+    "torchair.compare": "base → locate → *",
+    "torchair.convert": "base → aten → npu → special → *",
+    "torchair.core": "* → fingerprint → torch_private → processes | registries → storage → native",
+    "torchair.core.torch_private": "fake → operators → device → compilers → dynamo",
+    "torchair.debug": "dumps → traces → observer",
+    "torchair.ge": "* → schema → builder → proto → files",
+    "torchair.inference": "_padding → *",
+    "torchair.ops": "io → streams → distributed | numerics → npu",
+    "torchair.ops.npu": "common → dense → attention → moe",
+    "torchair.passes": "* → ge | fx → patterns",
+    "torchair.passes.fx": "analysis → cleanup → inplace → streams",
+    "torchair.passes.patterns": "spec → match → sets",
+}
+MOST_MODULES = 14
+# One file per family of ops.
+TABLES_OF_OPS = {"torchair/convert/aten", "torchair/engine/kernels"}
 PRIVATE_TORCH = "torchair.core.torch_private"
 VAGUE_NAMES = {"utils", "helpers", "common", "misc"}
 # Documented to users as import paths, so they stay.
@@ -84,6 +109,42 @@ def test_siblings_never_import_each_other() -> None:
         and part_of(item.importer) != part_of(item.target)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def places(order: str) -> dict[str, tuple[int, int]]:
+    """Return the level of each part of an order, and its place among the siblings there."""
+    return {
+        part: (number, place)
+        for number, level in enumerate(order.split(" → "))
+        for place, part in enumerate(level.split(" | "))
+    }
+
+
+def against(order: str, package: str, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the imports, as pairs of modules, that go against the order of a package."""
+    known, depth = places(order), package.count(".") + 1
+    for pair in pairs:
+        if all(module.startswith(f"{package}.") for module in pair):
+            importer, target = (module.split(".")[depth] for module in pair)
+            a, b = (known.get(part, known.get("*")) for part in (importer, target))
+            assert None not in (a, b), f"{package} has no place for {importer} or {target}: add it to ORDERS"
+            if importer != target and (a[0] < b[0] or (a[0] == b[0] and a[1] != b[1])):
+                yield pair
+
+
+@pytest.mark.parametrize("package", ORDERS)
+def test_parts_of_packages_keep_their_order(package: str) -> None:
+    pairs = [(item.importer, item.target) for item in own_imports()]
+    wrong = [" imports ".join(pair) for pair in against(ORDERS[package], package, pairs)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_folders_hold_few_modules() -> None:
+    count = Counter(
+        path.parent.relative_to(ROOT).as_posix() for path in modules().values() if path.stem != "__init__"
+    )
+    crowded = {folder for folder, number in count.items() if number > MOST_MODULES}
+    assert crowded == TABLES_OF_OPS
 
 
 # A fact about ops or values -> the one module that asks for it.
@@ -239,6 +300,17 @@ def _import(dotted: str) -> object:
 
 class TestTheChecks:
     """The checks themselves find what they look for."""
+
+    def test_against(self) -> None:
+        pairs = [
+            ("p.a", "p.b.x"),
+            ("p.b.x", "p.a"),
+            ("p.b.x", "p.c"),
+            ("p.d", "p.c"),
+            ("p.b.x", "p.b.y"),
+            ("q", "p.c"),
+        ]
+        assert list(against("a → b | c → *", "p", pairs)) == [("p.a", "p.b.x"), ("p.b.x", "p.c")]
 
     def test_find_cycle(self) -> None:
         assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]

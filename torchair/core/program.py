@@ -29,8 +29,8 @@ class Program(Protocol):
 
 
 class Code(Protocol):
-    """A program as data (`core/storage/serialization.py`): what its code generator made, and how to load it. The program in
-    memory is made from it, in this process or another.
+    """A program as data (`core/storage/serialization.py`): the output of its code generator, and how to load
+    it. Programs in memory are loaded from it, in this process or another.
     """
 
     @property

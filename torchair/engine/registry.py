@@ -1,11 +1,11 @@
-"""The tables of kernels, and how one is found and called. The rows stand in the modules that
-`engine/all_kernels.py` imports, once somebody looks.
+"""The registry of kernels, and how a kernel is found and called. The modules that `engine/all_kernels.py`
+imports declare the kernels; they are imported on the first look-up.
 
 A kernel is a pure function of tensors and attributes. Its positional parameters are the prototype's inputs
 in order, its keyword-only parameters the attributes it needs (and `device`, for ops that make tensors from
 nothing, and `types`, where the GE data types of inputs say more than their tensors do). An input annotated
-with `Host` or one of the annotations of `core/kernel_params.py` is given as Python numbers, one annotated `Value` as
-a tensor or a `Host`, whichever it is; all others are torch tensors.
+with `Host` or with an annotation of `core/kernel_params.py` is passed as Python numbers, an input annotated
+`Value` as a tensor or a `Host`, whichever it is. All other inputs are torch tensors.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Kernel:
 
 # Annotations that say by themselves how an input is given.
 _PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Takes.HOST}
-_FORMS = "inputs are Ints, Int, Number, Operand (core/kernel_params.py), Value, Host, or tensors without annotation"
+_FORMS = (
+    "inputs are Ints, Int, Number, Operand (core/kernel_params.py), Value, Host, or tensors without an "
+    "annotation"
+)
 # Keyword-only parameters that are no attributes.
 _GIVEN = {"device", "types"}
 _EVERY = "torchair.engine.all_kernels"

@@ -213,8 +213,8 @@ class Tensor(Attr):
     ops.
 
     `exact` is the Python number that a rank-0 FLOAT was made of, where its 32 bits do not hold it: sizes are
-    computed with all digits. The wire form has no place for it (`runtime_attrs.py` makes one), so it does not count
-    when attributes are compared.
+    computed with all digits. The wire form has no field for it (`schema/runtime_attrs.py` adds one), so it is
+    ignored when attributes are compared.
     """
 
     field = "t"

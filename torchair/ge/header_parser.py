@@ -6,8 +6,8 @@
         .OUTPUT(y, TensorType({DT_FLOAT, DT_FLOAT16}))
         .OP_END_FACTORY_REG(MyOp)
 
-Everything around such declarations is skipped. The words are those of `header_words.py`; `header_module_writer.py`
-writes prototypes again, as headers and as Python.
+Everything around such declarations is skipped. `header_words.py` has the vocabulary;
+`header_module_writer.py` writes prototypes as headers and as Python.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ The life of a form (everything about a call but the size):
 
 * its first calls run dynamically, and sizes are counted;
 * then gears are chosen (`_bucket_choice.py`) under the budgets. A call of a gear's size runs with the gear's
-  program; one below is padded up to it, if the user said with which values and it is known which outputs to
-  crop (`output_crop.py`); all others run dynamically;
-* whether padding may change a result is found out on the captured graph (`captured_graph.py`), before a padded
-  call is served and again now and then (`checks.py`): where it may, or the model writes its arguments
-  or its state, no call is padded, and a warning says why. The model itself runs once a call;
+  program; a smaller call is padded up to it, if the user declared the padding values and it is known which
+  outputs to crop (`_padding/output_crop.py`); all others run dynamically;
+* the captured graph shows whether padding may change a result (`_padding/captured_graph.py`), before a
+  padded call is served and again now and then (`_padding/checks.py`). If it may, or if the model writes its
+  arguments or its state, no call is padded, and a warning says why. The model itself runs once per call;
 * when the sizes drift, gears are chosen again, a few times at most.
 
 A call never fails for any of this: what goes wrong with gears is told, and the call runs dynamically.

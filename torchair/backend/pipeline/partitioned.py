@@ -1,7 +1,7 @@
-"""A graph in which ops need the host, as a chain of recordings and host work.
+"""Split a graph that contains host ops into recordings and host work.
 
-What is known before comes from the graph (`capture/base/host_ops.py`); an op that breaks a recording at run time is
-cut out then, and what is left is recorded.
+Most host ops are found in the graph (`capture/base/host_ops.py`). An op that breaks a recording at run time
+is cut out then, and the rest is recorded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Better programs outlive the process: what was built for a graph is kept on disk, and the next process that
-has the same graph begins with it.
+"""The program cache: optimized programs are stored on disk, and the next process with the same graph loads
+them.
 
-A key is all that code depends on: the graph with its constants, what is known of its inputs, how it is to be
-compiled, this package, torch, and the machine. What is read is code: `core/storage/artifact_store.py` hands out nothing that
-somebody else could have written, and nothing damaged.
+A key contains everything the code depends on: the graph with its constants, the known facts of its inputs,
+the compile options, this package, torch and the machine. Entries are code: `core/storage/artifact_store.py`
+returns only undamaged files that no other user could have written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Is a converter wrong, or the kernel of an op that it emits? Other converters bear witness.
 
 A kernel is the definition of its op, so a single call cannot tell: either the op means something else than
-the converter believed, or its kernel does not do what the op means. But a kernel serves many converters, and
-their declared cases (`convert/declared.json`) say what each of them should give. They are run now: a kernel
-that is wrong shows in the cases of others who emit the op, and one with which they are right is cleared.
+the converter assumes, or its kernel does not do what the op means. But one kernel serves many converters, and
+their declared cases (`convert/special/declared_cases.json`) say what each should compute. These cases run now:
+a wrong kernel shows in the cases of other converters that emit the op. A kernel with which they are right is
+not the cause.
 """
 
 from __future__ import annotations

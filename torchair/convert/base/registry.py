@@ -1,5 +1,5 @@
-"""Who converts which FX target. Built-in rows stand in the modules that `convert/all_converters.py` imports, once
-somebody looks; users add theirs with the public decorator.
+"""The registry of converters, by FX target. The modules that `convert/all_converters.py` imports declare the
+built-in ones; they are imported on the first look-up. Users add theirs with the public decorator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The declared cases of built-in converters: the rows of `declared.json`, by family.
+"""The declared cases of built-in converters: the rows of `declared_cases.json`, by family.
 
 A row has ops and the calls that each of them covers, written as between the brackets of `Support(...)`. A
 call stands for a kind of call: dtypes, broadcasting, numbers, negative dims.

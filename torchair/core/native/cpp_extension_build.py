@@ -1,6 +1,7 @@
-"""Builds an extension as torch does, in a process of its own: `python cpp_extension_build.py SOURCE NAME FOLDER`.
+"""Build a C++ extension as torch does, in a separate process:
+`python cpp_extension_build.py SOURCE NAME FOLDER`.
 
-Nothing of torchair is imported here, so that it is as quick as a compiler is.
+This module imports nothing from torchair, so starting it takes little more time than starting the compiler.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""A directory that keeps the results of work from one process to the next: entries by key, each one file.
+"""A directory of artifacts that outlive the process: entries by key, one file per entry.
 
-An entry is whole or not there: it is written under another name and renamed. It begins with a manifest, which
-has the digests of all that follows and is behind a digest itself, so any other byte is noticed. Who reads it
-gets bytes that were checked, from a file of the user's own in directories that nobody else can write
-(`core/fingerprint/file_permissions.py`). There are no locks: processes that write one entry at the same time leave that of the last.
+An entry is complete or absent: it is written under a temporary name and renamed. It begins with a digest and
+a manifest with the digests of everything that follows, so every changed byte is noticed. Readers get checked
+bytes from a file that belongs to the user, in directories that no other user can write
+(`core/fingerprint/file_permissions.py`). There are no locks: of two processes that write one entry at the
+same time, the last one wins.
 
-Beside its files an entry has facts: what its key was made of, as text. `why_miss` compares them.
+Besides its files an entry contains the parts of its key as text. `why_miss` compares them.
 """
 
 from __future__ import annotations

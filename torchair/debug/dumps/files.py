@@ -1,5 +1,5 @@
-"""Files and folders for debugging, written as `core/fingerprint/atomic_files.py` has it. What cannot be written is told, and
-ends nothing.
+"""Write files and folders for debugging, with `core/fingerprint/atomic_files.py`. A file that cannot be
+written causes a warning and nothing else.
 """
 
 from __future__ import annotations

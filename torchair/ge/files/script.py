@@ -17,8 +17,9 @@ from torchair.ge.graph import Graph, Op, Tensor, current_graph
 from torchair.ge.schema.runtime_attrs import take_runtime_attrs
 
 SCRIPT_WORDS = ("begin_graph", "constants_of", "run_graph", "kernel", "main", "random_tensor")
-"""What lets a script run by itself (`debug/dumps/graph_file.py`). Of these, the first two have a meaning here; the
-last three are functions in the text that build nothing."""
+"""Names that let a script run by itself (`debug/dumps/graph_file.py`). The first two have a meaning here. The
+last three are functions in the text that build nothing.
+"""
 
 
 def from_python(

@@ -26,8 +26,8 @@ from torchair.ops.npu.moe import communication, disaggregated, dispatch, grouped
 # torch's arguments; COMPOSITE: ops that are traced as their parts; IN_PLACE: ops that write into arguments;
 # ACTING: ops that act beyond their results.
 FAMILIES = (
-    norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, infer_attention, flash, sparse,
-    mla, routing, dispatch, communication, moe_all_to_all, disaggregated,
+    norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, infer_attention, flash,
+    sparse, mla, routing, dispatch, communication, moe_all_to_all, disaggregated,
 )  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}

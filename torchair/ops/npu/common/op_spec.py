@@ -1,9 +1,9 @@
-"""How an op of the `npu` library is described: one row serves the eager op, its converter and its IR kernel.
+"""The specification of an op of the `npu` library: one row serves the eager op, its converter and its kernel.
 
-A definition is a readable function of torch tensors in the terms of its IR op: positional parameters are the
-op's inputs in order, those that are numbers annotated (`core/kernel_params.py`), keyword-only ones the attributes it
-reads, with the IR's own defaults. A row says how the arguments of a torch op become these. What has no IR op
-of its own is a plain function of torch's arguments.
+A definition is a readable function of torch tensors in the terms of its IR op. Positional parameters are the
+op's inputs in order; those that are numbers are annotated (`core/kernel_params.py`). Keyword-only parameters
+are the attributes it reads, with the defaults of the IR. A row maps the arguments of a torch op to these. An
+op without an IR op is a plain function of torch's arguments.
 """
 
 from __future__ import annotations
