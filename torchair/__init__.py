@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchair.convert.base.registry import register_fx_node_ge_converter
     from torchair.core.errors import DegradedWarning
     from torchair.core.log import logger
-    from torchair.inference._cache_compile import CompiledModel
+    from torchair.inference._cache_compiler import CompiledModel
     from torchair.ops.numerics.private_layouts import (
         npu_format_cast,
         npu_format_cast_via_cpu,
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CompiledModel": "torchair.inference._cache_compile",
+    "CompiledModel": "torchair.inference._cache_compiler",
     "CompilerConfig": "torchair.configs.compiler_config",
     "DegradedWarning": "torchair.core.errors",
     "check_op": "torchair.backend.library.opcheck",

@@ -15,7 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from tests.process import python
 from tests.slow import slow
-from torchair.backend.runtime.compiled_graph import CompiledGraph
+from torchair.backend.runtime.compiled_graph import Artifacts, CompiledGraph
+from torchair.core.errors import NotPossible
 
 CODEGENS = ("eager", "inductor", "native", "reference")
 TABLE = torch.randn(3, 3)
@@ -119,3 +120,9 @@ def test_another_version_is_refused() -> None:
     old = dataclasses.replace(made.dump_artifacts(), version="0.0")
     with pytest.raises(RuntimeError, match=r"0\.0"):
         CompiledGraph.load_artifacts(old)
+
+
+def test_artifacts_that_import_moved_modules_are_refused() -> None:
+    source = "from torchair.backend.compiled import restore\nkernel = restore('')\n"
+    with pytest.raises(NotPossible, match="another version of torchair"):
+        CompiledGraph.load_artifacts(Artifacts("0.1", source))

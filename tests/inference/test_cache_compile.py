@@ -36,7 +36,7 @@ from torchair.core.storage.artifact_store import MAGIC
 from torchair.core.torch_private.dynamo import frames, guards
 from torchair.core.torch_private.dynamo.guards import OtherCall
 from torchair.inference import cache_compile, readable_cache
-from torchair.inference._cache_compile import (
+from torchair.inference._cache_compiler import (
     CompiledModel,
     _NoGuardCompiledFunction,
     _NoGuardCompiledMethod,

@@ -19,7 +19,7 @@ from torchair._ge_concrete_graph.utils import dtype_promote
 from torchair.backend.dynamo import entry_points
 from torchair.convert.base.registry import unregister
 from torchair.core.utils import EVENT_LEVEL
-from torchair.inference._cache_compile import CompiledModel, ModelCacheSaver
+from torchair.inference._cache_compiler import CompiledModel, ModelCacheSaver
 
 
 @pytest.mark.parametrize("package", ["torchair.ge_concrete_graph", "torchair._ge_concrete_graph"])

@@ -71,13 +71,13 @@ SIGNATURES = {
     "torchair.inference.cache_compile": f"func, *, config=None, {CACHE}, **kwargs",
     "torchair.inference.readable_cache": "cache_bin, print_output=True, file=None",
     "torchair.inference.set_dim_gears": "t, dim_gears",
-    "torchair.inference._cache_compile.CompiledModel.get_cache_bin": (
+    "torchair.inference._cache_compiler.CompiledModel.get_cache_bin": (
         f"func, *, config=None, {CACHE}, ge_cache=False, **kwargs"
     ),
-    "torchair.inference._cache_compile.CompiledModel.rebase": (
+    "torchair.inference._cache_compiler.CompiledModel.rebase": (
         "self, model, global_vars=None, func=None, cache_dir=None"
     ),
-    "torchair.inference._cache_compile.CompiledModel.readable": "self, print_output=True, file=None",
+    "torchair.inference._cache_compiler.CompiledModel.readable": "self, print_output=True, file=None",
     "torchair.ops.npu_print": "*args, summarize_size=3, tensor_detail=False",
     "torchair.ops.record": "",
     "torchair.ops.wait": "tensors",

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torchair.core.registries.lazy_registry import attribute
-from torchair.inference._cache_compile import cache_compile, readable_cache
+from torchair.inference._cache_compiler import cache_compile, readable_cache
 
 if TYPE_CHECKING:
     from torchair.backend.specialize.size_buckets import set_dim_gears

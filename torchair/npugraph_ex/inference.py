@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torchair.configs.npugraph_ex import CompilerConfig
-from torchair.inference import _cache_compile
-from torchair.inference._cache_compile import readable_cache
+from torchair.inference import _cache_compiler
+from torchair.inference._cache_compiler import readable_cache
 
 __all__ = ["cache_compile", "readable_cache"]
 
@@ -28,4 +28,4 @@ def cache_compile(
     ranks = {"global_rank": global_rank, "tp_rank": tp_rank, "pp_rank": pp_rank}
     if kwargs.get("config") is None and kwargs.get("backend") is None:
         kwargs["config"] = CompilerConfig()
-    return _cache_compile.cache_compile(func, dynamic=dynamic, cache_dir=cache_dir, **ranks, **kwargs)
+    return _cache_compiler.cache_compile(func, dynamic=dynamic, cache_dir=cache_dir, **ranks, **kwargs)

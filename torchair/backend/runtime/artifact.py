@@ -27,7 +27,7 @@ from torchair.core.storage.serialization import pack, unpack
 from torchair.devices import device_row
 from torchair.fxgraph.layout_check import Contract
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from torchair.backend.runtime.artifact import Artefact
 from torchair.backend.runtime.input_check import Arguments
 from torchair.capture import Runner
-from torchair.core.errors import BadGraph, NotPossible
+from torchair.core.errors import BadGraph, NotPossible, first_line
 from torchair.core.storage.serialization import pack, unpack
 
 ARTIFACTS_VERSION = "0.1"
@@ -65,7 +65,13 @@ class CompiledGraph:
                 f"artifacts of version {artifacts.version!r}", near=f"this version reads {ARTIFACTS_VERSION}"
             )
         namespace: dict[str, Any] = {}
-        exec(compile(artifacts.py_code, "<torchair artifacts>", "exec"), namespace)
+        try:
+            exec(compile(artifacts.py_code, "<torchair artifacts>", "exec"), namespace)
+        except ImportError as error:
+            raise NotPossible(
+                f"these artifacts were written by another version of torchair: {first_line(error)}",
+                next="compile the graph again, and save its artifacts with this version",
+            ) from error
         return namespace["kernel"]
 
     def report(self) -> Any:

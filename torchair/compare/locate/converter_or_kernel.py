@@ -2,9 +2,9 @@
 
 A kernel is the definition of its op, so a single call cannot tell: either the op means something else than
 the converter assumes, or its kernel does not do what the op means. But one kernel serves many converters, and
-their declared cases (`convert/special/declared_cases.json`) say what each should compute. These cases run now:
-a wrong kernel shows in the cases of other converters that emit the op. A kernel with which they are right is
-not the cause.
+their declared cases (`convert/special/declared_cases.json`) say what each should compute. These cases run
+now: a wrong kernel shows in the cases of other converters that emit the op. A kernel with which they are
+right is not the cause.
 """
 
 from __future__ import annotations
