@@ -186,6 +186,22 @@ def judged(model: Callable[..., Any], pad: Any, come: Any) -> str | None:
     return padding.why_not(seen[0].args, lambda _, given: padded_to(given, padded), 11, 14, True)[0]
 
 
+def test_other_arguments_are_tried_too() -> None:
+    """The padding is read where another argument is positive, and it was not in the calls until then."""
+
+    def gated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(y > 0, F.avg_pool1d(x, 3, 1, padding=1), x)
+
+    x, y = positive(11), -torch.ones(())
+    apart = Apart(gated, lambda gm, _: gm.forward, dynamic=True, keeps=True)
+    outputs, seen = apart.watched((x, y), {})
+    padding = padding_of(seen, outputs, {"x": (x, 1)}, {"x": 1.0}, crop=True, check=True, others=[y])
+    padded = torch.cat([x, x.new_ones(3, 3)], 1)
+    assert padding.undecided
+    why, _ = padding.why_not(seen[0].args, lambda _, given: padded_to(given, padded), 11, 14, True)
+    assert why == "output 0 would have other numbers"
+
+
 def padded_to(x: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
     return torch.cat([x, padded[:, x.shape[1] :]], 1)
 

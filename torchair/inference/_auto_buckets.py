@@ -365,7 +365,14 @@ class AutoGears:
         with self._building, self._timed(call):
             try:
                 if wishes.check or wishes.crop is True:
-                    found = padding_of(seen, outputs, call.named, wishes.pad, wishes.crop, wishes.check)
+                    others = [
+                        value
+                        for name, value in arguments_of(call.bound)
+                        if isinstance(value, torch.Tensor) and name not in call.named
+                    ]
+                    found = padding_of(
+                        seen, outputs, call.named, wishes.pad, wishes.crop, wishes.check, others
+                    )
                 else:
                     found = unchecked(outputs, wishes.crop)
             except Unsuitable:

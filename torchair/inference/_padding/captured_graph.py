@@ -246,6 +246,7 @@ class Padding:
     undecided: str | None = None  # why it has to be tried whether padding changes a result
     cuts: tuple[tuple[int, ...], ...] = ()  # dimensions to crop of what the graph returns
     numbers: Numbers = ()  # Python's among the inputs, but for the size
+    others: frozenset[int] = frozenset()  # places of other arguments that are floating-point numbers
     _admitted: dict[int, bool] = field(default_factory=dict[int, bool])
 
     @property
@@ -277,7 +278,7 @@ class Padding:
         device = next(args[place].device for place in self.places)
         has_seen, state = False, random_state(device)
         try:
-            for given in variants(args, self.places, self._indexes) if tries and self.undecided else [args]:
+            for given in self._variants(args) if tries and self.undecided else [args]:
                 outcomes = []
                 for wanted in (size, gear):
                     set_random_state(state)
@@ -298,6 +299,9 @@ class Padding:
         finally:
             set_random_state(state)
         return None, has_seen
+
+    def _variants(self, args: Sequence[Any]) -> Iterator[list[Any]]:
+        return variants(args, self.places, self.others, self._indexes)
 
     def _run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """What the graph makes of these inputs, without being noticed."""
@@ -339,8 +343,11 @@ def padding_of(
     pads: Mapping[str, Any],
     crop: bool | Declared,
     check: bool,
+    others: Collection[torch.Tensor] = (),
 ) -> Padding:
-    """How calls like one that was watched are padded; `Unknown` where they must not be."""
+    """Return how calls like one that was watched are padded; raise `Unknown` if they must not be. `others`
+    are the tensors of the call that are not padded.
+    """
     if not seen:
         raise Unknown("torch runs the model without compiling it")
     graph = seen[0].graph.known if len(seen) == 1 and seen[0].is_outermost else None
@@ -378,6 +385,11 @@ def padding_of(
         undecided,
         cuts,
         run.graph.numbers(run.args, sizes),
+        frozenset(
+            at
+            for at, arg in enumerate(run.args)
+            if at not in dims and any(arg is other and other.is_floating_point() for other in others)
+        ),
     )
 
 

@@ -64,16 +64,20 @@ def is_finite(bound: inspect.BoundArguments, pads: Mapping[str, Any]) -> bool:
     return True
 
 
-def variants(args: Sequence[Any], places: Collection[int], indexes: bool) -> Iterator[list[Any]]:
+def variants(
+    args: Sequence[Any], places: Collection[int], others: Collection[int], indexes: bool
+) -> Iterator[list[Any]]:
     """Return the inputs of a graph as they are, and with other numbers in those that are padded: negative,
     positive, large and repeated ones, zeros, another order. Whole numbers that may be places in a tensor, and
-    zeros and ones next to other inputs (masks), are those that came, in another order.
+    zeros and ones next to other inputs (masks), are those that came, in another order. The same again with
+    other numbers in the other arguments of the call: they may decide whether the padding is read.
     """
-    for change in CHANGES:
-        yield [
-            _changed(arg, change, _may_be_any(arg, len(places), indexes)) if at in places else arg
-            for at, arg in enumerate(args)
-        ]
+    for changed in (places, {*places, *others}) if others else (places,):
+        for change in CHANGES:
+            yield [
+                _changed(arg, change, _may_be_any(arg, len(places), indexes)) if at in changed else arg
+                for at, arg in enumerate(args)
+            ]
 
 
 def _may_be_any(tensor: torch.Tensor, count: int, indexes: bool) -> bool:
