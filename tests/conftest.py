@@ -28,7 +28,7 @@ from tests.capture.simulated import SimulatedDevice
 from tests.slow import leave_most_cases, leave_one_form, put_longest_first
 from torchair.backend.dynamo import entry_points
 from torchair.backend.dynamo.aot import compile_dynamo
-from torchair.backend.service.scheduler import BACKGROUND
+from torchair.backend.service.scheduler import SCHEDULER
 from torchair.capture.base import layout_enforcer
 from torchair.core.log import capture_logger, logger
 from torchair.devices import device_row, installed
@@ -120,7 +120,7 @@ def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pyt
     from earlier processes, except in tests that ask for `warm_starts`.
     """
     if "builds" not in request.fixturenames:
-        monkeypatch.setattr(BACKGROUND, "give", lambda job: job)
+        monkeypatch.setattr(SCHEDULER, "give", lambda job: job)
     if "warm_starts" not in request.fixturenames:
         monkeypatch.setattr(entry_points, "compile_or_take", compile_dynamo)
 

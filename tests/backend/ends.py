@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 import torch
 
 from torchair.backend.service import worker_pool
-from torchair.backend.service.request import Order, likes_of, workplace
-from torchair.backend.service.worker_pool import compile_elsewhere
-from torchair.codegen import How
+from torchair.backend.service.request import CompileRequest, tensor_metadata_of, workplace
+from torchair.backend.service.worker_pool import compile_in_worker
+from torchair.codegen import CodegenOptions
 from torchair.core.processes import scratch_dir
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 
@@ -51,12 +51,12 @@ if folder is not None:
 """
 
 
-def order(kind: str) -> Order:
+def order(kind: str) -> CompileRequest:
     """One that takes seconds with Inductor."""
     gm = make_fx(lambda x: [x.sin() * random.random()])(torch.ones(3))
     for node in gm.graph.nodes:
         node.meta = {}
-    return Order(dump_graph(gm), likes_of([torch.ones(3)]), How(), (kind,))
+    return CompileRequest(dump_graph(gm), tensor_metadata_of([torch.ones(3)]), CodegenOptions(), (kind,))
 
 
 class Builds:
@@ -72,7 +72,7 @@ class Builds:
     def _build(self) -> None:
         try:
             with workplace("") as folder:
-                self.why = compile_elsewhere(self.order, folder, self.seconds)[1]
+                self.why = compile_in_worker(self.order, folder, self.seconds)[1]
         except Exception as error:  # as in `Job.run`
             self.why = repr(error)
 

@@ -24,11 +24,11 @@ from tests.backend.watch import config_of, seen_with, watching
 from tests.models.zoo import ROWS
 from tests.process import python
 from tests.slow import slow
-from torchair.backend.runtime.artifact import Artefact, ChainCode
+from torchair.backend.runtime.artifact import ChainCode, CompiledArtifact
 from torchair.backend.runtime.compiled_graph import CompiledGraph
-from torchair.capture import Around, Compiled, Runner, capture
+from torchair.capture import CompiledProgram, Runner, RunnerOptions, capture
 from torchair.core.errors import BadGraph, Degraded, NotPossible
-from torchair.core.program import Program, Wrapper
+from torchair.core.program import Program, ProgramWrapper
 from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.compilers.inductor_modules import CodeFile, GeneratedModule
@@ -59,7 +59,7 @@ print("equal")
 
 def elsewhere(runner: Runner, calls: list[tuple[list[Any], Any]], folder: Path) -> None:
     """The runner, in another process with empty caches and no compiler."""
-    data = {"artefact": Artefact.of(runner).pack(), "kind": runner.program.kind, "calls": calls}
+    data = {"artefact": CompiledArtifact.of(runner).pack(), "kind": runner.program.kind, "calls": calls}
     torch.save(data, folder / "data.pt")
     empty = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "TORCHAIR_CACHE_HOME": str(folder / "air")}
     done = python(["-c", SCRIPT], folder, **empty)
@@ -106,7 +106,7 @@ def keeping() -> Iterator[list[tuple[Runner, list[Any]]]]:
     """What is compiled in here: a runner of each graph, and the calls that the graph gets."""
     kept: list[tuple[Runner, list[Any]]] = []
 
-    def capture_kept(compiled: Compiled, around: Around) -> Runner:
+    def capture_kept(compiled: CompiledProgram, around: RunnerOptions) -> Runner:
         calls: list[Any] = []
         kept.append((capture(compiled, around), calls))
         return capture(replace(compiled, program=Kept(compiled.program, calls)), around)
@@ -116,7 +116,7 @@ def keeping() -> Iterator[list[tuple[Runner, list[Any]]]]:
         yield kept
 
 
-class Kept(Wrapper):
+class Kept(ProgramWrapper):
     """Remembers what it was called with, and what came of it."""
 
     def __init__(self, program: Program, calls: list[Any]) -> None:
@@ -167,9 +167,9 @@ def test_a_graph_in_pieces() -> None:
         x = torch.randn(8)
         torch.testing.assert_close(run(x), step(x))
     whole = next(runner for runner in seen.runners if runner.strategy.parts)
-    artefact = Artefact.of(whole)
+    artefact = CompiledArtifact.of(whole)
     assert isinstance(artefact.code, ChainCode)
-    loaded = Artefact.unpack(artefact.pack()).runner()
+    loaded = CompiledArtifact.unpack(artefact.pack()).runner()
     for _ in range(6):
         x = torch.randn(8)
         torch.testing.assert_close(loaded.run(x)[0], step(x))
@@ -191,7 +191,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 def test_the_text_of_a_graph_with_python_objects() -> None:
     runner = seen_with({"engine_config.codegen": "reference"}, rows, torch.randn(3)).runner
     assert runner.program.standalone() is None
-    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    loaded = CompiledArtifact.unpack(CompiledArtifact.of(runner).pack()).runner()
     x = torch.randn(3)
     given = x.clone()
     torch.testing.assert_close(list(loaded.run(given)), list(runner.run(x)))
@@ -207,7 +207,7 @@ def test_programs_in_a_loaded_runner_tell_it_what_is_less(strict: bool) -> None:
 
     options = {"engine_config.codegen": "inductor", "engine_config.strict": strict}
     runner = seen_with(options, window, torch.randn(6, 5), dynamic=False).runner
-    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    loaded = CompiledArtifact.unpack(CompiledArtifact.of(runner).pack()).runner()
     begins = r"begins at 5 of its storage.*test_artefact\.py"
     with pytest.raises(Degraded, match="begins at 5") if strict else pytest.warns(match=begins):
         loaded.run(torch.randn(7, 5)[1:])
@@ -217,7 +217,7 @@ def test_programs_in_a_loaded_runner_tell_it_what_is_less(strict: bool) -> None:
 def test_the_reference_engine_is_as_strict_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"engine_config.codegen": "reference", "engine_config.strict": True}
     runner = seen_with(options, torch.sin, torch.randn(3)).runner
-    loaded = Artefact.unpack(Artefact.of(runner).pack()).runner()
+    loaded = CompiledArtifact.unpack(CompiledArtifact.of(runner).pack()).runner()
 
     def fail(*args: Any, **rest: Any) -> None:
         raise RuntimeError("no kernel")
@@ -228,8 +228,8 @@ def test_the_reference_engine_is_as_strict_as_it_was(monkeypatch: pytest.MonkeyP
 
 
 def test_symbols_have_ranges_and_no_hints() -> None:
-    artefact = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
-    again = Artefact.unpack(artefact.pack())
+    artefact = CompiledArtifact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner)
+    again = CompiledArtifact.unpack(artefact.pack())
     assert again.inputs.symbols
     assert all(least is not None and least >= 0 for least, _ in again.inputs.symbols.values())
     numbers = [number for layout in again.contract.layouts if layout for number in layout.numbers]
@@ -252,7 +252,7 @@ def test_numbers_that_may_be_any() -> None:
         torch.testing.assert_close(run(x, y), step(x, y))
     ranges = [part.strategy.compiled.inputs.symbols for part in seen.runner.parts]
     assert (None, None) in [bounds for symbols in ranges for bounds in symbols.values()]
-    loaded = Artefact.unpack(Artefact.of(seen.runner).pack()).runner()
+    loaded = CompiledArtifact.unpack(CompiledArtifact.of(seen.runner).pack()).runner()
     torch.testing.assert_close(loaded.run(x, y)[0], step(x, y))
 
 
@@ -301,23 +301,23 @@ def test_a_tensor_of_another_class_is_refused() -> None:
 @pytest.mark.parametrize("data", [b"", b"x", pack((0, None)), pack([1, 2])])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BadGraph, match="digest"):
-        Artefact.unpack(data)
+        CompiledArtifact.unpack(data)
     with pytest.raises(BadGraph, match="no artefact of this version"):
-        Artefact.unpack(hashlib.sha256(packed := pack((0, None))).digest() + packed)
+        CompiledArtifact.unpack(hashlib.sha256(packed := pack((0, None))).digest() + packed)
 
 
 def test_a_changed_bit_is_noticed() -> None:
-    whole = Artefact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner).pack()
+    whole = CompiledArtifact.of(made(work, "eager", torch.randn(5, 3), torch.randn(3, 3)).runner).pack()
     for place in (0, 40, len(whole) // 2, len(whole) - 1):
         changed = bytearray(whole)
         changed[place] ^= 4
         with pytest.raises(BadGraph, match="damaged"):
-            Artefact.unpack(bytes(changed))
+            CompiledArtifact.unpack(bytes(changed))
 
 
 def test_code_of_another_torch_is_refused() -> None:
-    artefact = Artefact.of(made(lambda x: [x.sin()], "eager", torch.randn(3)).runner)
-    other = Artefact.unpack(replace(artefact, torch="2.0.0").pack())
+    artefact = CompiledArtifact.of(made(lambda x: [x.sin()], "eager", torch.randn(3)).runner)
+    other = CompiledArtifact.unpack(replace(artefact, torch="2.0.0").pack())
     with pytest.raises(NotPossible, match=r"was compiled with torch 2\.0\.0, and this is"):
         other.runner()
 

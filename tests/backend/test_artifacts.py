@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from tests.process import python
 from tests.slow import slow
-from torchair.backend.runtime.compiled_graph import Artifacts, CompiledGraph
+from torchair.backend.runtime.compiled_graph import CompiledGraph, SerializedGraph
 from torchair.core.errors import NotPossible
 
 CODEGENS = ("eager", "inductor", "native", "reference")
@@ -125,4 +125,4 @@ def test_another_version_is_refused() -> None:
 def test_artifacts_that_import_moved_modules_are_refused() -> None:
     source = "from torchair.backend.compiled import restore\nkernel = restore('')\n"
     with pytest.raises(NotPossible, match="another version of torchair"):
-        CompiledGraph.load_artifacts(Artifacts("0.1", source))
+        CompiledGraph.load_artifacts(SerializedGraph("0.1", source))

@@ -31,10 +31,10 @@ from torchair.backend.dynamo.entry_points import compile_fx
 from torchair.backend.pipeline import tiered
 from torchair.backend.service import request as order
 from torchair.backend.service import scheduler
-from torchair.backend.service.request import Made, Order
-from torchair.backend.service.scheduler import BACKGROUND, Job
-from torchair.capture import Pending
-from torchair.capture.base.pending_program import Growing, Programs
+from torchair.backend.service.request import CompileRequest, CompileResult
+from torchair.backend.service.scheduler import SCHEDULER, Job
+from torchair.capture import PendingProgram
+from torchair.capture.base.pending_program import ProgramsByKey, SwappableProgram
 from torchair.codegen.base import guarded_program
 from torchair.core.torch_private.fake.fake_tensors import lower_bound, make_fx
 
@@ -72,14 +72,16 @@ class Quick:
     """Builds without a compiler or another process: eager code, of the graph as it was sent."""
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
-        self.made: list[Made] = []
+        self.orders: list[CompileRequest] = []
+        self.made: list[CompileResult] = []
         self.gate = threading.Event()
         self.gate.set()
         self.failed = ""
         self.conditions: tuple[Any, ...] = ()
 
-    def __call__(self, order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
+    def __call__(
+        self, order: CompileRequest, folder: Path, seconds: float | None = None
+    ) -> tuple[CompileResult | None, str]:
         self.orders.append(order)
         assert self.gate.wait(600)
         if self.failed:
@@ -94,7 +96,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     monkeypatch.setattr(scheduler, "compile_elsewhere", made)
     yield made
     made.gate.set()
-    assert BACKGROUND.wait(60)
+    assert SCHEDULER.wait(60)
 
 
 def kinds_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -163,7 +165,7 @@ def test_a_graph_that_is_called_once_is_not_built(quick: Quick, jobs: list[Job])
         assert len(jobs) == 1
         assert not quick.orders
         run(torch.randn(4, 16))
-    assert BACKGROUND.wait(60)
+    assert SCHEDULER.wait(60)
     assert len(quick.orders) == 1
 
 
@@ -201,7 +203,7 @@ def test_quick_replays_go_on_while_a_program_is_built(row: SimulatedDevice, quic
     assert fast is not None
     assert fast((x,)) is not None
     quick.gate.set()
-    assert BACKGROUND.wait(60)
+    assert SCHEDULER.wait(60)
     assert fast((x,)) is None, "this call takes the better program"
     for _ in range(3):
         torch.testing.assert_close(runner.run(x), [x.sin() * 2])
@@ -216,7 +218,7 @@ def test_random_numbers_stay_the_same(mode: str, quick: Quick) -> None:
     with torch.no_grad():
         for _ in range(2):
             run(torch.randn(4, 16))
-        assert BACKGROUND.wait(60)
+        assert SCHEDULER.wait(60)
     (order,) = quick.orders
     assert order.how.options == tiered.SAME_NUMBERS
 
@@ -249,7 +251,7 @@ def test_no_budget(quick: Quick, jobs: list[Job]) -> None:
 
 
 def test_a_budget_that_is_used_up(quick: Quick, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BACKGROUND, "_spent", 10.0)
+    monkeypatch.setattr(SCHEDULER, "_spent", 10.0)
     run = compiled(net(), "max-autotune", compile_budget_s=5)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")  # it was the user's wish
@@ -319,8 +321,8 @@ def test_forward_and_backward_together(mode: str, quick: Quick, jobs: list[Job])
 
 
 def test_together_none_is_taken_where_one_fails() -> None:
-    pair = scheduler.Together()
-    task = scheduler.Task("t", [], lambda built: built[0].program, lambda why: None, together=pair)
+    pair = scheduler.SwapGroup()
+    task = scheduler.CompileTask("t", [], lambda built: built[0].program, lambda why: None, together=pair)
     first, second = Job(task), Job(task)
     first.end()
     assert not first.is_done.is_set()
@@ -351,7 +353,7 @@ def test_sizes_that_do_not_fit(quick: Quick) -> None:
         seen = next(each for each in quick.orders[0].symbols.seen if each.example == 4)
         quick.conditions = (seen.symbol < 5,)
         quick.gate.set()
-        assert BACKGROUND.wait(60)
+        assert SCHEDULER.wait(60)
         for rows in (4, 5, 4, 9, 2):
             x = torch.randn(rows, 3)
             torch.testing.assert_close(run(x), x.relu() + rows)
@@ -402,8 +404,8 @@ def test_conditions_are_those_of_the_build_alone() -> None:
 
 def test_workers(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many at the same time."""
-    fresh = scheduler.Background()
-    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
+    fresh = scheduler.CompileScheduler()
+    monkeypatch.setattr(scheduler, "SCHEDULER", fresh)
     quick.gate.clear()
     runs = [compiled(lambda x, n=n: x.sin() + n, "npugraph_ex", compile_workers=2) for n in range(3)]
     with torch.no_grad():
@@ -420,8 +422,8 @@ def test_workers(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_most_called_come_first(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = scheduler.Background()
-    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
+    fresh = scheduler.CompileScheduler()
+    monkeypatch.setattr(scheduler, "SCHEDULER", fresh)
     quick.gate.clear()
     runs = [compiled(lambda x, n=n: x.sin() + n, "npugraph_ex") for n in range(3)]
     with torch.no_grad():
@@ -474,7 +476,7 @@ def test_windows_of_inputs_that_begin_later(mode: str, quick: Quick) -> None:
     x = Offset.memory[5:25]
     with torch.no_grad():
         run(x), run(x)
-        assert BACKGROUND.wait(60)
+        assert SCHEDULER.wait(60)
     like = quick.orders[0].likes[0]
     assert like.offset == 5
     assert like.make().storage_offset() == 5
@@ -502,7 +504,7 @@ def test_words_for_precision_that_torch_does_not_mix(quick: Quick) -> None:
         with torch.no_grad():
             x = torch.randn(4, 4)
             run(x), run(x)
-            assert BACKGROUND.wait(60)
+            assert SCHEDULER.wait(60)
             torch.testing.assert_close(run(x), x @ x)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
@@ -525,7 +527,7 @@ def test_nothing_holds_what_was_built(quick: Quick, jobs: list[Job]) -> None:
     run = compiled(net(), "npugraph_ex")
     with torch.no_grad():
         run(torch.randn(4, 16)), run(torch.randn(4, 16))
-        assert BACKGROUND.wait(60)
+        assert SCHEDULER.wait(60)
     job = weakref.ref(jobs[0])
     del run
     jobs.clear()
@@ -538,8 +540,8 @@ def test_nothing_holds_what_was_built(quick: Quick, jobs: list[Job]) -> None:
 
 
 def test_callbacks_that_end_or_wait(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh, told = scheduler.Background(), list[bool]()
-    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
+    fresh, told = scheduler.CompileScheduler(), list[bool]()
+    monkeypatch.setattr(scheduler, "SCHEDULER", fresh)
 
     def end(news: Any) -> None:
         raise SystemExit(3)
@@ -556,8 +558,8 @@ def test_callbacks_that_end_or_wait(quick: Quick, monkeypatch: pytest.MonkeyPatc
 
 def test_no_more_threads(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Python is about to end."""
-    fresh = scheduler.Background()
-    monkeypatch.setattr(scheduler, "BACKGROUND", fresh)
+    fresh = scheduler.CompileScheduler()
+    monkeypatch.setattr(scheduler, "SCHEDULER", fresh)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread")
@@ -575,13 +577,13 @@ def test_no_more_threads(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_that_call_at_the_same_time_ask(quick: Quick) -> None:
     """A call that is counted beside another is not the second one, but the third."""
     pending = scheduler.Job(
-        scheduler.Task("t", lambda: None, lambda program, made: program, lambda why: None)  # type: ignore[arg-type,return-value]
+        scheduler.CompileTask("t", lambda: None, lambda program, made: program, lambda why: None)  # type: ignore[arg-type,return-value]
     )
-    growing = Growing(lambda args: args, pending)  # type: ignore[arg-type]
+    growing = SwappableProgram(lambda args: args, pending)  # type: ignore[arg-type]
     growing._calls = 2
     growing([])
     assert pending.is_asked
-    assert BACKGROUND.wait(60)
+    assert SCHEDULER.wait(60)
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -604,8 +606,8 @@ def test_a_child_of_this_process_builds_anew(calls: int, quick: Quick) -> None:
 
 def test_sizes_with_programs_of_their_own_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is recorded too: when they come again."""
-    pending = Pending()
-    programs = Programs(lambda args: args, lambda key, args: pending)  # type: ignore[arg-type]
+    pending = PendingProgram()
+    programs = ProgramsByKey(lambda args: args, lambda key, args: pending)  # type: ignore[arg-type]
     programs.ask("key", [])
     programs.of("key")([])
     assert not pending.is_asked

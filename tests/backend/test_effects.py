@@ -17,7 +17,7 @@ import torchair
 from tests.backend.watch import Seen, compiled, seen_with, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.debug.test_device_graph import TracingDevice
-from torchair.backend.service.scheduler import BACKGROUND
+from torchair.backend.service.scheduler import SCHEDULER
 from torchair.backend.settings.settings import PATIENCE
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.log import capture_logger
@@ -176,7 +176,7 @@ def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def ordered(**options: Any) -> list[bool]:
         torch.compiler.reset()
         given: list[Any] = []
-        monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
+        monkeypatch.setattr(SCHEDULER, "give", lambda job: given.append(job) or job)
         kernels = {head: True} | {
             f"{head}_{name}": value for name, value in options.items() if name != "uncached"
         }

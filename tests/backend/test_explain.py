@@ -16,7 +16,7 @@ from torch import nn
 import npugraph_ex
 import torchair
 from torchair.backend.cache import key
-from torchair.backend.cache.key import How, facts_of
+from torchair.backend.cache.key import CompileArgs, facts_of
 from torchair.backend.diagnose.explain import RuleFacts
 from torchair.core.errors import NotPossible
 from torchair.core.log import capture_logger, logger
@@ -302,12 +302,12 @@ def key_with(functions: tuple[Any, Any, Any]) -> str:
     EXTENSIONS.clear()
     registry.OF_TORCHAIR = registry.RuleSet("torchair", "")
     torchair.register_replacement(find, put, [T], extra_check=check)
-    return facts_of(nn.Linear(2, 2), "forward", How(torchair.CompilerConfig()))["extensions"]
+    return facts_of(nn.Linear(2, 2), "forward", CompileArgs(torchair.CompilerConfig()))["extensions"]
 
 
 def test_a_rule_is_part_of_the_key() -> None:
     EXTENSIONS.clear()
-    without = facts_of(nn.Linear(2, 2), "forward", How(torchair.CompilerConfig()))["extensions"]
+    without = facts_of(nn.Linear(2, 2), "forward", CompileArgs(torchair.CompilerConfig()))["extensions"]
     keys = [
         without,
         key_with(rule(1)),

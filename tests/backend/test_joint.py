@@ -21,7 +21,7 @@ import torchair
 from tests.backend.watch import Seen, compiled, config_of, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.models.zoo import GROUPED, VOCAB
-from torchair.backend.dynamo.train_step import HandOver, hand_over
+from torchair.backend.dynamo.train_step import GradientAccumulation, accumulate_grad
 from torchair.backend.settings.settings import PATIENCE, settle
 from torchair.capture import Role
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
@@ -414,12 +414,12 @@ def test_views_and_writes() -> None:
 def test_gradients_are_kept_and_not_copied() -> None:
     w, gradients = torch.ones(3, requires_grad=True), [torch.ones(3)]
     where = gradients[0].data_ptr()
-    hand_over([w], gradients)
+    accumulate_grad([w], gradients)
     assert w.grad is not None
     assert w.grad.data_ptr() == where
     assert gradients == []
 
 
 def test_nothing_is_handed_over_where_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HandOver, "apply", None)
-    hand_over([torch.ones(3, requires_grad=True)], [None])
+    monkeypatch.setattr(GradientAccumulation, "apply", None)
+    accumulate_grad([torch.ones(3, requires_grad=True)], [None])

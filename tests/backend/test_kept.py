@@ -15,7 +15,7 @@ import torchair
 from tests.backend.test_better import compiled, net
 from tests.process import python
 from torchair.backend.service import program_cache, scheduler
-from torchair.backend.service.request import Made, Order
+from torchair.backend.service.request import CompileRequest, CompileResult
 from torchair.core.fingerprint import machine
 from torchair.core.log import logger
 
@@ -26,9 +26,11 @@ class Counting:
     """Builds for the CPU without a compiler; programs look like libraries."""
 
     def __init__(self) -> None:
-        self.orders: list[Order] = []
+        self.orders: list[CompileRequest] = []
 
-    def __call__(self, order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
+    def __call__(
+        self, order: CompileRequest, folder: Path, seconds: float | None = None
+    ) -> tuple[CompileResult | None, str]:
         self.orders.append(order)
         return replace(order, kinds=("eager",)).fill(), ""
 
@@ -214,15 +216,15 @@ def test_another_process_begins_with_it(mode: str, place: Path) -> None:
 def test_what_cannot_be_loaded_is_built_again(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = net(), torch.randn(4, 16)
     built(model, x)
-    load, tries = Order.load, list[Made]()
+    load, tries = CompileRequest.load, list[CompileResult]()
 
-    def fail_once(order: Order, made: Made) -> Any:
+    def fail_once(order: CompileRequest, made: CompileResult) -> Any:
         tries.append(made)
         if len(tries) == 1:
             raise OSError("no such file")
         return load(order, made)
 
-    monkeypatch.setattr(Order, "load", fail_once)
+    monkeypatch.setattr(CompileRequest, "load", fail_once)
     built(model, x)
     assert (len(tries), len(counting.orders)) == (2, 2)
 

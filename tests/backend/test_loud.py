@@ -19,7 +19,7 @@ from torchair.capture import Policy
 from torchair.configs.binding import paths_read
 from torchair.configs.compiler_config import OptionTree
 from torchair.configs.option import flat_names, walk
-from torchair.core.diagnostics import STRICT, Degradations
+from torchair.core.diagnostics import STRICT, Diagnostics
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.debug.dumps.options import DebugOptions
 from torchair.devices import device_row
@@ -197,7 +197,7 @@ def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:
 
 
 def test_a_text_has_its_line_and_its_cure() -> None:
-    told = Degradations()
+    told = Diagnostics()
     with pytest.warns(DegradedWarning) as said:
         told.add("it is slow", at="/a/model.py:41   x[mask] += y", next="use where")
     assert [str(one.message) for one in said] == ["it is slow (model.py:41  x[mask] += y); use where"]
@@ -207,13 +207,13 @@ def test_a_text_has_its_line_and_its_cure() -> None:
 @pytest.mark.parametrize(("value", "strict"), [("1", True), ("on", True), ("0", False), ("", False)])
 def test_strict_by_environment(value: str, strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT, value)
-    assert Degradations().strict == strict
+    assert Diagnostics().strict == strict
 
 
 def test_a_typo_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT, "ture")
     with pytest.raises(BadOption, match="TORCHAIR_STRICT is neither on nor off"):
-        Degradations()
+        Diagnostics()
 
 
 def test_graph_mode_names_the_users_arguments(row: SimulatedDevice) -> None:

@@ -18,22 +18,29 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.backend.service import scheduler
-from torchair.backend.service.request import KERNELS, ORDER, Like, Made, Order, likes_of
-from torchair.backend.service.scheduler import BACKGROUND, Job, Part, Task
+from torchair.backend.service.request import (
+    KERNELS,
+    ORDER,
+    CompileRequest,
+    CompileResult,
+    TensorMetadata,
+    tensor_metadata_of,
+)
+from torchair.backend.service.scheduler import SCHEDULER, CompileTask, Job, Subtask
 from torchair.backend.specialize import static_shapes
 from torchair.backend.specialize.static_shapes import (
     OUTPUTS,
-    StaticKernels,
+    StaticShapeCompiler,
     is_wanted,
     outputs_below,
     specialised,
 )
-from torchair.codegen import How
-from torchair.core.diagnostics import Degradations
+from torchair.codegen import CodegenOptions
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import Degraded, DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.devices import installed
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 
 pytestmark = pytest.mark.usefixtures("builds")
 
@@ -49,7 +56,7 @@ def traced() -> torch.fx.GraphModule:
 
 def test_symbols_become_numbers() -> None:
     args = [torch.randn(5, 4), torch.randn(4, 4)]
-    gm = specialised(traced(), likes_of(args))
+    gm = specialised(traced(), tensor_metadata_of(args))
     targets = [str(node.target) for node in gm.graph.nodes if node.op == "call_function"]
     assert not [target for target in targets if "sym_size" in target or "mul" in target]
     torch.testing.assert_close(gm(*args), net(*args))
@@ -91,7 +98,7 @@ def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pyt
         with torch.no_grad():
             x = torch.randn(3, 16)
             run(x)
-            assert BACKGROUND.wait(600), "the compiler process came back"
+            assert SCHEDULER.wait(600), "the compiler process came back"
             torch.testing.assert_close(run(x), model(x))
         monkeypatch.setattr(Job, "take", take)
         (program,) = programs
@@ -118,7 +125,7 @@ def test_a_build_dir_that_cannot_be_made_is_refused_or_told(tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a link"):
         group._aclnn_static_shape_kernel_build_dir = str(tmp_path / "link" / "below")
     (tmp_path / OUTPUTS).write_text("in the way")  # since it was assigned
-    late = job(Degradations(), outputs_below(str(tmp_path)))
+    late = job(Diagnostics(), outputs_below(str(tmp_path)))
     late.run()
     with pytest.warns(
         DegradedWarning, match=r"graph_t \(3,\) are not compiled: (NotADirectory|FileExists)Error"
@@ -127,8 +134,8 @@ def test_a_build_dir_that_cannot_be_made_is_refused_or_told(tmp_path: Path) -> N
 
 
 def test_likes_keep_strides_and_numbers() -> None:
-    like, number = likes_of([torch.randn(4, 6).t(), 7])
-    assert like == Like((6, 4), (1, 6), torch.float32, torch.device("cpu"))
+    like, number = tensor_metadata_of([torch.randn(4, 6).t(), 7])
+    assert like == TensorMetadata((6, 4), (1, 6), torch.float32, torch.device("cpu"))
     assert number == 7
 
 
@@ -136,7 +143,7 @@ def test_stand_ins_share_memory_and_are_zero() -> None:
     """One tensor for all weights that are alike; rows that are one row stay so."""
     rows = torch.ones(4).expand(3, 4)
     args = [torch.ones(4, 6), torch.ones(4, 6), rows, torch.ones(2, dtype=torch.int64), 7]
-    order = Order(b"", likes_of(args), How())
+    order = CompileRequest(b"", tensor_metadata_of(args), CodegenOptions())
     first, second, expanded, indices, number = order.stand_ins()
     assert first is second
     assert number == 7
@@ -145,7 +152,7 @@ def test_stand_ins_share_memory_and_are_zero() -> None:
 
 
 def test_only_kernels_that_can_be_tuned_are_tried_out() -> None:
-    order = Order(b"", likes_of([torch.ones(2), 3]), How())
+    order = CompileRequest(b"", tensor_metadata_of([torch.ones(2), 3]), CodegenOptions())
     assert not order.is_tuned()
     tunable = SimulatedDevice()
     tunable.tuned = {"coordinate_descent_tuning": True}
@@ -181,21 +188,23 @@ def test_the_range_picks_keys(
     values: list[int] | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
-    monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
+    monkeypatch.setattr(SCHEDULER, "give", lambda job: given.append(job) or job)
     args = [torch.randn(5, 4), torch.randn(4, 4), 3, 5]
     gm = make_fx(lambda x, w, a, b: net(x, w))(*args)
     wanted_by_range = partial(is_wanted, 1, values)
-    kernels = StaticKernels(gm, "graph_t", How(), Contract(()), Degradations(), wanted=wanted_by_range)
+    kernels = StaticShapeCompiler(
+        gm, "graph_t", CodegenOptions(), OutputLayouts(()), Diagnostics(), wanted=wanted_by_range
+    )
     assert (kernels((3, 5), args) is not None) == wanted
     assert len(given) == wanted
 
 
-def job(degradations: Degradations, root: str = "") -> Job:
+def job(degradations: Diagnostics, root: str = "") -> Job:
     def tell(why: str) -> None:
         degradations.add(f"static kernels for graph_t (3,) are not {why}")
 
-    part = Part(lambda: Order(b"no graph", [], How(), root=root))
-    return Job(Task("graph_t (3,)", [part], lambda built: built[0].program, tell))
+    part = Subtask(lambda: CompileRequest(b"no graph", [], CodegenOptions(), root=root))
+    return Job(CompileTask("graph_t (3,)", [part], lambda built: built[0].program, tell))
 
 
 class Lost:
@@ -211,16 +220,16 @@ class Lost:
     ("made", "told"),
     [
         ((None, "no compiler"), "not compiled: no compiler"),
-        ((Made(Lost()), ""), "not loaded: FileNotFoundError"),
+        ((CompileResult(Lost()), ""), "not loaded: FileNotFoundError"),
     ],
 )
 def test_kernels_that_cannot_be_made_are_told(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "compile_elsewhere", lambda *order: made)
-    given = job(Degradations())
+    given = job(Diagnostics())
     given.run()
     with pytest.warns(DegradedWarning, match=rf"static kernels for graph_t \(3,\) are {told}"):
         assert given.take() is None
-    strict = job(Degradations(strict=True))
+    strict = job(Diagnostics(strict=True))
     strict.run()
     with pytest.raises(Degraded):
         strict.take()
@@ -236,8 +245,8 @@ def test_of_several_processes_each_must_know_its_neighbours(
     given: list[Job] = []
     monkeypatch.setattr(static_shapes, "world_size", lambda: world)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    monkeypatch.setattr(BACKGROUND, "give", lambda job: given.append(job) or job)
-    kernels = StaticKernels(traced(), "graph_t", How(), Contract(()), Degradations())
+    monkeypatch.setattr(SCHEDULER, "give", lambda job: given.append(job) or job)
+    kernels = StaticShapeCompiler(traced(), "graph_t", CodegenOptions(), OutputLayouts(()), Diagnostics())
     args = [torch.randn(5, 4), torch.randn(4, 4)]
     if told:
         with pytest.warns(DegradedWarning, match="4 processes, and LOCAL_WORLD_SIZE is"):
@@ -252,10 +261,10 @@ def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no room")
 
     monkeypatch.setattr(scheduler, "compile_elsewhere", fail)
-    jobs = [job(Degradations()) for _ in range(2)]
+    jobs = [job(Diagnostics()) for _ in range(2)]
     for each in jobs:
-        BACKGROUND.give(each)
-    assert BACKGROUND.wait(30)
+        SCHEDULER.give(each)
+    assert SCHEDULER.wait(30)
     with pytest.warns(DegradedWarning, match="not compiled: OSError: no room"):
         assert [each.take() for each in jobs] == [None, None]
 
@@ -270,7 +279,7 @@ def test_taken_over_when_ready(monkeypatch: pytest.MonkeyPatch, force_eager: boo
     with torch.no_grad():
         first = torch.randn(3, 16)
         torch.testing.assert_close(compiled(first), model(first))
-        assert BACKGROUND.wait(600), "the compiler process came back"
+        assert SCHEDULER.wait(600), "the compiler process came back"
         taken: list[Any] = []
         take = Job.take
         monkeypatch.setattr(Job, "take", lambda job: taken.append(take(job)) or taken[-1])

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from torchair.backend.service.torch_state import Surroundings
+from torchair.backend.service.torch_state import TorchState
 from torchair.core.torch_private.compilers.inductor import inductor_config
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = Surroundings.now()
+    before = TorchState.now()
     with inductor_config.patch({}):
         yield
         before.enter()
@@ -33,12 +33,12 @@ CHANGES = {
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_each_is_known_and_taken_over(case: str) -> None:
-    before = Surroundings.now()
+    before = TorchState.now()
     CHANGES[case]()
-    changed = Surroundings.now()
+    changed = TorchState.now()
     assert changed != before
     before.enter()
     if case == "options":
         inductor_config.epilogue_fusion = True  # `enter` begins with the defaults
     changed.enter()
-    assert Surroundings.now() == changed
+    assert TorchState.now() == changed

@@ -91,7 +91,9 @@ def test_the_fastest_way_serves_and_is_found_again(fastest: str, tried: list[str
     again = called(net, config_in(tmp_path), X)
     assert len(tried) == 2, "the second compilation tries nothing"
     assert again.runner.program.kind == fastest
-    assert not isinstance(getattr(again.runner.program, "program", None), autotune.Tuned), "nor chooses"
+    assert not isinstance(getattr(again.runner.program, "program", None), autotune.AutotunedProgram), (
+        "nor chooses"
+    )
 
 
 SCRIPT = """

@@ -422,9 +422,9 @@ def test_warnings_name_the_line_of_this_process(counted: Counted) -> None:
     found = list[Any]()
     with torch.no_grad():
         new_process(first)(X)
-        own = graph_cache.Warm.call
+        own = graph_cache.CachedGraph.call
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(graph_cache.Warm, "call", lambda *args: found.append(own(*args)) or found[0])
+            patch.setattr(graph_cache.CachedGraph, "call", lambda *args: found.append(own(*args)) or found[0])
             new_process(second)(X)
     assert counted.graphs == 1
     line = second.__code__.co_firstlineno + 1
@@ -449,9 +449,9 @@ def test_conditions_of_what_cannot_be_loaded(counted: Counted, monkeypatch: pyte
         new_process(torch.sin, dynamic=True)(torch.ones(4, 3))
         with monkeypatch.context() as patch:
             patch.setattr(
-                program_cache.Kept,
+                program_cache.ProgramCacheEntry,
                 "get",
-                lambda place, own=program_cache.Kept.get: _of_another_torch(own(place)),
+                lambda place, own=program_cache.ProgramCacheEntry.get: _of_another_torch(own(place)),
             )
             with pytest.warns(DegradedWarning, match="compiled again"):
                 new_process(torch.sin, dynamic=True)(torch.ones(4, 3))
@@ -534,8 +534,10 @@ def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest
     model = net()
     with torch.no_grad():
         new_process(model)(X)
-        own = program_cache.Kept.get
-        monkeypatch.setattr(program_cache.Kept, "get", lambda place: _of_another_torch(own(place)))
+        own = program_cache.ProgramCacheEntry.get
+        monkeypatch.setattr(
+            program_cache.ProgramCacheEntry, "get", lambda place: _of_another_torch(own(place))
+        )
         with pytest.warns(DegradedWarning, match="compiled again"):
             torch.testing.assert_close(new_process(model)(X), model(X))
     assert counted.graphs == 2
@@ -544,7 +546,7 @@ def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest
 def _of_another_torch(found: Any) -> Any:
     return (
         replace(found, artefact=replace(found.artefact, torch="2.99"))
-        if isinstance(found, graph_cache.Warm)
+        if isinstance(found, graph_cache.CachedGraph)
         else found
     )
 

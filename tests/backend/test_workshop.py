@@ -15,53 +15,53 @@ import pytest
 import torch
 
 from torchair.backend.service import worker_pool
-from torchair.backend.service.request import Made, Order, likes_of
-from torchair.backend.service.worker_pool import Place, Workshops, compile_elsewhere
-from torchair.codegen import How
+from torchair.backend.service.request import CompileRequest, CompileResult, tensor_metadata_of
+from torchair.backend.service.worker_pool import ProcessEnv, WorkerPool, compile_in_worker
+from torchair.codegen import CodegenOptions
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 
 
-def order(factor: int = 2, *, kinds: tuple[str, ...] = ("eager",)) -> Order:
+def order(factor: int = 2, *, kinds: tuple[str, ...] = ("eager",)) -> CompileRequest:
     gm = make_fx(lambda x: [x * factor])(torch.ones(3))
     for node in gm.graph.nodes:
         node.meta = {}
-    return Order(dump_graph(gm), likes_of([torch.ones(3)]), How(), kinds)
+    return CompileRequest(dump_graph(gm), tensor_metadata_of([torch.ones(3)]), CodegenOptions(), kinds)
 
 
 @pytest.fixture(scope="module")
-def shops() -> Iterator[Workshops]:
+def shops() -> Iterator[WorkerPool]:
     """For all tests: it takes seconds to start one."""
     with pytest.MonkeyPatch.context() as patch:
-        made = Workshops()
+        made = WorkerPool()
         patch.setattr(worker_pool, "WORKSHOPS", made)
         yield made
         made.close()
 
 
-def processes(shops: Workshops) -> list[int]:
+def processes(shops: WorkerPool) -> list[int]:
     return [shop._process.pid for shop in shops._by_place.values()]
 
 
-def filled(tmp_path: Path, factor: int = 2, given: Order | None = None) -> str:
+def filled(tmp_path: Path, factor: int = 2, given: CompileRequest | None = None) -> str:
     """What went wrong; nothing where the program does what it should."""
     folder = tmp_path / str(factor)
     folder.mkdir(exist_ok=True)
     given = order(factor) if given is None else given
-    made, why = compile_elsewhere(given, folder)
+    made, why = compile_in_worker(given, folder)
     if made is not None:
-        assert isinstance(made, Made)
+        assert isinstance(made, CompileResult)
         assert given.load(made)([torch.ones(3)])[0].tolist() == [float(factor)] * 3
     return why
 
 
-def test_one_process_compiles_all(shops: Workshops, tmp_path: Path) -> None:
+def test_one_process_compiles_all(shops: WorkerPool, tmp_path: Path) -> None:
     assert filled(tmp_path, 2) == ""
     first = processes(shops)
     assert filled(tmp_path, 3) == ""
     assert processes(shops) == first
 
 
-def test_orders_of_several_threads(shops: Workshops, tmp_path: Path) -> None:
+def test_orders_of_several_threads(shops: WorkerPool, tmp_path: Path) -> None:
     assert filled(tmp_path, 2) == ""
     before, said = processes(shops), dict[int, str]()
     orders = {factor: order(factor) for factor in range(2, 8)}  # tracing is for one thread
@@ -79,7 +79,7 @@ def test_orders_of_several_threads(shops: Workshops, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_another_takes_the_place_of_one_that_ended(shops: Workshops, tmp_path: Path) -> None:
+def test_another_takes_the_place_of_one_that_ended(shops: WorkerPool, tmp_path: Path) -> None:
     assert filled(tmp_path, 2) == ""
     before = processes(shops)
     for process in before:
@@ -89,11 +89,11 @@ def test_another_takes_the_place_of_one_that_ended(shops: Workshops, tmp_path: P
 
 
 def test_one_that_ends_with_the_order_in_its_hands(
-    shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shops: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It seemed to be there, and took the order."""
     assert filled(tmp_path, 2) == ""
-    shop = shops._by_place[Place.of(order())]
+    shop = shops._by_place[ProcessEnv.of(order())]
     os.killpg(shop._process.pid, signal.SIGSTOP)
     thread = threading.Timer(1, os.killpg, (shop._process.pid, signal.SIGKILL))
     thread.start()
@@ -104,7 +104,7 @@ def test_one_that_ends_with_the_order_in_its_hands(
 
 @pytest.mark.full
 def test_what_takes_too_long_ends_with_its_compilers(
-    shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shops: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler, running = tmp_path / "compiler", tmp_path / "running"
     compiler.write_text(
@@ -117,7 +117,7 @@ def test_what_takes_too_long_ends_with_its_compilers(
     running.touch()
     folder = tmp_path / "order"
     folder.mkdir()
-    made, why = compile_elsewhere(order(kinds=("inductor",)), folder, 5)
+    made, why = compile_in_worker(order(kinds=("inductor",)), folder, 5)
     assert made is None
     assert why == "it took more than 5 s"
     compilers = running.read_text().split()
@@ -145,8 +145,8 @@ def test_many_open_files_and_deaf_parents(tmp_path: Path) -> None:
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_why_it_failed(shops: Workshops, tmp_path: Path) -> None:
-    made, why = compile_elsewhere(order(kinds=("nonsense",)), tmp_path)
+def test_why_it_failed(shops: WorkerPool, tmp_path: Path) -> None:
+    made, why = compile_in_worker(order(kinds=("nonsense",)), tmp_path)
     assert made is None
     assert "nonsense" in why
     assert "Traceback" in (tmp_path / "compiler.log").read_text()
@@ -155,7 +155,7 @@ def test_why_it_failed(shops: Workshops, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_another_environment_is_another_process(
-    shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shops: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert filled(tmp_path, 2) == ""
     before = len(processes(shops))
@@ -164,16 +164,18 @@ def test_another_environment_is_another_process(
     assert len(processes(shops)) > before
 
 
-def test_no_process_can_be_started(shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_can_be_started(
+    shops: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that ends at once, say: an error with a reason, and no waiting."""
     monkeypatch.setenv("TORCHAIR_TRIED", "2")
     monkeypatch.setattr(worker_pool, "WORKER", "raise SystemExit('there is no memory')")
-    made, why = compile_elsewhere(order(), tmp_path)
+    made, why = compile_in_worker(order(), tmp_path)
     assert (made, why) == (None, "there is no memory")
 
 
 @pytest.mark.full
-def test_a_child_of_this_process_has_its_own(shops: Workshops, tmp_path: Path) -> None:
+def test_a_child_of_this_process_has_its_own(shops: WorkerPool, tmp_path: Path) -> None:
     assert filled(tmp_path, 2) == ""
     before = processes(shops)
     child = os.fork()
@@ -187,14 +189,14 @@ def test_a_child_of_this_process_has_its_own(shops: Workshops, tmp_path: Path) -
 
 @pytest.mark.full
 def test_it_ends_when_it_has_nothing_to_do(
-    shops: Workshops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shops: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head, _, _ = worker_pool.WORKER.partition("import runpy")
     quick = "import torchair.backend.service.worker_main as worker; worker.IDLE_SECONDS = 0.5; worker.main()"
     monkeypatch.setenv("TORCHAIR_TRIED", "3")
     monkeypatch.setattr(worker_pool, "WORKER", head + quick)
     assert filled(tmp_path, 2) == ""
-    shop = shops._by_place[Place.of(order())]
+    shop = shops._by_place[ProcessEnv.of(order())]
     end = time.monotonic() + 30
     while shop.is_there() and time.monotonic() < end:
         time.sleep(0.1)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchair.capture import Compiled, Inputs, Policy, Role, Runner, capture
+from torchair.capture import CompiledProgram, InputInfo, Policy, Role, Runner, capture
 from torchair.capture.base.inputs import KeyPart
 from torchair.core.torch_private.device.memory import borrow_tensor
 from torchair.devices import CaptureTarget, Device, Head, device_row, installed
@@ -302,7 +302,7 @@ def make(
     key is numbers of scalar inputs, and pairs of a tensor input and a dim.
     """
     row = row or (SimulatedDevice() if device == CPU else device_row(device))
-    inputs = Inputs(
+    inputs = InputInfo(
         names=tuple(f"arg{i}" for i in range(len(roles))),
         roles=tuple(ROLES[letter] for letter in roles),
         key=tuple(
@@ -313,4 +313,4 @@ def make(
         repeats=repeats or {},
     )
     with installed(row):
-        return capture(Compiled(Body(function), inputs, Policy(**policy), device, NAME)), row
+        return capture(CompiledProgram(Body(function), inputs, Policy(**policy), device, NAME)), row

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, make
-from torchair.capture import Compiled, Inputs, Policy, Role, capture
+from torchair.capture import CompiledProgram, InputInfo, Policy, Role, capture
 from torchair.capture.base.call_log import describe
-from torchair.capture.strategies.direct import Bound, Direct
+from torchair.capture.strategies.direct import CountedDirect, Direct
 from torchair.capture.strategies.replay import Replay
 from torchair.capture.strategies.runner import Runner
 from torchair.core.errors import DegradedWarning
@@ -31,8 +31,8 @@ def debug() -> Iterator[None]:
 
 
 def bound(policy: Policy) -> Runner:
-    inputs = Inputs(("x",), (Role.PLAIN,))
-    return capture(Compiled(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME))
+    inputs = InputInfo(("x",), (Role.PLAIN,))
+    return capture(CompiledProgram(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME))
 
 
 def direct() -> Runner:
@@ -67,8 +67,8 @@ def test_a_replay_tells_its_phases_arguments_and_results(capsys: pytest.CaptureF
 
 @pytest.mark.usefixtures("debug")
 def test_lists_of_numbers_are_parameters_to_update(capsys: pytest.CaptureFixture[str]) -> None:
-    inputs = Inputs(("x", "n"), (Role.PLAIN, Role.SYMBOL), packs=((("index", 1), ("number", 7)),))
-    runner = capture(Compiled(Body(lambda x, n, packed: [x + packed]), inputs, Policy(), CPU, NAME))
+    inputs = InputInfo(("x", "n"), (Role.PLAIN, Role.SYMBOL), packs=((("index", 1), ("number", 7)),))
+    runner = capture(CompiledProgram(Body(lambda x, n, packed: [x + packed]), inputs, Policy(), CPU, NAME))
     assert runner.run(torch.zeros(2), 3)[0].tolist() == [3.0, 7.0]
     assert "parameter update 0.0 us" not in capsys.readouterr().out
 
@@ -102,7 +102,7 @@ def test_no_value_is_too_odd(value: Any, text: str) -> None:
 def test_without_debug_runners_are_the_plain_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert not capture_logger.isEnabledFor(logging.DEBUG)
     runners = [make(lambda x: [x + 1])[0], bound(Policy()), direct()]
-    assert [type(runner.strategy) for runner in runners] == [Replay, Bound, Direct]
+    assert [type(runner.strategy) for runner in runners] == [Replay, CountedDirect, Direct]
     assert not any(runner.strategy.compiled.observers for runner in runners)
     for runner in runners:
         assert runner.run(torch.ones(1))[0].item() == 2

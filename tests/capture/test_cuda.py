@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.capture.simulated import make
 from tests.capture.test_property import AFTER, BEFORE, Call, follow
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 
 CUDA = torch.device("cuda", 0)
 pytestmark = pytest.mark.cuda
@@ -309,6 +309,6 @@ def test_tuned_programs_take_products_with_a_vector_apart() -> None:
     weight, row = torch.randn(256, 128, device=CUDA), torch.randn(1, 256, device=CUDA)
     gm = make_fx(lambda x, w: [torch.mm(x, w)], tracing_mode="fake")(row, weight)
     fakes = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    program = build("inductor", gm, fakes, How(decomposed=False, tuned=True))
+    program = build("inductor", gm, fakes, CodegenOptions(decomposed=False, tuned=True))
     assert "extern_kernels.mm" not in program.source
     torch.testing.assert_close(program([row, weight])[0], row @ weight, rtol=1e-4, atol=1e-4)

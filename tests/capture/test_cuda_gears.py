@@ -78,10 +78,12 @@ def test_the_measurement_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: with memory of its own for each recording, as it was, there is far more."""
     alone = peak([SIZES[-1]])
 
-    def own(self: output_buffers.Homes, sizes: Any, room: Any, taken: Any) -> output_buffers.Home:
-        return output_buffers.Home(sizes, self._device)
+    def own(
+        self: output_buffers.OutputBufferPool, sizes: Any, room: Any, taken: Any
+    ) -> output_buffers.OutputBuffer:
+        return output_buffers.OutputBuffer(sizes, self._device)
 
-    monkeypatch.setattr(output_buffers.Homes, "find", own)
+    monkeypatch.setattr(output_buffers.OutputBufferPool, "find", own)
     monkeypatch.setattr(
         Recorder, "borrows", property(lambda self: True, lambda self, value: None), raising=False
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import Compiled, Inputs, Policy, Role, capture, why_not
+from torchair.capture import CompiledProgram, InputInfo, Policy, Role, capture, why_not
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 from torchair.devices import device_row, installed, npu
@@ -67,18 +67,18 @@ def test_switched_off_hands_out_the_program_itself() -> None:
         _boxed_call = True
 
     program = Boxed(lambda x: [x + 1])
-    runner = capture(Compiled(program, X, Policy(capture=False), CPU, NAME))
+    runner = capture(CompiledProgram(program, X, Policy(capture=False), CPU, NAME))
     assert runner.boxed is program
     assert runner.run(torch.ones(1))[0].item() == 2
     assert counter("captured") is None
 
 
-X = Inputs(("x",), (Role.PLAIN,))
+X = InputInfo(("x",), (Role.PLAIN,))
 REASONS = [
     (X, Policy(capture=False), "switched off"),
-    (Inputs(("x",), (Role.HOST,)), Policy(), "input x is a CPU tensor"),
+    (InputInfo(("x",), (Role.HOST,)), Policy(), "input x is a CPU tensor"),
     (
-        Inputs(("x",), (Role.PLAIN,), obstacles=("nonzero has a size that depends on data",)),
+        InputInfo(("x",), (Role.PLAIN,), obstacles=("nonzero has a size that depends on data",)),
         Policy(),
         "nonzero",
     ),
@@ -86,20 +86,20 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("inputs", "policy", "text"), REASONS)
-def test_reasons_not_to_record(inputs: Inputs, policy: Policy, text: str) -> None:
+def test_reasons_not_to_record(inputs: InputInfo, policy: Policy, text: str) -> None:
     reason = why_not(inputs, policy, SimulatedDevice())
     assert reason is not None
     assert text in reason
     # What was asked for is not less than promised.
     told = pytest.warns(DegradedWarning, match=text) if policy.capture else contextlib.nullcontext()
     with told, installed(SimulatedDevice()):
-        runner = capture(Compiled(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME))
+        runner = capture(CompiledProgram(Body(lambda x: [x + 1]), inputs, policy, CPU, NAME))
     assert runner.run(torch.ones(1))[0].item() == 2
     assert runner.report().why_not == reason
 
 
 def test_random_graphs_need_a_device_that_draws_afresh() -> None:
-    inputs = Inputs(("x",), (Role.PLAIN,), random=True)
+    inputs = InputInfo(("x",), (Role.PLAIN,), random=True)
     assert "random" in (why_not(inputs, Policy(), SimulatedDevice(random=False)) or "")
     assert why_not(inputs, Policy(), SimulatedDevice()) is None
 

@@ -12,8 +12,8 @@ import torch
 
 from tests.capture.simulated import Body, SimulatedDevice, make
 from torchair.capture import Runner
-from torchair.capture.base.addresses import Cause
-from torchair.capture.base.pending_program import Pending
+from torchair.capture.base.addresses import RecaptureReason
+from torchair.capture.base.pending_program import PendingProgram
 from torchair.capture.strategies.replay import Replay
 from torchair.core.native import fast_replay
 from torchair.devices import Refused, cpu, npu
@@ -289,7 +289,7 @@ def test_a_better_program_is_not_passed_by() -> None:
     assert isinstance(replay, Replay)
     (entry,) = replay._entries
 
-    class There(Pending):
+    class There(PendingProgram):
         def take(self) -> Any:
             return Body(lambda weight, x: [x * weight + 2])
 
@@ -470,7 +470,7 @@ def test_a_refusal_of_the_runtime_is_no_wrong_result() -> None:
         torch.testing.assert_close(runner.run(x)[0], x + 1, rtol=0, atol=0)
         x = torch.randn(3, 4)
     assert row.captures == 2, "once more, without copies inside"
-    assert [cause for cause, _ in runner.report().recaptures] == [Cause.COPIES]
+    assert [cause for cause, _ in runner.report().recaptures] == [RecaptureReason.COPIES]
     assert row.forgotten == 3, "the quick way tried twice, Python once"
     assert row.live == 2, "the pool's own graph and the new one"
 

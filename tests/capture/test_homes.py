@@ -13,7 +13,7 @@ import torch
 
 from tests.capture.simulated import SimulatedDevice, make
 from torchair.capture import Runner
-from torchair.capture.base.output_buffers import TURNS, Home, Homes
+from torchair.capture.base.output_buffers import TURNS, OutputBuffer, OutputBufferPool
 from torchair.core.native import fast_replay
 
 FLOAT = 4
@@ -53,7 +53,7 @@ def two_each(runner: Runner, sizes: list[int]) -> None:
             call(runner, size, value)
 
 
-def homes_of(runner: Runner) -> set[Home]:
+def homes_of(runner: Runner) -> set[OutputBuffer]:
     return {home for entry in runner.strategy._entries for home in entry.homes}  # type: ignore[attr-defined]
 
 
@@ -214,7 +214,7 @@ def test_threads_of_different_sizes() -> None:
 
 
 def test_a_home_of_known_room_serves_all() -> None:
-    homes = Homes(torch.device("cpu"))
+    homes = OutputBufferPool(torch.device("cpu"))
     first = homes.find([4], [100], [])
     assert first.nbytes == 100
     assert homes.find([100], [100], []) is first

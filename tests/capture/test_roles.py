@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchair.capture import Inputs, Role, inputs_of
+from torchair.capture import InputInfo, Role, inputs_of
 from torchair.capture.base.inputs import KeyPart
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 
 
 def analyse(
     function: Callable[..., Any], *shapes: tuple[int, ...], device: str = "cpu", static: tuple[int, ...] = ()
-) -> Inputs:
+) -> InputInfo:
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
         args = [mode.from_tensor(torch.empty(shape, device=device)) for shape in shapes]
         gm = make_fx(function, tracing_mode="real")(*args)
@@ -52,9 +52,9 @@ def test_out_arguments_are_written() -> None:
     assert analyse(function, (4,), (4,)).roles == (Role.PLAIN, Role.MUTATED)
 
 
-def dynamic_graph(function: Callable[..., Any], *args: torch.Tensor) -> Inputs:
+def dynamic_graph(function: Callable[..., Any], *args: torch.Tensor) -> InputInfo:
     """Analyse what a backend sees with dynamic shapes."""
-    found: list[Inputs] = []
+    found: list[InputInfo] = []
 
     def backend(gm: torch.fx.GraphModule, example: list[Any]) -> Any:
         found.append(

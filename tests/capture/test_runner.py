@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import Around, Cause, Compiled, Inputs, Pending, Policy, Role, capture
+from torchair.capture import (
+    CompiledProgram,
+    InputInfo,
+    PendingProgram,
+    Policy,
+    RecaptureReason,
+    Role,
+    RunnerOptions,
+    capture,
+)
 from torchair.capture.strategies import recorder
 from torchair.core.errors import BadCall, DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
@@ -168,7 +177,7 @@ def test_moved_parameter_is_recorded_again() -> None:
     for _ in range(2):
         runner.run(weight, torch.ones(2))
     assert runner.run(other, torch.ones(2))[0].tolist() == [5.0, 5.0]
-    assert {cause for cause, _ in runner.report().recaptures} == {Cause.PARAMETER}
+    assert {cause for cause, _ in runner.report().recaptures} == {RecaptureReason.PARAMETER}
     assert counter("captured") == 1
     other.fill_(7.0)
     assert runner.run(other, torch.ones(2))[0].tolist() == [7.0, 7.0]
@@ -636,7 +645,7 @@ def test_a_launch_on_another_stream_waits_for_the_last_one() -> None:
 # Better programs on their way.
 
 
-class Soon(Pending):
+class Soon(PendingProgram):
     def __init__(self, program: Body | None) -> None:
         super().__init__()
         self.program = program
@@ -647,10 +656,10 @@ class Soon(Pending):
 
 def special_runner(better: Body | None) -> tuple[Any, SimulatedDevice, Soon]:
     row, soon = SimulatedDevice(), Soon(better)
-    inputs = Inputs(names=("x",), roles=(Role.PLAIN,))
-    compiled = Compiled(Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME)
+    inputs = InputInfo(names=("x",), roles=(Role.PLAIN,))
+    compiled = CompiledProgram(Body(lambda x: [x + 1]), inputs, Policy(), CPU, NAME)
     with installed(row):
-        return capture(compiled, Around(specialist=lambda key, args: soon)), row, soon
+        return capture(compiled, RunnerOptions(specialist=lambda key, args: soon)), row, soon
 
 
 def test_a_program_is_loaded_while_others_may_launch() -> None:

@@ -19,9 +19,9 @@ import torchair
 from tests.backend.test_better import Quick, compiled
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend.service import scheduler
-from torchair.backend.service.scheduler import BACKGROUND
-from torchair.capture.base.pending_program import Growing, Pending
-from torchair.capture.recording.memory_pool import Turns
+from torchair.backend.service.scheduler import SCHEDULER
+from torchair.capture.base.pending_program import PendingProgram, SwappableProgram
+from torchair.capture.recording.memory_pool import LaunchOrder
 
 pytestmark = pytest.mark.usefixtures("builds")
 THREADS = 8
@@ -56,14 +56,14 @@ class Waits:
 @pytest.fixture
 def locks(monkeypatch: pytest.MonkeyPatch) -> list[Waits]:
     made: list[Waits] = []
-    init = Turns.__init__
+    init = LaunchOrder.__init__
 
-    def watched(turns: Turns, *args: Any) -> None:
+    def watched(turns: LaunchOrder, *args: Any) -> None:
         init(turns, *args)
         made.append(Waits(turns.lock))
         turns.lock = made[-1]  # type: ignore[assignment]
 
-    monkeypatch.setattr(Turns, "__init__", watched)
+    monkeypatch.setattr(LaunchOrder, "__init__", watched)
     return made
 
 
@@ -74,7 +74,7 @@ def builds_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     monkeypatch.setattr(scheduler, "compile_elsewhere", made)
     yield made
     made.gate.set()
-    assert BACKGROUND.wait(60)
+    assert SCHEDULER.wait(60)
 
 
 def called_by_many(device: str, calls: int, builds: Quick, captures: Callable[[], int]) -> list[str]:
@@ -147,22 +147,22 @@ def test_nobody_waits_for_a_build(locks: list[Waits], row: SimulatedDevice, buil
     assert max(each.longest for each in locks) < 0.4
 
 
-class Overtaken(Growing):
+class Overtaken(SwappableProgram):
     """Another thread takes the optimized program between any two reads of what is pending."""
 
     _next: Any = None
 
     @property
-    def _pending(self) -> Pending | None:
+    def _pending(self) -> PendingProgram | None:
         given, self._next = self._next, None
         return given
 
     @_pending.setter
-    def _pending(self, value: Pending | None) -> None:
+    def _pending(self, value: PendingProgram | None) -> None:
         self._next = value
 
 
-class Ready(Pending):
+class Ready(PendingProgram):
     """An optimized program that is there."""
 
     def take(self) -> Any:

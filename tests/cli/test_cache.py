@@ -11,12 +11,12 @@ import pytest
 
 from torchair.__main__ import main
 from torchair.backend.cache.key import FILE
-from torchair.core.storage.artifact_store import Store, packed
+from torchair.core.storage.artifact_store import ArtifactStore, packed
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = Store(tmp_path / "kept", FILE)
+def store(tmp_path: Path) -> ArtifactStore:
+    store = ArtifactStore(tmp_path / "kept", FILE)
     for key in ("First/step", "Second/step", "Third/step"):
         store.put(key, {}, {})
     return store
@@ -26,7 +26,9 @@ def store(tmp_path: Path) -> Store:
     ["First", "Second", "--dir", "{}"], ["--dir", "{}", "First", "Second"],
     ["First", "--dir", "{}", "Second"], ["--dir={}", "First", "--file", "kept.tar", "Second"],
 ])  # fmt: skip
-def test_names_stand_anywhere(words: list[str], store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_stand_anywhere(
+    words: list[str], store: ArtifactStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [word.format(store.root) for word in words]
     for act, text in (("ls", "First/step"), ("verify", "2 of 2"), ("why-miss", "Second/step: ")):
         main(["cache", act, *given])
@@ -37,7 +39,7 @@ def test_names_stand_anywhere(words: list[str], store: Store, capsys: pytest.Cap
     assert set(store.keys()) == {"Third/step"}
 
 
-def test_names_to_export(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_to_export(store: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "kept.tar")
     assert main(["cache", "export", "--dir", str(store.root), "--file", file, "First"]) == 0
     assert capsys.readouterr().out == f"1 entries are in {file}\n"
@@ -92,7 +94,7 @@ def test_archives_with_other_members_are_refused(
 
 @pytest.mark.parametrize("size", [0, 1, 100, 511, 512, 700, 5000])
 def test_archives_that_end_early_are_refused(
-    size: int, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    size: int, store: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, root = tmp_path / "kept.tar", tmp_path / "other"
     assert main(["cache", "export", "--dir", str(store.root), "--file", str(file)]) == 0

@@ -15,7 +15,7 @@ from torch._inductor.codegen import memory_planning
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from tests.codegen.tracing import trace
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 from torchair.codegen.inductor.inductor_program import InductorCode
 from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.program import code_of
@@ -33,7 +33,7 @@ def program(x: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture
 def code(inductor_dir: Path) -> InductorCode:
     traced = trace(program, torch.randn(5, 7))
-    made = code_of(build("inductor", traced.gm, traced.inputs, How()))
+    made = code_of(build("inductor", traced.gm, traced.inputs, CodegenOptions()))
     assert isinstance(made, InductorCode)
     return made
 
@@ -110,7 +110,7 @@ print(*(name for name in sys.modules if name.startswith("torch._inductor.")))
 def test_loading_one_needs_no_compiler(tmp_path: Path, inductor_dir: Path) -> None:
     """Inductor's templates and lowerings take a second to import."""
     traced = trace(products, torch.randn(5, 7))
-    code = code_of(build("inductor", traced.gm, traced.inputs, How()))
+    code = code_of(build("inductor", traced.gm, traced.inputs, CodegenOptions()))
     assert isinstance(code, InductorCode)
     assert all(code.source.count(f"\n{line}\n") == 1 for line in inductor_modules.LIGHTER)
     assert "extern_kernels.mm(" in code.source

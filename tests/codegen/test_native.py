@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tests.codegen.tracing import Traced, trace
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 from torchair.codegen.native import native_library
 from torchair.codegen.native.native_split import split
 from torchair.core.errors import DegradedWarning, NotPossible
@@ -35,7 +35,7 @@ def test_rebinding_and_the_second_build(monkeypatch: pytest.MonkeyPatch) -> None
     w, b = torch.nn.Parameter(torch.randn(8, 4)), torch.nn.Parameter(torch.randn(8))
     x = torch.randn(3, 4)
     first = traced_layer()
-    program = build("native", first.gm, first.inputs, How(static=[0, 1]))
+    program = build("native", first.gm, first.inputs, CodegenOptions(static=[0, 1]))
     torch.testing.assert_close(program([w, b, x])[0], layer(w, b, x).detach())
     with torch.no_grad():
         w.mul_(2)
@@ -49,7 +49,7 @@ def test_rebinding_and_the_second_build(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(native_library, "_compile", _no_compiler)
     again = traced_layer()
-    second = build("native", again.gm, again.inputs, How(static=[0, 1], frozen=True))
+    second = build("native", again.gm, again.inputs, CodegenOptions(static=[0, 1], frozen=True))
     torch.testing.assert_close(second([w, b, x])[0], layer(w, b, x).detach())
     before = layer(w, b, x).detach()
     w.data = torch.randn(8, 4)
@@ -138,7 +138,7 @@ def test_a_number_that_is_no_size_travels_as_a_length() -> None:
 
 def test_a_program_can_be_dropped() -> None:
     traced = traced_layer()
-    program = build("native", traced.gm, traced.inputs, How(static=[0, 1]))
+    program = build("native", traced.gm, traced.inputs, CodegenOptions(static=[0, 1]))
     program([torch.randn(8, 4), torch.randn(8), torch.randn(5, 4)])
     gone = weakref.ref(program)
     del program
@@ -160,7 +160,7 @@ def test_cuda() -> None:
 
     traced = trace(fn, w, b, cache, x, dynamic=[3])
     try:
-        program = build("native", traced.gm, traced.inputs, How(static=[0, 1, 2]))
+        program = build("native", traced.gm, traced.inputs, CodegenOptions(static=[0, 1, 2]))
     except NotPossible as error:
         if "links a C++ runtime" not in error.what:
             raise

@@ -11,7 +11,7 @@ import torch
 from tests.codegen.tracing import Traced, allocated, trace
 from tests.slow import slow
 from torchair.backend.settings.settings import Settings
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 from torchair.core.errors import BadOption
 from torchair.core.program import Program
 from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode
@@ -35,7 +35,7 @@ def make(kind: str, traced: Traced, **options: Any) -> Program:
         # Who runs ops as they stand in the graph is told what is written in place.
         context = PassContext(Settings.of({}).switches(kind), inputs=traced.inputs)
         gm = run(LOWERED_PASSES, copy_graph(gm), context)
-    return build(kind, gm, traced.inputs, How(**options))
+    return build(kind, gm, traced.inputs, CodegenOptions(**options))
 
 
 @pytest.mark.parametrize("kind", [*QUICK, slow("native")])

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 from torchair.core.errors import NotPossible
 from torchair.core.program import Program
 from torchair.core.torch_private.compilers.inductor import select_decomp_table
@@ -20,7 +20,7 @@ from torchair.core.torch_private.fake.fake_tensors import make_fx
 
 def backend(kind: str, seen: list[Program]) -> Any:
     def compiler(gm: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-        program = build(kind, gm, inputs, How(**options))
+        program = build(kind, gm, inputs, CodegenOptions(**options))
         seen.append(program)
 
         def boxed(args: list[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from torch.testing import make_tensor
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.codegen.tracing import trace
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 from torchair.codegen.base.graph_prep import fake_mode_of
 from torchair.codegen.inductor import inductor_program
 from torchair.codegen.inductor.gemv import PRODUCTS, sum_products
@@ -106,7 +106,7 @@ def test_block_sizes_are_searched_for_large_matrices(
     args = arguments(width, "cpu")
     traced = trace(step, *args)
     for tuned in (True, False):
-        program = build("inductor", traced.gm, traced.inputs, How(tuned=tuned))
+        program = build("inductor", traced.gm, traced.inputs, CodegenOptions(tuned=tuned))
         torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
         assert ("extern_kernels.mm(" in program.source) is not tuned
     assert seen == [(searches, True), (False, False)]
@@ -145,7 +145,7 @@ def test_vectors_that_passes_take_apart(name: str, row: SimulatedDevice) -> None
 def test_products_share_a_launch() -> None:
     args = arguments(256, "cuda")
     traced = trace(step, *args)
-    program = build("inductor", traced.gm, traced.inputs, How(tuned=True))
+    program = build("inductor", traced.gm, traced.inputs, CodegenOptions(tuned=True))
     torch.testing.assert_close(list(program(list(args))), step(*args), rtol=1e-4, atol=1e-4)
     assert "extern_kernels.mm(" not in program.source
     assert program.source.count(".run(") < 1 + 3  # the norm, and a launch for each product

@@ -11,7 +11,7 @@ import torch
 import torchair
 from tests.codegen.tracing import trace
 from tests.slow import slow
-from torchair.codegen import How, build
+from torchair.codegen import CodegenOptions, build
 from torchair.codegen.inductor import frozen_views
 from torchair.codegen.inductor.frozen_views import take_views_out
 from torchair.core.program import Program
@@ -30,7 +30,9 @@ def weights() -> tuple[torch.nn.Parameter, torch.nn.Parameter]:
 
 def built(fn: Callable[..., Any], *args: torch.Tensor, frozen: bool = True, **rest: Any) -> Program:
     traced = trace(fn, *args, **rest)
-    return build("inductor", traced.gm, traced.inputs, How(static=range(len(args) - 1), frozen=frozen))
+    return build(
+        "inductor", traced.gm, traced.inputs, CodegenOptions(static=range(len(args) - 1), frozen=frozen)
+    )
 
 
 def check(program: Program, fn: Callable[..., Any], *args: torch.Tensor) -> None:
@@ -74,7 +76,7 @@ def test_other_tensors_have_views_of_their_own() -> None:
 def test_native_code_knows_other_tensors_too() -> None:
     one, two, x = weights(), weights(), torch.randn(3, 4)
     traced = trace(layer, *one, x)
-    program = build("native", traced.gm, traced.inputs, How(static=[0, 1], frozen=True))
+    program = build("native", traced.gm, traced.inputs, CodegenOptions(static=[0, 1], frozen=True))
     for given in (one, two, one, (two[0], one[1])):
         check(program, layer, *given, x)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchair.backend.settings.settings import HARDWARE, SWITCHED, idle_options, settle
+from torchair.backend.settings.settings import HARDWARE, SWITCHED, ineffective_options, settle
 from torchair.configs import kinds, npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.groups.ge_config import GeConfig
@@ -132,7 +132,7 @@ def test_a_hint_reaches_the_engine_and_the_log(
     config = CompilerConfig()
     config.mode = row.modes[-1]
     assign(config, path, value)
-    assert idle_options(config) == {path: HARDWARE}
+    assert ineffective_options(config) == {path: HARDWARE}
     logger.setLevel("INFO")
     settle(config)
     logger.setLevel("ERROR")

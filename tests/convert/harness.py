@@ -14,7 +14,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from tests.memory import other_memory, seen
-from torchair.capture.base.layout_enforcer import Promised
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.convert.base.report import Report
 from torchair.convert.convert import convert
 from torchair.core.errors import DegradedWarning
@@ -24,7 +24,7 @@ from torchair.engine.infer import inference
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.fxgraph.layout import layouts_of, new_values
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.symbols import Binding
 from torchair.ge.files.verify import verify, verify_emitted
 from torchair.ge.graph import Graph
@@ -85,12 +85,12 @@ def check(
         lowered = lower(graph, placeholders, fake_mode, device, select_decomp_table())
         runs.append(lambda given: _listed(lowered(*given)))
     binding = Binding([fake for _, fake in placeholders])
-    contract = Contract(layouts_of(gm), binding, tuple(place for place, _ in new_values(gm)))
+    contract = OutputLayouts(layouts_of(gm), binding, tuple(place for place, _ in new_values(gm)))
     for run in runs:
         with warnings.catch_warnings():
             if fakes_err:  # where torch's own kernel runs, its results are mended
                 warnings.simplefilter("ignore", DegradedWarning)
-            got = seen(Promised(Unboxed(run), contract), args)
+            got = seen(LayoutEnforcer(Unboxed(run), contract), args)
         compare(got.values, expected.values, **tolerance)
         why = other_memory(got, expected, every_dim=True)
         assert bool(why) == fakes_err, why or "fake tensors tell what eager does: `fakes_err` has to go"

@@ -15,7 +15,7 @@ import pytest
 from tests.process import python
 from torchair.core.errors import BadEntry, Degraded, DegradedWarning, NotTrusted
 from torchair.core.storage import artifact_store as stores
-from torchair.core.storage.artifact_store import MAGIC, Store
+from torchair.core.storage.artifact_store import MAGIC, ArtifactStore
 
 FILES = {"program": b"\0code\n" * 50, "empty": b"", "guards": b"x > 1"}
 FACTS = {"torch": "2.13", "device": "cpu", "options": "a=1"}
@@ -23,11 +23,11 @@ KEY = "Model_static_0f/forward"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "kept", "compiled_module")
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "kept", "compiled_module")
 
 
-def test_what_is_kept_comes_back(store: Store) -> None:
+def test_what_is_kept_comes_back(store: ArtifactStore) -> None:
     assert store.get(KEY) is None
     path = store.put(KEY, FILES, FACTS)
     assert store.get(KEY) == FILES
@@ -42,7 +42,7 @@ def test_what_is_kept_comes_back(store: Store) -> None:
     assert os.listdir(path.parent) == ["compiled_module"]
 
 
-def test_every_flipped_byte_is_noticed(store: Store) -> None:
+def test_every_flipped_byte_is_noticed(store: ArtifactStore) -> None:
     path = store.put(KEY, FILES, FACTS)
     data = path.read_bytes()
     for place in range(len(data)):
@@ -57,7 +57,9 @@ def test_every_flipped_byte_is_noticed(store: Store) -> None:
     assert store.get(KEY) == FILES
 
 
-def test_damage_is_told_and_mended_by_the_next_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_told_and_mended_by_the_next_write(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = store.put(KEY, FILES, FACTS)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(DegradedWarning, match="damaged.*made again"):
@@ -70,7 +72,7 @@ def test_damage_is_told_and_mended_by_the_next_write(store: Store, monkeypatch: 
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
-def test_a_root_that_others_can_write_is_refused(store: Store, mode: int) -> None:
+def test_a_root_that_others_can_write_is_refused(store: ArtifactStore, mode: int) -> None:
     store.put(KEY, FILES, FACTS)
     store.root.chmod(mode)
     with pytest.raises(NotTrusted, match="others can write"):
@@ -79,7 +81,7 @@ def test_a_root_that_others_can_write_is_refused(store: Store, mode: int) -> Non
         store.put(KEY, FILES, FACTS)
 
 
-def test_a_root_that_others_can_read_is_fine(store: Store) -> None:
+def test_a_root_that_others_can_read_is_fine(store: ArtifactStore) -> None:
     store.root.mkdir()
     store.root.chmod(0o755)
     store.put(KEY, FILES, FACTS)
@@ -87,7 +89,7 @@ def test_a_root_that_others_can_read_is_fine(store: Store) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_folders_below_are_closed(store: Store, depth: int) -> None:
+def test_folders_below_are_closed(store: ArtifactStore, depth: int) -> None:
     path = store.put(KEY, FILES, FACTS)
     path.parents[2 - depth].chmod(0o755)
     with pytest.raises(NotTrusted, match="open to others"):
@@ -95,13 +97,15 @@ def test_folders_below_are_closed(store: Store, depth: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o400, 0o700])
-def test_files_have_the_one_mode(store: Store, mode: int) -> None:
+def test_files_have_the_one_mode(store: ArtifactStore, mode: int) -> None:
     store.put(KEY, FILES, FACTS).chmod(mode)
     with pytest.raises(NotTrusted, match="by you alone"):
         store.get(KEY)
 
 
-def test_what_another_user_has_written_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_user_has_written_is_refused(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put(KEY, FILES, FACTS)
     own = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: own + 1)
@@ -110,7 +114,7 @@ def test_what_another_user_has_written_is_refused(store: Store, monkeypatch: pyt
             store.get(KEY)
 
 
-def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
+def test_links_are_not_followed(store: ArtifactStore, tmp_path: Path) -> None:
     path = store.put(KEY, FILES, FACTS)
     elsewhere = tmp_path / "elsewhere"
     path.rename(elsewhere)
@@ -132,7 +136,7 @@ def test_links_are_not_followed(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "..", "a/../b", "/a", "a//b", ".hidden", "a/b\n", "a b", "x" * 300])
-def test_keys_stay_below_the_root(store: Store, key: str) -> None:
+def test_keys_stay_below_the_root(store: ArtifactStore, key: str) -> None:
     for act in (store.get, store.remove, store.path):
         with pytest.raises(AssertionError, match="plain names"):
             act(key)
@@ -169,7 +173,7 @@ def entry_of(manifest: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", OTHER_MANIFESTS)
-def test_manifests_of_other_forms_are_refused(name: str, store: Store) -> None:
+def test_manifests_of_other_forms_are_refused(name: str, store: ArtifactStore) -> None:
     path = store.put(KEY, {}, {})
     path.write_bytes(entry_of(OTHER_MANIFESTS[name]))
     with pytest.raises(BadEntry):
@@ -179,12 +183,12 @@ def test_manifests_of_other_forms_are_refused(name: str, store: Store) -> None:
     assert [row.key for row in store.rows() if row.problem] == [KEY]
 
 
-def test_a_manifest_of_this_form_is_read(store: Store) -> None:
+def test_a_manifest_of_this_form_is_read(store: ArtifactStore) -> None:
     store.put(KEY, {}, {}).write_bytes(entry_of(WHOLE | {"files": [["program", 0, EMPTY]]}))
     assert store.get(KEY) == {"program": b""}
 
 
-def test_a_miss_names_what_differs(store: Store) -> None:
+def test_a_miss_names_what_differs(store: ArtifactStore) -> None:
     assert str(store.why_miss(FACTS)) == "nothing like it is kept"
     store.put("A/f", FILES, {"torch": "2.12", "device": "cuda", "options": "a=2"})
     store.put("B/f", FILES, FACTS | {"torch": "2.12"})
@@ -195,7 +199,7 @@ def test_a_miss_names_what_differs(store: Store) -> None:
     assert store.why_miss({**FACTS, "new": "1"}).differs["new"] == ("", "1")
 
 
-def test_listing_checks_and_changes_nothing(store: Store) -> None:
+def test_listing_checks_and_changes_nothing(store: ArtifactStore) -> None:
     good, bad = store.put("A/f", FILES, FACTS), store.put("B/rank/f", FILES, FACTS)
     os.utime(good, (1, 1))
     bad.write_bytes(b"x")
@@ -210,7 +214,7 @@ def test_listing_checks_and_changes_nothing(store: Store) -> None:
     assert good.stat().st_mtime == 1
 
 
-def test_use_is_remembered_and_the_unused_go_first(store: Store) -> None:
+def test_use_is_remembered_and_the_unused_go_first(store: ArtifactStore) -> None:
     for number, name in enumerate("ABCD"):
         os.utime(store.put(f"{name}/f", {"x": bytes(1000)}, {}), (number, number))
     store.get("B/f")
@@ -224,7 +228,7 @@ def test_use_is_remembered_and_the_unused_go_first(store: Store) -> None:
     assert not store.remove("B/f")
 
 
-def test_unfinished_files_of_the_dead_are_dropped(store: Store) -> None:
+def test_unfinished_files_of_the_dead_are_dropped(store: ArtifactStore) -> None:
     folder = store.put(KEY, FILES, FACTS).parent
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
@@ -242,7 +246,9 @@ def test_unfinished_files_of_the_dead_are_dropped(store: Store) -> None:
     assert set(os.listdir(folder)) == {names["alive"], names["elsewhere"], "compiled_module"}
 
 
-def test_a_write_that_fails_leaves_what_was_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_was_there(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = store.put(KEY, FILES, FACTS).parent
 
     def fail(*args: object, **kwargs: object) -> None:
@@ -295,7 +301,7 @@ print("rounds:", number + 1)
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.full)])
-def test_processes_that_are_killed_leave_whole_entries(store: Store, rounds: int) -> None:
+def test_processes_that_are_killed_leave_whole_entries(store: ArtifactStore, rounds: int) -> None:
     done = python(["-W", "error", "-c", KILLED, str(store.root), str(rounds)])
     assert done.stdout == f"rounds: {rounds}\n", done.stderr
     store.put("A/f", FILES, FACTS)

@@ -18,7 +18,7 @@ from tests.debug.test_deadlock import Trace
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import settle
 from torchair.configs import npugraph_ex
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.debug.observer import debug_dir
@@ -124,7 +124,7 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
         def debug_dump(self, path: str) -> None:
             raise OSError("disk full")
 
-    files = TraceFiles("graph_7", CPU, tmp_path, Degradations(), checks=True)
+    files = TraceFiles("graph_7", CPU, tmp_path, Diagnostics(), checks=True)
     with pytest.warns(DegradedWarning, match="a recording has no trace, and no deadlock check: .*disk full"):
         files.recorded(Broken.__new__(Broken))
 

@@ -18,7 +18,7 @@ from google.protobuf import text_format
 import torchair
 from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, DegradedWarning
 from torchair.debug.dumps.dump_plan import plan_of, steps_of
 from torchair.debug.dumps.ge_op_dump import layers
@@ -195,7 +195,7 @@ def test_ops_in_a_scope_are_layers() -> None:
         y = torchair.ge.Cos(x)
         graph.scopes = []
         torchair.ge.NetOutput([torchair.ge.Exp(y)])
-    plan = plan_of(DebugOptions(enable_dump=True), Degradations())
+    plan = plan_of(DebugOptions(enable_dump=True), Diagnostics())
     assert plan is not None
     assert layers(graph, plan) == {"Cos"}
 
@@ -388,7 +388,7 @@ def test_steps_are_ranges() -> None:
 
 
 def test_nothing_is_planned_by_default() -> None:
-    assert plan_of(DebugOptions(), Degradations()) is None
+    assert plan_of(DebugOptions(), Diagnostics()) is None
 
 
 # The same values by every way

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, Degraded, DegradedWarning, NotPossible
-from torchair.core.fingerprint.atomic_files import whole_file
-from torchair.debug.dumps.files import Told, make_folder, rank_folder, stamped, write_text
+from torchair.core.fingerprint.atomic_files import atomic_write
+from torchair.debug.dumps.files import WarnOnWriteError, make_folder, rank_folder, stamped, write_text
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     write_text(path, "before")
 
     def write_half() -> None:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(b"half")
             assert path.read_text() == "before"
             raise ValueError("in the middle")
@@ -70,7 +70,7 @@ def test_links_are_refused(tmp_path: Path, target: str) -> None:
 
 def test_a_link_that_comes_late_is_replaced_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("before")
-    with whole_file(tmp_path / "file") as file:
+    with atomic_write(tmp_path / "file") as file:
         (tmp_path / "file").symlink_to(tmp_path / "target")
         file.write(b"text")
     assert (tmp_path / "target").read_text() == "before"
@@ -79,18 +79,18 @@ def test_a_link_that_comes_late_is_replaced_not_followed(tmp_path: Path) -> None
 
 
 def test_what_is_not_written_is_told(tmp_path: Path) -> None:
-    told = Degradations()
+    told = Diagnostics()
     with (
         pytest.warns(DegradedWarning, match="a page was not written: FileNotFoundError"),
-        Told(told, "a page"),
+        WarnOnWriteError(told, "a page"),
     ):
         write_text(tmp_path / "no/such", "text")
     assert len(told.texts) == 1
-    with pytest.raises(Degraded), Told(Degradations(strict=True)):
+    with pytest.raises(Degraded), WarnOnWriteError(Diagnostics(strict=True)):
         raise OSError("disk full")
-    with pytest.raises(BadOption), Told(told):
+    with pytest.raises(BadOption), WarnOnWriteError(told):
         raise BadOption("the user's").of_user()
-    with pytest.raises(KeyboardInterrupt), Told(told):
+    with pytest.raises(KeyboardInterrupt), WarnOnWriteError(told):
         raise KeyboardInterrupt
 
 

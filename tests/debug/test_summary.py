@@ -19,7 +19,7 @@ from tests.debug.seen import Seen
 from tests.models.zoo import ROWS
 from torchair.convert.base.registry import converter, unregister
 from torchair.core.errors import DegradedWarning
-from torchair.core.registries.lazy_registry import LateTable
+from torchair.core.registries.lazy_registry import LazyRegistry
 from torchair.debug.dumps import op_summary
 from torchair.debug.dumps.op_summary import kind_of, status_of
 
@@ -205,7 +205,7 @@ def test_statuses(users: Any, function: Any, status: str) -> None:
 
 
 def test_a_condition_beside_a_converter_makes_it_partial(monkeypatch: pytest.MonkeyPatch) -> None:
-    table: LateTable[Any, Any] = LateTable("torchair.convert.all_converters")
+    table: LazyRegistry[Any, Any] = LazyRegistry("torchair.convert.all_converters")
     monkeypatch.setattr("torchair.convert.base.registry._builtin", table)
     converter(aten.sin.default, only=lambda x: "never")(lambda x: x)
     assert status_of(aten.sin.default) == "部分支持"

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from torchair.core.errors import BadKernel
-from torchair.core.kernel_params import Int, Ints, Number, Operand, Takes
-from torchair.core.registries.lazy_registry import LateTable
+from torchair.core.kernel_params import Int, Ints, Number, Operand, ParamKind
+from torchair.core.registries.lazy_registry import LazyRegistry
 from torchair.engine import registry
 from torchair.engine.registry import Value, kernel
 from torchair.ge.host import Host
 
-Table = LateTable[Any, registry.Kernel]
+Table = LazyRegistry[Any, registry.Kernel]
 
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     """A table of kernels of our own."""
-    mine: Table = LateTable("torchair.engine.all_kernels")
+    mine: Table = LazyRegistry("torchair.engine.all_kernels")
     monkeypatch.setattr(registry, "_kernels", mine)
     return mine
 
@@ -37,25 +37,27 @@ def annotated(hint: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("hint", "takes"),
     [
-        (Ints, Takes.INTS),
-        ("Ints", Takes.INTS),
-        ("Ints | None", Takes.INTS),
-        (Optional[Ints], Takes.INTS),  # noqa: UP045  the old spelling means the same
-        ("registry.Value", Takes.VALUE),
-        (Int, Takes.INT),
-        (Number, Takes.NUMBER),
-        (Operand, Takes.OPERAND),
-        (Operand | None, Takes.OPERAND),
-        (Value | None, Takes.VALUE),
-        (Host, Takes.HOST),
-        ("Host | None", Takes.HOST),
-        (torch.Tensor, Takes.TENSOR),
-        ("list[torch.Tensor]", Takes.TENSOR),
+        (Ints, ParamKind.INTS),
+        ("Ints", ParamKind.INTS),
+        ("Ints | None", ParamKind.INTS),
+        (Optional[Ints], ParamKind.INTS),  # noqa: UP045  the old spelling means the same
+        ("registry.Value", ParamKind.VALUE),
+        (Int, ParamKind.INT),
+        (Number, ParamKind.NUMBER),
+        (Operand, ParamKind.OPERAND),
+        (Operand | None, ParamKind.OPERAND),
+        (Value | None, ParamKind.VALUE),
+        (Host, ParamKind.HOST),
+        ("Host | None", ParamKind.HOST),
+        (torch.Tensor, ParamKind.TENSOR),
+        ("list[torch.Tensor]", ParamKind.TENSOR),
     ],
 )
-def test_the_annotation_is_what_it_means_not_how_it_is_spelled(table: Table, hint: Any, takes: Takes) -> None:
+def test_the_annotation_is_what_it_means_not_how_it_is_spelled(
+    table: Table, hint: Any, takes: ParamKind
+) -> None:
     kernel("Add")(annotated(hint))
-    assert table["Add", None].takes == (Takes.TENSOR, takes)
+    assert table["Add", None].takes == (ParamKind.TENSOR, takes)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from tests.fuzz.simulated import AnyLayout
 from tests.memory import distance, strides
 from torchair.backend.pipeline import partitioned
 from torchair.backend.service import scheduler
-from torchair.backend.service.request import Made, Order
-from torchair.backend.service.scheduler import BACKGROUND, Job
+from torchair.backend.service.request import CompileRequest, CompileResult
+from torchair.backend.service.scheduler import SCHEDULER, Job
 from torchair.backend.settings import settings
 from torchair.core.log import logger
 from torchair.core.storage.serialization import pack, unpack
@@ -351,7 +351,7 @@ class Swap:
         """Wait before this call, if it is the one."""
         if number == self._number:
             self.build()
-            assert BACKGROUND.wait(LONGEST_BUILD), "the optimized programs are not ready in time"
+            assert SCHEDULER.wait(LONGEST_BUILD), "the optimized programs are not ready in time"
 
     def build(self) -> None:
         """From now on, builds that replace the other process go on."""
@@ -385,7 +385,9 @@ class Swap:
             finally:
                 self._gate.set()
 
-    def _fill(self, order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
+    def _fill(
+        self, order: CompileRequest, folder: Path, seconds: float | None = None
+    ) -> tuple[CompileResult | None, str]:
         """Do the work of the other process with the eager code generator, while no call is served."""
         self._gate.wait(LONGEST_BUILD)
         there = pickle.loads(pickle.dumps(order))

@@ -16,7 +16,7 @@ from tests.fuzz.oracle import Failure, Seen, Swap, backend_of, compare, observe
 from tests.fuzz.programs import MODES, Program, any_program
 from tests.fuzz.simulated import AnyLayout
 from tests.slow import slow
-from torchair.backend.service.scheduler import BACKGROUND
+from torchair.backend.service.scheduler import SCHEDULER
 from torchair.devices import device_row, installed
 
 pytestmark = pytest.mark.usefixtures("builds")
@@ -50,7 +50,7 @@ def swapped_in_threads(program: Program, want: list[Seen], swap: Swap, first_her
         swap.build()
         for each in calls:
             each.result()
-    assert BACKGROUND.wait(600)
+    assert SCHEDULER.wait(600)
     found += filter(None, [compare(want, observe(run, program))])
     return found
 

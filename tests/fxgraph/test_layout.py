@@ -21,7 +21,7 @@ from tests.training import backward_through_the_ir
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import Settings
 from torchair.capture.base.inputs import KeyPart
-from torchair.capture.base.layout_enforcer import Promised
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
@@ -29,7 +29,7 @@ from torchair.core.native.memory_overlap import careful_writes
 from torchair.core.torch_private.compilers.inductor import rebases_windows
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.layout import arrange, layout_of, layouts_of, lies
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.symbols import Binding
 
 BASE = torch.arange(60.0)
@@ -159,7 +159,7 @@ def wrongly(promised: Callable[..., Any], done: Callable[..., Any], *args: torch
     logger.forget()
     gm = make_fx(promised, tracing_mode="fake")(*args)
     fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
-    held = Promised(Body(done), Contract(layouts_of(gm), Binding(fakes)))
+    held = LayoutEnforcer(Body(done), OutputLayouts(layouts_of(gm), Binding(fakes)))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         results = [held(list(args)) for _ in range(3)]
@@ -202,7 +202,7 @@ def test_unit_dims_cost_no_copy_and_no_warning() -> None:
     gm = make_fx(lambda x: [x.sin().as_strided((1, 4), (9, 1), 0)])(torch.randn(1, 4))
     memory = torch.randn(1, 4)
     fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
-    held = Promised(Body(lambda x: [memory]), Contract(layouts_of(gm), Binding(fakes)))
+    held = LayoutEnforcer(Body(lambda x: [memory]), OutputLayouts(layouts_of(gm), Binding(fakes)))
     for _ in range(2):
         (result,) = held([torch.randn(1, 4)])
         assert result.stride() == (9, 1)
@@ -568,10 +568,10 @@ def test_which_result_reaches_over_others_is_no_matter_of_one_call(codegen: str)
 # What mending rests on.
 
 
-def symbolic(fn: Callable[..., Any], *args: torch.Tensor) -> Contract:
+def symbolic(fn: Callable[..., Any], *args: torch.Tensor) -> OutputLayouts:
     gm = make_fx(fn, tracing_mode="symbolic")(*args)
     fakes = tuple(node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
-    return Contract(layouts_of(gm), Binding(fakes))
+    return OutputLayouts(layouts_of(gm), Binding(fakes))
 
 
 def test_elements_on_one_place_are_mended_by_one_write() -> None:
@@ -584,7 +584,7 @@ def test_elements_on_one_place_are_mended_by_one_write() -> None:
 def test_views_are_made_with_the_numbers_of_the_call() -> None:
     """Not with those of the call that was traced."""
     contract = symbolic(lambda x: [x[x.size(0) // 2 :], (x + 1).t()], torch.randn(4, 6))
-    held = Promised(
+    held = LayoutEnforcer(
         Body(lambda x: [x[:1].clone(), (x + 1).t().contiguous()]),
         contract,
         (KeyPart(0, "size", 0), KeyPart(0, "size", 1)),
@@ -605,7 +605,7 @@ def test_what_is_known_of_one_key_is_not_said_of_another(monkeypatch: pytest.Mon
     def sometimes(x: torch.Tensor) -> list[torch.Tensor]:
         return [(x + 1).t() if x.size(0) < 5 else (x + 1).t().contiguous()]
 
-    held = Promised(Body(sometimes), contract, (KeyPart(0, "size", 0), KeyPart(0, "size", 1)))
+    held = LayoutEnforcer(Body(sometimes), contract, (KeyPart(0, "size", 0), KeyPart(0, "size", 1)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for sizes in ((4, 6), (6, 4), (4, 6), (6, 4)):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.capture.strategies.chain import Chain
+from torchair.capture.strategies.chain import PartitionedProgram
 from torchair.core.torch_private.fake.fake_tensors import make_fx
 from torchair.fxgraph.partition import Partition, partition
 
@@ -34,7 +34,7 @@ def names(each: Partition) -> list[str]:
 
 def run(gm: fx.GraphModule, parts: list[Partition], *args: Any) -> list[Any]:
     calls = [lambda own, part=part: part.gm(*own) for part in parts]
-    return Chain.of(gm, list(zip(parts, calls, strict=True)), "eager", "")(list(args))
+    return PartitionedProgram.of(gm, list(zip(parts, calls, strict=True)), "eager", "")(list(args))
 
 
 def check(fn: Callable[..., Any], *hosts: Any, shape: list[tuple[bool, list[str]]], args: Any = (X,)) -> None:

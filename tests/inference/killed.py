@@ -23,7 +23,7 @@ import torch
 import torchair
 from tests.inference.models import Net
 from torchair.backend.cache.key import FILE
-from torchair.core.storage.artifact_store import Store
+from torchair.core.storage.artifact_store import ArtifactStore
 from torchair.inference import cache_compile
 
 PROCESSES, SEED, LIMIT_S = 4, 5, 60.0
@@ -93,7 +93,7 @@ def main(rounds: int) -> None:
         (whole,) = ended([fork(lambda: call(folder, 2))], {}).values()
         longest = time.monotonic() - start
         assert whole == GOOD, "a process that nobody kills is right"
-        store, killed = Store(folder, FILE), 0
+        store, killed = ArtifactStore(folder, FILE), 0
         for number in range(rounds):
             if number % 2:
                 for key in list(store.keys()):

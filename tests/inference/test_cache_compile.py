@@ -26,10 +26,10 @@ from tests.inference.models import Net
 from tests.slow import slow
 from torchair.__main__ import main
 from torchair.backend.cache import compiled_method
-from torchair.backend.cache.compiled_method import Cached
-from torchair.backend.cache.key import Ranks, place_of
+from torchair.backend.cache.compiled_method import CachedMethod
+from torchair.backend.cache.key import RankInfo, location_of
 from torchair.backend.service import scheduler
-from torchair.backend.service.scheduler import BACKGROUND, Job
+from torchair.backend.service.scheduler import SCHEDULER, Job
 from torchair.core.errors import BadCall, Degraded, DegradedWarning
 from torchair.core.fingerprint import python_objects
 from torchair.core.storage.artifact_store import MAGIC
@@ -60,10 +60,10 @@ class Processes:
         self.folder = folder
         self.traces = 0
 
-    def new(self, method: Any, **options: Any) -> Cached:
+    def new(self, method: Any, **options: Any) -> CachedMethod:
         options = {"config": config_of(), "dynamic": False, "cache_dir": str(self.folder)} | options
         made = cache_compile(method, **options)
-        assert isinstance(made, Cached)
+        assert isinstance(made, CachedMethod)
         return made
 
 
@@ -90,7 +90,7 @@ def wanted(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return method(*args, **kwargs)
 
 
-def path_of(cached: Cached) -> Path:
+def path_of(cached: CachedMethod) -> Path:
     place = cached.place()
     assert place is not None
     return place.path
@@ -516,8 +516,8 @@ def test_another_device_is_a_miss(processes: Processes, net: Net) -> None:
     cached = processes.new(net.view)
     y = torch.zeros(3, 8)
     cached(X.clone(), y)
-    key = place_of(net.view, cached.how, str(processes.folder), Ranks())
-    moved = place_of(copy.deepcopy(net).to("meta").view, cached.how, str(processes.folder), Ranks())
+    key = location_of(net.view, cached.how, str(processes.folder), RankInfo())
+    moved = location_of(copy.deepcopy(net).to("meta").view, cached.how, str(processes.folder), RankInfo())
     assert (key.facts["device"], moved.facts["device"]) == ("cpu", "meta")
     assert key.key != moved.key
     ((ready, variant),) = cached._variants
@@ -772,7 +772,7 @@ def test_a_process_that_ends_early_leaves_the_rest_to_the_next(
     """It has kept the eager program, and how the better one is ordered: nothing is traced again for it."""
     taken = list[Job]()
     with monkeypatch.context() as patch:
-        patch.setattr(BACKGROUND, "give", taken.append)
+        patch.setattr(SCHEDULER, "give", taken.append)
         config = config_of(mode)
         config.engine_config.codegen = "auto"
         first = processes.new(net.both, config=config, dynamic=dynamic)

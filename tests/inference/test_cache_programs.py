@@ -21,7 +21,7 @@ from tests.inference.programs import CALLS, Below, Programs, X
 from tests.models.families import tiny
 from tests.models.zoo import leaves
 from tests.slow import slow
-from torchair.backend.cache.compiled_method import Cached
+from torchair.backend.cache.compiled_method import CachedMethod
 from torchair.core.errors import DegradedWarning
 from torchair.inference import cache_compile
 
@@ -29,12 +29,12 @@ MODES = ("npugraph_ex", "max-autotune")
 FAMILIES = ["llama", "bert", "mamba", "mixtral", "wav2vec2", "t5", "whisper", "gemma2", "falcon", "clip"]
 
 
-def kept(method: Any, folder: Path, mode: str = "npugraph_ex", dynamic: bool = False) -> Cached:
+def kept(method: Any, folder: Path, mode: str = "npugraph_ex", dynamic: bool = False) -> CachedMethod:
     config = torchair.CompilerConfig()
     config.mode = mode
     config.engine_config.codegen = "eager"
     made = cache_compile(method, config=config, dynamic=dynamic, cache_dir=str(folder))
-    assert isinstance(made, Cached)
+    assert isinstance(made, CachedMethod)
     return made
 
 
@@ -199,7 +199,7 @@ def test_threads_share_the_first_call(tmp_path: Path) -> None:
     for number in range(2):
         run, found = kept(net.containers, tmp_path), list[torch.Tensor]()
 
-        def call(run: Cached = run, found: list[torch.Tensor] = found) -> None:
+        def call(run: CachedMethod = run, found: list[torch.Tensor] = found) -> None:
             found.append(run(X))
 
         threads = [threading.Thread(target=call) for _ in range(8)]

@@ -17,24 +17,26 @@ KEPT = {
     "torchair.compare.locate.converter_or_kernel._emits": (
         "a case that cannot run proves nothing; the self-test reports it"
     ),
-    "torchair.compare.base.check_replay.Player.call": "it is the culprit's `why`",
-    "torchair.compare.base.replay_call.Scene.run": "it is the outcome, which is shown",
+    "torchair.compare.base.check_replay.ReplayChecker.call": "it is the culprit's `why`",
+    "torchair.compare.base.replay_call.RecordedCall.run": "it is the outcome, which is shown",
     "torchair.compare.stage_comparison.searched": "it is the culprit's `why`",
     "torchair.compare.repro_script._shows": (
         "a part that does not compile shows nothing; a larger one is tried"
     ),
-    "torchair.backend.cache.compiled_method.Cached._woken": "`_unreadable` tells it",
-    "torchair.backend.cache.compiled_method.Cached.take": "`_unreadable` tells it",
+    "torchair.backend.cache.compiled_method.CachedMethod._woken": "`_unreadable` tells it",
+    "torchair.backend.cache.compiled_method.CachedMethod.take": "`_unreadable` tells it",
     "torchair.core.torch_private.dynamo.assumed_constants.Assumed.why_other": "it is the reason of a miss",
     "torchair.core.torch_private.dynamo.guards.Seen.why_other": "it is the reason of a miss",
-    "torchair.backend.service.scheduler.Background._tell": "the user's function failed; the log has it",
-    "torchair.capture.base.pending_program.Pending.tell": "the log has it: builds go on",
-    "torchair.backend.service.scheduler.Background._next": "`take` tells it",
+    "torchair.backend.service.scheduler.CompileScheduler._tell": "the user's function failed; the log has it",
+    "torchair.capture.base.pending_program.PendingProgram.tell": "the log has it: builds go on",
+    "torchair.backend.service.scheduler.CompileScheduler._next": "`take` tells it",
     "torchair.backend.service.scheduler.Job._found": "the log has it, and it is built again",
     "torchair.backend.service.scheduler.Job.run": "`take` tells it",
-    "torchair.backend.service.request.Order.fill": "it is the reason, if nothing can compile it",
+    "torchair.backend.service.request.CompileRequest.fill": "it is the reason, if nothing can compile it",
     "torchair.backend.pipeline.autotune._built": "it is in the result, and a warning if no way is left",
-    "torchair.backend.pipeline.autotune.Tuned._try": "it is in the result, and a warning if no way is left",
+    "torchair.backend.pipeline.autotune.AutotunedProgram._try": (
+        "it is in the result, and a warning if no way is left"
+    ),
     "torchair.devices.cuda.Cuda.call_on_host.on_host": "the next replay raises it",
     "torchair.capture.strategies.recorder.Recorder.record": "`Replay._fail` warns, after a direct run",
     "torchair.backend.library.opcheck._Check._checked": "the report names the difference",

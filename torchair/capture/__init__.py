@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchair.capture.base.addresses import Cause
+from torchair.capture.base.addresses import RecaptureReason
 from torchair.capture.base.call_log import CallLog, listening
-from torchair.capture.base.compiled_program import Compiled, Observer
-from torchair.capture.base.inputs import Inputs, Role, inputs_of
-from torchair.capture.base.layout_enforcer import Promised
-from torchair.capture.base.pending_program import Growing, Pending, Specialist, lost_in_pieces
+from torchair.capture.base.compiled_program import CompiledProgram, Observer
+from torchair.capture.base.inputs import InputInfo, Role, inputs_of
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
+from torchair.capture.base.pending_program import PendingProgram, Specialist, SwappableProgram, lost_in_pieces
 from torchair.capture.base.policy import Policy, why_not
 from torchair.capture.base.stats import Report
-from torchair.capture.recording.memory_pool import Turns
+from torchair.capture.recording.memory_pool import LaunchOrder
 from torchair.capture.recording.recording import CannotRecord
-from torchair.capture.strategies.chain import Chain
-from torchair.capture.strategies.direct import Bound, Direct, Special
-from torchair.capture.strategies.replay import Around, Replay
+from torchair.capture.strategies.chain import PartitionedProgram
+from torchair.capture.strategies.direct import CountedDirect, Direct, SpecializedByKey
+from torchair.capture.strategies.replay import Replay, RunnerOptions
 from torchair.capture.strategies.runner import Runner
 from torchair.core.log import capture_logger as logger
 
 __all__ = [
-    "Around",
     "CannotRecord",
-    "Cause",
-    "Chain",
-    "Compiled",
-    "Inputs",
+    "CompiledProgram",
+    "InputInfo",
+    "LaunchOrder",
     "Observer",
-    "Pending",
+    "PartitionedProgram",
+    "PendingProgram",
     "Policy",
+    "RecaptureReason",
     "Report",
     "Role",
     "Runner",
+    "RunnerOptions",
     "Specialist",
-    "Turns",
     "capture",
     "inputs_of",
     "why_not",
 ]
 
-ALONE = Around()
+ALONE = RunnerOptions()
 
 
-def capture(compiled: Compiled, around: Around = ALONE) -> Runner:
+def capture(compiled: CompiledProgram, around: RunnerOptions = ALONE) -> Runner:
     """Put a program behind a runner."""
     degradations, log = compiled.degradations, listening()
     if compiled.contract is not None:
-        program = Promised(compiled.program, compiled.contract, compiled.inputs.key, degradations)
+        program = LayoutEnforcer(compiled.program, compiled.contract, compiled.inputs.key, degradations)
         compiled = replace(compiled, program=program)
     if compiled.policy.statistics and log is None:
         degradations.add(
@@ -59,7 +59,7 @@ def capture(compiled: Compiled, around: Around = ALONE) -> Runner:
     return Runner(_strategy(compiled, around))
 
 
-def _strategy(compiled: Compiled, around: Around) -> Direct:
+def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
     """The best way to run it, and why it is no better one."""
     policy, row, specialist = compiled.policy, compiled.row, around.specialist
     if around.parts is not None:
@@ -68,17 +68,17 @@ def _strategy(compiled: Compiled, around: Around) -> Direct:
     if reason is None:
         return Replay(compiled, around)
     if around.successor is not None:
-        compiled = replace(compiled, program=Growing(compiled.program, around.successor))
+        compiled = replace(compiled, program=SwappableProgram(compiled.program, around.successor))
     if policy.capture:
         if not row.has_graphs and policy.counts:
-            return Bound(compiled, specialist)
+            return CountedDirect(compiled, specialist)
         if row.has_graphs:
             what = f"a graph is not recorded, its ops run one by one: {reason}"
             compiled.degradations.add(what, here=True)
-    return Direct(compiled, reason) if specialist is None else Special(compiled, reason, specialist)
+    return Direct(compiled, reason) if specialist is None else SpecializedByKey(compiled, reason, specialist)
 
 
-def _in_pieces(compiled: Compiled, parts: tuple[Runner, ...], specialist: Specialist | None) -> Direct:
+def _in_pieces(compiled: CompiledProgram, parts: tuple[Runner, ...], specialist: Specialist | None) -> Direct:
     if specialist is not None:
         compiled.degradations.add(lost_in_pieces(specialist))
     how = "recorded in 1 piece" if len(parts) == 1 else f"recorded in {len(parts)} pieces"

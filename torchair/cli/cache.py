@@ -12,9 +12,9 @@ from pathlib import Path
 from torchair.backend.cache.entry import WHY, variants_of
 from torchair.backend.cache.key import FILE, facts_of_process, root_of
 from torchair.core.errors import BadCall, BadEntry, BadPath
-from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.fingerprint.atomic_files import atomic_write
 from torchair.core.fingerprint.file_permissions import OWN_FILE
-from torchair.core.storage.artifact_store import Entry, Row, Store, is_key, nearest, packed, unpacked
+from torchair.core.storage.artifact_store import ArtifactStore, Entry, Row, is_key, nearest, packed, unpacked
 from torchair.core.text_table import text_lines
 
 NAMES = ("class", "method")
@@ -44,7 +44,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Do it; the exit status."""
-    store = Store(root_of(given.dir), FILE)
+    store = ArtifactStore(root_of(given.dir), FILE)
     if given.act != "import" and not store.root.is_dir():
         raise BadPath(f"there is no directory {store.root}", next="--dir names another")
     acts = {"ls": _list, "verify": _verify, "why-miss": _why_miss, "rm": _remove}
@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     return (_export if given.act == "export" else _import)(store, given)
 
 
-def _chosen(store: Store, given: argparse.Namespace) -> list[str]:
+def _chosen(store: ArtifactStore, given: argparse.Namespace) -> list[str]:
     keys = sorted(store.keys())
     chosen = [key for key in keys if not given.names or key.startswith(tuple(given.names))]
     if given.names and not chosen:
@@ -63,7 +63,7 @@ def _chosen(store: Store, given: argparse.Namespace) -> list[str]:
     return chosen
 
 
-def _list(store: Store, given: argparse.Namespace) -> int:
+def _list(store: ArtifactStore, given: argparse.Namespace) -> int:
     chosen = set(_chosen(store, given))
     rows = [
         (row.key, str(row.size), time.strftime("%Y-%m-%d %H:%M", time.localtime(row.used)), row.problem)
@@ -74,7 +74,7 @@ def _list(store: Store, given: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(store: Store, given: argparse.Namespace) -> int:
+def _verify(store: ArtifactStore, given: argparse.Namespace) -> int:
     chosen = set(_chosen(store, given))
     rows = [row for row in store.rows() if row.key in chosen]
     bad = [row for row in rows if row.problem]
@@ -84,7 +84,7 @@ def _verify(store: Store, given: argparse.Namespace) -> int:
     return int(bool(bad))
 
 
-def _why_miss(store: Store, given: argparse.Namespace) -> int:
+def _why_miss(store: ArtifactStore, given: argparse.Namespace) -> int:
     """What differs: from this machine, from the nearest entry of the same method; and why each variant was
     compiled.
     """
@@ -105,7 +105,7 @@ def _why_miss(store: Store, given: argparse.Namespace) -> int:
     return int(not is_same)
 
 
-def _history(store: Store, row: Row, rows: Sequence[Row]) -> Iterator[str]:
+def _history(store: ArtifactStore, row: Row, rows: Sequence[Row]) -> Iterator[str]:
     alike = [each for each in rows if each is not row and not each.problem]
     alike = [each for each in alike if all(each.facts.get(name) == row.facts.get(name) for name in NAMES)]
     miss = nearest(alike, row.facts)
@@ -116,7 +116,7 @@ def _history(store: Store, row: Row, rows: Sequence[Row]) -> Iterator[str]:
         yield f"variant {number} was compiled because: {files[WHY].decode()}"
 
 
-def _remove(store: Store, given: argparse.Namespace) -> int:
+def _remove(store: ArtifactStore, given: argparse.Namespace) -> int:
     limits = [limit for limit in (given.older_than, given.most_bytes) if limit is not None]
     if limits and given.names:
         raise BadCall("rm drops entries by names or by limits", next="leave out the names, or the limits")
@@ -133,10 +133,10 @@ def _remove(store: Store, given: argparse.Namespace) -> int:
     return 0
 
 
-def _export(store: Store, given: argparse.Namespace) -> int:
+def _export(store: ArtifactStore, given: argparse.Namespace) -> int:
     entries = [entry for key in _chosen(store, given) if (entry := store.read(key)) is not None]
     try:
-        with whole_file(Path(given.file), OWN_FILE) as out, tarfile.open(fileobj=out, mode="w") as tar:
+        with atomic_write(Path(given.file), OWN_FILE) as out, tarfile.open(fileobj=out, mode="w") as tar:
             for entry in entries:
                 data = packed(entry.files, entry.facts)
                 info = tarfile.TarInfo(entry.key)
@@ -150,7 +150,7 @@ def _export(store: Store, given: argparse.Namespace) -> int:
     return 0
 
 
-def _import(store: Store, given: argparse.Namespace) -> int:
+def _import(store: ArtifactStore, given: argparse.Namespace) -> int:
     if not Path(given.file).is_file():
         raise BadPath(f"there is no file {given.file}")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchair.core.errors import BadCall, BadPath, BadPrototype
-from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.fingerprint.atomic_files import atomic_write
 from torchair.ge.header_module_writer import module_text, why_no_builder
 from torchair.ge.header_parser import Declared, read_reg_op
 from torchair.ge.prototype import catalogue
@@ -86,7 +86,7 @@ def declared(files: Sequence[Path]) -> list[Declared]:
 
 def _write(output: Path, text: str) -> None:
     try:
-        with whole_file(output, MODE) as file:
+        with atomic_write(output, MODE) as file:
             file.write(text.encode())
     except OSError as error:
         why = error.strerror or error

@@ -11,10 +11,10 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager
-from torchair.codegen.base.options import How
-from torchair.codegen.base.programs import Boxed, FxCode, Tied
+from torchair.codegen.base.options import CodegenOptions
+from torchair.codegen.base.programs import Boxed, FxCode, NonSerializableCode
 from torchair.codegen.inductor import inductor_program
-from torchair.codegen.inductor.device_mapping import Ground
+from torchair.codegen.inductor.device_mapping import DeviceMapping
 from torchair.codegen.native import native_library, native_program
 from torchair.core.errors import BadOption
 from torchair.core.program import Code, Program
@@ -22,12 +22,12 @@ from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.fxgraph.external_constants import has_held
 
-__all__ = ["BUILDING", "COMPILERS", "RESERVED", "How", "build", "load"]
+__all__ = ["BUILDING", "COMPILERS", "RESERVED", "CodegenOptions", "build", "load"]
 
 BUILDING = threading.RLock()
 # In a child of this process whoever builds here is not there.
 os.register_at_fork(after_in_child=BUILDING._at_fork_reinit)  # type: ignore[attr-defined]
-DEFAULT = How()
+DEFAULT = CodegenOptions()
 COMPILERS = ("inductor", "native")
 """Code generators that compile for one device."""
 RESERVED = frozenset(
@@ -43,23 +43,25 @@ RESERVED = frozenset(
 """Options of Inductor that builds set themselves."""
 
 
-def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How = DEFAULT) -> Program:
+def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions = DEFAULT) -> Program:
     """Compile an ATen graph; `gm` is left as it is. The program has its code, from which it can be made again
     (`load`).
     """
     if kind in COMPILERS:
-        return Ground.of(gm).build(gm, inputs, lambda gm, inputs: _tied(kind, gm, inputs, how))
+        return DeviceMapping.of(gm).build(gm, inputs, lambda gm, inputs: _tied(kind, gm, inputs, how))
     return _tied(kind, gm, inputs, how)
 
 
-def _tied(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Program:
+def _tied(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Program:
     program = _build(kind, gm, inputs, how)
     if has_held(gm):
-        program.code = Tied(program.code)
+        program.code = NonSerializableCode(program.code)
     return program
 
 
-def _build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed | native_program.Native:
+def _build(
+    kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions
+) -> Boxed | native_program.Native:
     match kind:
         case "eager":
             return eager.build(gm, inputs)

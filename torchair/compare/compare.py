@@ -17,13 +17,13 @@ from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.settings.settings import Settings, checked, settle
-from torchair.compare.base.culprit import Blame, Culprit
+from torchair.compare.base.culprit import Culprit, LocatedMismatch
 from torchair.compare.base.graph_history import COMPILED, TRACE
 from torchair.compare.base.replay_call import frozen
 from torchair.compare.base.tolerances import Errors, Pair, tolerances_of
 from torchair.compare.report import Comparison, Finding, module_of
 from torchair.compare.repro_script import script_of
-from torchair.compare.stage_comparison import Exam, StageRow, Yardstick, exam_of
+from torchair.compare.stage_comparison import StageComparison, StageRow, Yardstick, exam_of
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.resolve import Config
 from torchair.core.errors import BadOption, NotPossible, first_line
@@ -60,7 +60,9 @@ def compare(
         raise BadOption(f"against={against!r} is nothing to compare with", near=", ".join(AGAINST))
     settings = settle(checked(CompilerConfig() if config is None else config))
     settings = replace(settings, waits=True)  # programs that take over later are compared too
-    session = Session(settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node))
+    session = ComparisonBackend(
+        settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node)
+    )
     call = Call(model, args, kwargs, backward)
     with _untouched(), isolated_dynamo(session.backend):
         found = session.run(call, dynamic)
@@ -70,7 +72,7 @@ def compare(
     return found
 
 
-def _write_script(found: Comparison, exam: Exam, dynamic: bool | None) -> None:
+def _write_script(found: Comparison, exam: StageComparison, dynamic: bool | None) -> None:
     try:
         with _untouched():
             found.script = script_of(exam, dynamic=dynamic)
@@ -174,18 +176,18 @@ def _call(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @dataclass
-class Session:
+class ComparisonBackend:
     """One comparison: the graphs that Dynamo finds, each with all its stages."""
 
     settings: Settings
     yardstick: Yardstick
-    exams: list[Exam] = field(default_factory=list[Exam])
+    exams: list[StageComparison] = field(default_factory=list[StageComparison])
     is_served: bool = False
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=list[tuple[torch.Tensor, torch.Tensor]]
     )
     own: set[int] = field(default_factory=set[int])  # tensors of the copies that are run
-    wrong: Exam | None = None
+    wrong: StageComparison | None = None
 
     def __post_init__(self) -> None:
         # Dynamo asks for a plain function.
@@ -194,7 +196,9 @@ class Session:
 
         self.backend = backend
 
-    def _compile(self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Exam:
+    def _compile(
+        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any
+    ) -> StageComparison:
         exam = exam_of(gm, inputs, settings, self.yardstick, **facts)
         exam.is_served = self.is_served
         exam.before = self._keep
@@ -278,7 +282,7 @@ class Session:
         )
 
 
-def _finding(row: StageRow, blame: Blame, names: Mapping[str, str]) -> Finding:
+def _finding(row: StageRow, blame: LocatedMismatch, names: Mapping[str, str]) -> Finding:
     node, name = blame.node, blame.culprit.name
     source = "" if node is None else source_of(node)
     for ours, theirs in names.items():

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.compare.base.culprit import Blame
+from torchair.compare.base.culprit import LocatedMismatch
 from torchair.compare.base.graph_history import COMPILED, CONVERSION, FX_PASS, GE_PASS, LOWERING, REPLAYED
-from torchair.compare.base.replay_call import Scene, Values
-from torchair.compare.base.subgraph import Part, around, calls_of, part_of
+from torchair.compare.base.replay_call import RecordedCall, Values
+from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
 from torchair.compare.locate.converter_or_kernel import USERS
-from torchair.compare.stage_comparison import Exam, first_wrong, walk
+from torchair.compare.stage_comparison import StageComparison, first_wrong, walk
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.json_form import JsonForm
 from torchair.core.native.memory_overlap import is_dense
@@ -76,7 +76,7 @@ if __name__ == "__main__":
 '''
 
 
-def script_of(exam: Exam, *, dynamic: bool | None) -> str:
+def script_of(exam: StageComparison, *, dynamic: bool | None) -> str:
     """The program; empty where the graph cannot be written as one."""
     assert exam.wrong is not None and exam.scene is not None, "there is a fault, found in a call"
     row, blame = exam.wrong
@@ -100,7 +100,7 @@ def script_of(exam: Exam, *, dynamic: bool | None) -> str:
     )
 
 
-def _smallest(exam: Exam, blame: Blame, gm: fx.GraphModule, values: Values) -> Part:
+def _smallest(exam: StageComparison, blame: LocatedMismatch, gm: fx.GraphModule, values: Values) -> Subgraph:
     """The fewest calls around the wrong node in which the same stage is the first to be wrong."""
     assert exam.wrong is not None, "there is a fault"
     row, everything = (
@@ -125,14 +125,14 @@ def _smallest(exam: Exam, blame: Blame, gm: fx.GraphModule, values: Values) -> P
     return everything
 
 
-def _shows(exam: Exam, part: Part, args: list[Any]) -> bool:
+def _shows(exam: StageComparison, part: Subgraph, args: list[Any]) -> bool:
     """Is the same stage the first to be wrong for this part of the graph?"""
     assert exam.wrong is not None, "there is a fault"
     try:
         trail = walk(part.gm, args, exam.stage.settings)
     except Exception:
         return False
-    step = first_wrong(trail, Scene(args, exam.stage.device), exam.yardstick.judge)
+    step = first_wrong(trail, RecordedCall(args, exam.stage.device), exam.yardstick.judge)
     return step is not None and step.name == exam.wrong[0].stage
 
 
@@ -175,7 +175,7 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def _inputs(exam: Exam, part: Part, values: list[Any]) -> list[str]:
+def _inputs(exam: StageComparison, part: Subgraph, values: list[Any]) -> list[str]:
     """The inputs as expressions: noise where the fault shows with it, else their very bytes, if there are not
     too many.
     """
@@ -226,7 +226,7 @@ def _input(value: Any, as_noise: bool) -> str:
     return f"tensor({spec}, {base64.b85encode(zlib.compress(data)).decode()!r}){where}"
 
 
-def _notes(part: Part, culprit: str) -> list[str]:
+def _notes(part: Subgraph, culprit: str) -> list[str]:
     """What the script cannot bring along."""
     own = [f"Import what registers the converter of {culprit} here."] if culprit.endswith(USERS) else []
     libraries = sorted({call.target.namespace for call in part.nodes if isinstance(call.target, OpOverload)})

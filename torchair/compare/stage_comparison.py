@@ -18,7 +18,7 @@ from torchair.backend.pipeline.normalize import prepare
 from torchair.backend.settings.settings import Settings
 from torchair.capture import Runner
 from torchair.compare.base.check_replay import calls_of, other_inputs, play
-from torchair.compare.base.culprit import Blame, Culprit, Judge, blame_pass, node_of
+from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch, blame_pass, node_of
 from torchair.compare.base.float64_reference import Double, truth
 from torchair.compare.base.graph_history import (
     COMPILED,
@@ -27,12 +27,12 @@ from torchair.compare.base.graph_history import (
     GE_PASS,
     LOWERING,
     REPLAYED,
-    Step,
-    Trail,
+    GraphHistory,
+    Snapshot,
 )
 from torchair.compare.base.replay_call import (
     Outcome,
-    Scene,
+    RecordedCall,
     Values,
     is_unset,
     random_state,
@@ -96,7 +96,7 @@ class StageRow:
         return self.errors.excess <= NO_WORSE * self.eager.excess
 
 
-def first_wrong(trail: Trail, scene: Scene, judge: Judge) -> Step | None:
+def first_wrong(trail: GraphHistory, scene: RecordedCall, judge: Judge) -> Snapshot | None:
     """The first step whose outputs are not those of the graph that was given."""
     want = trail.steps[0].run(scene)
     for step in trail.steps[1:]:
@@ -106,13 +106,13 @@ def first_wrong(trail: Trail, scene: Scene, judge: Judge) -> Step | None:
     return None
 
 
-def searched(search: Callable[[], Blame], culprit: Culprit) -> Blame:
+def searched(search: Callable[[], LocatedMismatch], culprit: Culprit) -> LocatedMismatch:
     """What a search finds; where it fails, the stage is to blame as a whole."""
     try:
         return search()
     except Exception as error:
         why = f"the search for the node ended in {type(error).__name__}: {first_line(error)}"
-        return Blame(replace(culprit, why=why))
+        return LocatedMismatch(replace(culprit, why=why))
 
 
 def _has_gaps(node: fx.Node) -> bool:
@@ -122,7 +122,7 @@ def _has_gaps(node: fx.Node) -> bool:
     return any(isinstance(t, torch.Tensor) and not t.is_contiguous() for t in tensors)
 
 
-def lying_fake(gm: fx.GraphModule, values: Values) -> Blame | None:
+def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
     """The first op that gives another dtype or other sizes than its fake kernel says: what is compiled rests
     on that.
     """
@@ -139,13 +139,13 @@ def lying_fake(gm: fx.GraphModule, values: Values) -> Blame | None:
         if said.dtype != got.dtype or not is_known:
             text = f"{spec(got)}, its fake kernel says {spec(said)}"
             culprit = Culprit("fake kernel", str(node.target), text)
-            return Blame(culprit, node, str(node.target), Errors(text=text), gm, (node,))
+            return LocatedMismatch(culprit, node, str(node.target), Errors(text=text), gm, (node,))
     return None
 
 
-def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Trail:
+def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
     """The graphs of a compile, up to where code would be generated."""
-    trail = Trail()
+    trail = GraphHistory()
     prepared, stage = prepare(gm, inputs, settings)
     stage.layouts = promised(prepared, {})
     stage.observe = trail
@@ -157,19 +157,19 @@ def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Trail
 
 
 @dataclass
-class Exam:
+class StageComparison:
     """A compiled graph, and all that it was made from. Called like a runner, it gives what eager gives."""
 
     gm: fx.GraphModule
-    trail: Trail
+    trail: GraphHistory
     runner: Runner
     stage: Stage
     yardstick: Yardstick
     name: str = ""
     rows: list[StageRow] = field(default_factory=list[StageRow])
-    wrong: tuple[StageRow, Blame] | None = None
+    wrong: tuple[StageRow, LocatedMismatch] | None = None
     notes: list[str] = field(default_factory=list[str])  # about eager, and about the truth
-    scene: Scene | None = None
+    scene: RecordedCall | None = None
     draws_otherwise: bool = False  # than eager does: what comes behind that is not compared
     is_served: bool = False  # by the runner: all stages have been compared
     before: Callable[[Sequence[Any]], None] = lambda args: None  # is told of every call
@@ -177,7 +177,7 @@ class Exam:
     _boxed_call = True
 
     @property
-    def boxed(self) -> Exam:
+    def boxed(self) -> StageComparison:
         """What AOTAutograd calls."""
         return self
 
@@ -201,13 +201,13 @@ class Exam:
 
     def examine(self, args: Sequence[Any]) -> None:
         """Run all stages on copies of these arguments; open the first that is wrong."""
-        scene = self.scene = Scene(args, self.stage.device)
+        scene = self.scene = RecordedCall(args, self.stage.device)
         with same_random(self.gm):
             self._compare_steps(scene)
             if self.wrong is None and not self.draws_otherwise:
                 self._compare_runner(scene)
 
-    def _compare_steps(self, scene: Scene) -> None:
+    def _compare_steps(self, scene: RecordedCall) -> None:
         given = self.trail.steps[0]
         eager = given.run(scene)
         if eager.error:
@@ -232,7 +232,7 @@ class Exam:
             if self.draws_otherwise:
                 return
 
-    def _same_twice(self, eager: Outcome, again: Outcome, scene: Scene, values: Values) -> None:
+    def _same_twice(self, eager: Outcome, again: Outcome, scene: RecordedCall, values: Values) -> None:
         """Without numbers that can be computed again there is nothing to compare with."""
         if self._errors(again, eager).ok:
             return
@@ -245,7 +245,7 @@ class Exam:
             next="compare needs ops that compute the same twice, and no memory that nobody wrote",
         )
 
-    def _open(self, step: Step, row: StageRow, scene: Scene) -> None:
+    def _open(self, step: Snapshot, row: StageRow, scene: RecordedCall) -> None:
         """Find the first wrong node of a step; there need not be one where its outputs are right."""
         blame = searched(lambda: self._blame(step, scene), Culprit(step.kind, step.title))
         if (row.ok and blame.errors.ok) or self._is_other_draw(blame):
@@ -255,7 +255,7 @@ class Exam:
             self.rows[-1] = row
         self.wrong = row, blame
 
-    def _is_other_draw(self, blame: Blame) -> bool:
+    def _is_other_draw(self, blame: LocatedMismatch) -> bool:
         """Where memory is not in the order of the elements, eager draws in that of the memory, and others in
         that of the elements, or of memory of their own: other numbers, and nobody's fault.
         """
@@ -293,14 +293,14 @@ class Exam:
         inputs = enumerate(placeholders(gm))
         return [place for place, node in inputs if place not in self.stage.static or node in written]
 
-    def _compare_runner(self, scene: Scene) -> None:
+    def _compare_runner(self, scene: RecordedCall) -> None:
         """The program by itself, on these arguments and on others; then behind its runner, call by call."""
         program, lists = self.runner.program, self.trail.last(fx.GraphModule)
 
         def directly(args: list[Any]) -> list[Any]:
             return program(with_lists(lists, args))
 
-        others = Scene(other_inputs(self.runner, run_fx(self.gm), scene), self.stage.device)
+        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), scene), self.stage.device)
         others.random = scene.random
         for title, where in (("", scene), (", other inputs", others)):
             row = self._program_row(f"compiled by {program.kind}{title}", where, directly)
@@ -316,9 +316,9 @@ class Exam:
         row = StageRow(self.name, f"called {calls_of(self.runner)} times", REPLAYED, errors)
         self.rows.append(row)
         if culprit is not None:
-            self.wrong = row, Blame(culprit, errors=errors, graph=self.trail.given)
+            self.wrong = row, LocatedMismatch(culprit, errors=errors, graph=self.trail.given)
 
-    def _program_row(self, title: str, scene: Scene, call: Callable[[list[Any]], Any]) -> StageRow:
+    def _program_row(self, title: str, scene: RecordedCall, call: Callable[[list[Any]], Any]) -> StageRow:
         eager = scene.run(run_fx(self.gm))
         if not self.yardstick.in_double:
             return self._row(title, COMPILED, scene.run(call), eager, None)
@@ -334,7 +334,7 @@ class Exam:
         assert isinstance(graph, fx.GraphModule), "FX graphs come before conversion"
         return graph
 
-    def _blame(self, step: Step, scene: Scene) -> Blame:
+    def _blame(self, step: Snapshot, scene: RecordedCall) -> LocatedMismatch:
         judge, graph = self.yardstick.judge, step.graph
         if step.kind in (FX_PASS, GE_PASS):
             return blame_pass(self.trail.before(step), step, scene, judge, self.made_from)
@@ -344,13 +344,15 @@ class Exam:
         assert step.kind == LOWERING, f"{step.kind} is no stage that could be wrong"
         return blame_lowering(Lowered(self.trail.last(Graph), self.made_from, self.stage), scene, judge)
 
-    def _blame_code(self, scene: Scene) -> Blame:
+    def _blame_code(self, scene: RecordedCall) -> LocatedMismatch:
         program = self.runner.program
         lowered = next(
             (s.graph for s in self.trail.steps if s.kind == LOWERING), self.trail.last(fx.GraphModule)
         )
         if program.kind not in GENERATORS or not isinstance(lowered, fx.GraphModule):
-            return Blame(Culprit(COMPILED, program.kind, "the graph is right op by op"), graph=self.made_from)
+            return LocatedMismatch(
+                Culprit(COMPILED, program.kind, "the graph is right op by op"), graph=self.made_from
+            )
         settings = replace(self.stage.settings, codegen=program.kind)
         stage = replace(self.stage, settings=settings)
         generator = Generator(lowered, scene.values(lowered).values, stage, self.yardstick.judge)
@@ -365,7 +367,7 @@ class Exam:
             return node
         return node_of(graph.by_name[name], self.made_from) or node
 
-    def _eager_leaves(self, scene: Scene, double: Double) -> Iterator[str]:
+    def _eager_leaves(self, scene: RecordedCall, double: Double) -> Iterator[str]:
         """The first node at which eager itself is not right."""
         values = scene.values(self.trail.given).values
         for node in self.trail.given.graph.nodes:
@@ -380,9 +382,9 @@ class Exam:
 
 def exam_of(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, yardstick: Yardstick, **facts: Any
-) -> Exam:
+) -> StageComparison:
     """Compile a graph of AOTAutograd's as the backend does, and keep every stage."""
-    trail = Trail()
+    trail = GraphHistory()
     _, stage = prepare(gm, inputs, settings)
     told = {name: fact for name, fact in facts.items() if name != "files"}
     random = random_state(stage.device)
@@ -393,7 +395,7 @@ def exam_of(
     stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
     stage.backward, stage.is_inference = bool(facts.get("backward")), bool(facts.get("is_inference", True))
     stage.guarded, stage.detours.without_ir = True, not trail.has(CONVERSION)
-    return Exam(copy_graph(gm), trail, runner, stage, yardstick, runner.strategy.name)
+    return StageComparison(copy_graph(gm), trail, runner, stage, yardstick, runner.strategy.name)
 
 
 def same_random(gm: fx.GraphModule) -> contextlib.AbstractContextManager[Any]:

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, overload
 
 from torchair.configs.kinds import BOOL, Kind
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, BadOptionType, UnknownOption
 
 AUTO, REDUCE = "max-autotune", "reduce-overhead"
@@ -166,7 +166,7 @@ class Group:
             object.__setattr__(self, name, value)
         elif self._open:
             self._keep(name, value)
-            Degradations().add(f"{self._prefix}{name} is not an option: it is kept, but nothing reads it")
+            Diagnostics().add(f"{self._prefix}{name} is not an option: it is kept, but nothing reads it")
         else:
             raise unknown_name(name, self._valid_names(), where=type(self).__name__)
 
@@ -199,7 +199,7 @@ class Group:
         self._raw[row.name] = value
         if not row.acts and value != row.default:
             what = f"{self._prefix}{row.name}={value!r} is kept, but nothing in this version acts on it"
-            Degradations().add(what)
+            Diagnostics().add(what)
 
     def _clear(self, row: Option) -> None:
         self._raw.pop(row.name, None)

@@ -25,7 +25,7 @@ def is_strict() -> bool:
     return is_on(STRICT)
 
 
-class Degradations:
+class Diagnostics:
     """What was less than promised in one compilation and in the calls of what it made."""
 
     count = 0
@@ -38,7 +38,7 @@ class Degradations:
 
     def __reduce__(self) -> Any:
         """In another process nothing was told yet."""
-        return Degradations, (self.strict, self._of)
+        return Diagnostics, (self.strict, self._of)
 
     def begins_at(self, line: str) -> None:
         """The graph is now one that begins with this line."""
@@ -48,7 +48,7 @@ class Degradations:
         """Tell it: `at` is the line of the user's code (`file:line   code`), `here` that it is about this
         graph, `next` what to do about it. A cause is told once in a process; in strict mode it is raised.
         """
-        Degradations.count += 1
+        Diagnostics.count += 1
         at, begins = (self._of, "in the graph that begins at ") if here and not at else (at, "")
         place = _PLACE.match(at)
         text = what

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 
 
-class Takes(Enum):
+class ParamKind(Enum):
     """In which form a kernel is given the value of an input."""
 
     TENSOR = auto()
@@ -24,15 +24,15 @@ class Takes(Enum):
     VALUE = auto()
 
 
-Ints = Annotated[list[int], Takes.INTS]
+Ints = Annotated[list[int], ParamKind.INTS]
 """A list of Python ints (or symbols)."""
 
-Int = Annotated[int, Takes.INT]
+Int = Annotated[int, ParamKind.INT]
 """One int."""
 
-Number = Annotated[float, Takes.NUMBER]
+Number = Annotated[float, ParamKind.NUMBER]
 """One number."""
 
-Operand = Annotated[torch.Tensor | float, Takes.OPERAND]
+Operand = Annotated[torch.Tensor | float, ParamKind.OPERAND]
 """A Python number if it is a rank-0 host value that means the same beside the tensors of the op, else a
 tensor."""

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 
-class LateModule:
+class LazyModule:
     """A module that is imported when something of it is first asked for."""
 
     def __init__(self, name: str) -> None:

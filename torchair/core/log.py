@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torchair.core.environment import is_set, not_read, text_of
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from rich import console as rich_console
     from rich import progress as rich_progress
 else:
-    rich_console, rich_progress = LateModule("rich.console"), LateModule("rich.progress")
+    rich_console, rich_progress = LazyModule("rich.console"), LazyModule("rich.progress")
 
 EVENT_LEVEL = 35
 LONG = 5.0

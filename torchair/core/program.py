@@ -56,7 +56,7 @@ def code_of(program: Program) -> Code:
     return code
 
 
-class Front:
+class ProgramProxy:
     """What stands in front of a program, or of its code, and shows that as itself."""
 
     program: Any
@@ -72,7 +72,7 @@ class Front:
         return self.program.source
 
 
-class Wrapper(Front):
+class ProgramWrapper(ProgramProxy):
     """A program in front of another."""
 
     _boxed_call = True

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Number:
+class SymExpr:
     """What is left of a symbol of torch's in another process: an expression of sympy's."""
 
     expr: Any

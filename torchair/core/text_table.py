@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from rich import console as rich_console
     from rich import table as rich_table
     from rich import text as rich_text
 else:
-    rich_console, rich_table = LateModule("rich.console"), LateModule("rich.table")
-    rich_text = LateModule("rich.text")
+    rich_console, rich_table = LazyModule("rich.console"), LazyModule("rich.table")
+    rich_text = LazyModule("rich.text")
 
 UNCUT = 100_000  # wider than any line
 

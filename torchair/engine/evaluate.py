@@ -11,7 +11,7 @@ import torch
 
 from torchair.core.dtypes import SMALL
 from torchair.core.errors import UnsupportedOp
-from torchair.core.kernel_params import Takes
+from torchair.core.kernel_params import ParamKind
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.engine.kernels.printing import run_text
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of
@@ -29,7 +29,7 @@ Value = torch.Tensor | Host
 
 # A constant vector of sizes is a host value up to this length; longer ones are data.
 HOST_LIMIT = 64
-_NUMBERS = (Takes.INTS, Takes.INT, Takes.NUMBER, Takes.HOST)
+_NUMBERS = (ParamKind.INTS, ParamKind.INT, ParamKind.NUMBER, ParamKind.HOST)
 _HOST_VECTOR_DTYPES = (torch.int64, torch.int32)
 
 
@@ -94,7 +94,7 @@ def call(op: Op, arguments: Sequence[Any], device: torch.device) -> list[Value]:
     if row.wants_types:
         chosen["types"] = types_of(op)
     passed = [_pass(value, how, device) for value, how in zip(arguments, row.takes, strict=True)]
-    if Takes.OPERAND in row.takes:
+    if ParamKind.OPERAND in row.takes:
         passed = _operands(passed, row.takes, device)
     return flat_values(row.fn(*passed, **chosen))
 
@@ -186,24 +186,24 @@ def _all_host(arguments: Sequence[Any]) -> bool:
     return bool(flat) and all(isinstance(item, Host) or item is None for item in flat)
 
 
-def _pass(value: Any, how: Takes, device: torch.device) -> Any:
+def _pass(value: Any, how: ParamKind, device: torch.device) -> Any:
     if isinstance(value, list):
         return [_pass(item, how, device) for item in value]
     if value is None:
         return None
-    if how in (Takes.OPERAND, Takes.VALUE):
+    if how in (ParamKind.OPERAND, ParamKind.VALUE):
         return value
-    if how is Takes.TENSOR:
+    if how is ParamKind.TENSOR:
         return value.to_tensor(device) if isinstance(value, Host) else value
     numbers = as_host(value)
-    if how is Takes.HOST:
+    if how is ParamKind.HOST:
         return numbers
-    if how is Takes.INTS:
+    if how is ParamKind.INTS:
         return list(numbers.items)
     return numbers.items[0]
 
 
-def _operands(passed: list[Any], takes: Sequence[Takes], device: torch.device) -> list[Any]:
+def _operands(passed: list[Any], takes: Sequence[ParamKind], device: torch.device) -> list[Any]:
     """A rank-0 host operand is a plain number where all tensors have its dtype: no promotion can tell the
     difference.
     """
@@ -217,7 +217,7 @@ def _operands(passed: list[Any], takes: Sequence[Takes], device: torch.device) -
         return value.value if not value.ndim and beside == {value.dtype} else value.to_tensor(where)
 
     pairs = zip(passed, takes, strict=True)
-    return [as_number(value) if how is Takes.OPERAND else value for value, how in pairs]
+    return [as_number(value) if how is ParamKind.OPERAND else value for value, how in pairs]
 
 
 def _check_attributes(op: Op, row: Kernel) -> None:

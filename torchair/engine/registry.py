@@ -21,14 +21,14 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadKernel, UnsupportedOp
-from torchair.core.kernel_params import Takes
-from torchair.core.registries.lazy_registry import LateTable
+from torchair.core.kernel_params import ParamKind
+from torchair.core.registries.lazy_registry import LazyRegistry
 from torchair.ge.graph import Op
 from torchair.ge.host import Host
 from torchair.ge.prototype import prototype
 from torchair.ge.schema.string_format import FORMAT, PRINT
 
-Value = Annotated[torch.Tensor | Host, Takes.VALUE]
+Value = Annotated[torch.Tensor | Host, ParamKind.VALUE]
 """Annotation of an input whose data is not read: it is given as it is."""
 
 Fn = Callable[..., Any]
@@ -44,7 +44,7 @@ class Kernel:
     on: str | None
     only: Callable[..., str | None] | None
     # Per input of the prototype.
-    takes: tuple[Takes, ...]
+    takes: tuple[ParamKind, ...]
     attrs: tuple[str, ...]
     wants_device: bool
     wants_types: bool = False
@@ -57,7 +57,7 @@ class Kernel:
 
 
 # Annotations that say by themselves how an input is given.
-_PLAIN = {torch.Tensor: Takes.TENSOR, list[torch.Tensor]: Takes.TENSOR, Host: Takes.HOST}
+_PLAIN = {torch.Tensor: ParamKind.TENSOR, list[torch.Tensor]: ParamKind.TENSOR, Host: ParamKind.HOST}
 _FORMS = (
     "inputs are Ints, Int, Number, Operand (core/kernel_params.py), Value, Host, or tensors without an "
     "annotation"
@@ -65,14 +65,14 @@ _FORMS = (
 # Keyword-only parameters that are no attributes.
 _GIVEN = {"device", "types"}
 _EVERY = "torchair.engine.all_kernels"
-_kernels: LateTable[tuple[str, str | None], Kernel] = LateTable(_EVERY)
+_kernels: LazyRegistry[tuple[str, str | None], Kernel] = LazyRegistry(_EVERY)
 # What users' kernels stand in place of.
 _replaced: dict[tuple[str, str | None], Kernel | None] = {}
 _devices: set[str] = set()
-_host_kernels: LateTable[str, Fn] = LateTable(_EVERY)
+_host_kernels: LazyRegistry[str, Fn] = LazyRegistry(_EVERY)
 # What `evaluate` runs without a kernel.
 _SPECIAL = frozenset({"TorchOp", "Shape", "Const", FORMAT, PRINT})
-_without: LateTable[str, tuple[str, str]] = LateTable(_EVERY)
+_without: LazyRegistry[str, tuple[str, str]] = LazyRegistry(_EVERY)
 
 
 def kernel(
@@ -104,7 +104,7 @@ def torch_kernels(rows: Mapping[str, Fn], *, numbers: bool = False) -> None:
     """
     for op, fn in rows.items():
         rest = len(prototype(op).inputs) - 1
-        takes = (Takes.TENSOR, *((Takes.OPERAND if numbers else Takes.TENSOR,) * rest))
+        takes = (ParamKind.TENSOR, *((ParamKind.OPERAND if numbers else ParamKind.TENSOR,) * rest))
         _add(Kernel(op, fn, None, None, takes, (), wants_device=False))
 
 
@@ -115,7 +115,7 @@ def attribute_kernels(rows: Mapping[str, Fn]) -> None:
         wanted = inspect.signature(fn).parameters
         attrs = tuple(name for name in wanted if name in proto.attr_by_name)
         assert len(proto.inputs) + len(attrs) == len(wanted), f"{op} does not have all that its kernel takes"
-        _add(Kernel(op, fn, None, None, (Takes.TENSOR,) * len(proto.inputs), attrs, wants_device=False))
+        _add(Kernel(op, fn, None, None, (ParamKind.TENSOR,) * len(proto.inputs), attrs, wants_device=False))
 
 
 def without_kernel(rows: Mapping[str, tuple[str, str]]) -> None:
@@ -160,7 +160,7 @@ def _annotations(fn: Fn) -> dict[str, Any]:
         raise _bad(fn, f"has an annotation that means nothing: {error}") from error
 
 
-def _takes(fn: Fn, name: str, hint: Any) -> Takes:
+def _takes(fn: Fn, name: str, hint: Any) -> ParamKind:
     """What an annotation declares; an optional input is given in the same form, or as None."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     declared = [_PLAIN.get(kind) or _mark(kind) for kind in kinds if kind is not NoneType]
@@ -169,9 +169,9 @@ def _takes(fn: Fn, name: str, hint: Any) -> Takes:
     return declared[0]
 
 
-def _mark(hint: Any) -> Takes | None:
+def _mark(hint: Any) -> ParamKind | None:
     marks = getattr(hint, "__metadata__", ())
-    return next((mark for mark in marks if isinstance(mark, Takes)), None)
+    return next((mark for mark in marks if isinstance(mark, ParamKind)), None)
 
 
 def _bad(fn: Fn, what: str, near: str = _FORMS) -> BadKernel:
@@ -249,7 +249,7 @@ def find_kernel(op: Op, device: str, inputs: Sequence[Any], attrs: Mapping[str, 
     )
 
 
-def takes_of(op_type: str) -> tuple[Takes, ...]:
+def takes_of(op_type: str) -> tuple[ParamKind, ...]:
     """How the kernel for every device takes each input of the op; nothing where there is none."""
     row = _kernels.get((op_type, None))
     return () if row is None else row.takes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from torchair.core.errors import BadKernel
-from torchair.core.kernel_params import Takes
+from torchair.core.kernel_params import ParamKind
 from torchair.core.log import logger
 from torchair.core.registries.user_registrations import extend, forget, kernel_title
 from torchair.devices import is_known
@@ -79,4 +79,4 @@ def _plain(proto: Prototype, fn: Fn, on: str | None) -> Kernel:
             near=str(proto),
             next="wrap it: lambda x, *, k: fn(x, k)",
         )
-    return Kernel(proto.name, fn, on, None, (Takes.TENSOR,) * len(proto.inputs), (), wants_device=False)
+    return Kernel(proto.name, fn, on, None, (ParamKind.TENSOR,) * len(proto.inputs), (), wants_device=False)

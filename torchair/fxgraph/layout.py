@@ -26,7 +26,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.core.sym_expr import Number
+from torchair.core.sym_expr import SymExpr
 from torchair.core.torch_private.device.memory import storage_id
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.core.torch_private.operators.schemas import OpOverload
@@ -466,7 +466,7 @@ def _numbers(nested: Any, read: Read) -> Any:
         return type(nested)(_numbers(item, read) for item in nested)
     if isinstance(nested, dict):
         return {key: _numbers(item, read) for key, item in nested.items()}
-    return read(nested) if is_symbol(nested) or isinstance(nested, Number) else nested
+    return read(nested) if is_symbol(nested) or isinstance(nested, SymExpr) else nested
 
 
 def _leaves(nested: Any) -> list[Any]:

@@ -1,8 +1,8 @@
-"""Results of a program, held to the layouts that its graph promised.
+"""Check the results of a program against the layouts that its graph promised.
 
-A `Contract` has all layouts of a graph: `looks` says what must only be seen otherwise, `faults` what is not
-as promised, `mend` puts it right. Strides of dims of size 1 and of tensors without elements are part of the
-promise, but never cost a copy.
+An `OutputLayouts` has all layouts of a graph. `looks` returns the outputs that only need another view,
+`faults` the outputs that differ from the promise, and `mend` corrects them. Strides of dims of size 1 and of
+tensors without elements are part of the promise, but never cost a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchair.fxgraph.symbols import Binding, Reader, Unreadable
 
 
 @dataclass(frozen=True)
-class Look:
+class ViewFixup:
     """How an output of these sizes is looked at, where its elements are right and in their place."""
 
     place: int
@@ -37,7 +37,7 @@ class Look:
         return seen.detach() if self.is_owned else seen
 
 
-def looked_at(outputs: Sequence[Any], looks: Sequence[Look]) -> list[Any]:
+def looked_at(outputs: Sequence[Any], looks: Sequence[ViewFixup]) -> list[Any]:
     """The outputs, some of them seen otherwise."""
     made = list(outputs)
     for look in looks:
@@ -75,7 +75,7 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Contract:
+class OutputLayouts:
     """The layouts of the outputs of one graph, and where its symbols are read from."""
 
     layouts: tuple[Layout | None, ...]
@@ -179,12 +179,12 @@ class Contract:
                 found[place] = why
         return found
 
-    def looks(self, before: Before, outputs: Sequence[Any]) -> tuple[Look, ...]:
+    def looks(self, before: Before, outputs: Sequence[Any]) -> tuple[ViewFixup, ...]:
         """Outputs that differ from the promise only where no element tells: in strides of dims of size 1,
         without elements at all, or by being views of tensors of the program's. To look at them otherwise
         costs no copy.
         """
-        found: list[Look] = []
+        found: list[ViewFixup] = []
         for place, (layout, output) in enumerate(zip(self.layouts, outputs, strict=True)):
             if layout is None or not isinstance(output, torch.Tensor):
                 continue
@@ -202,7 +202,7 @@ class Contract:
             except Unreadable:
                 continue
             if strides != output.stride() or (is_owned and output._is_view()):
-                found.append(Look(place, tuple(output.shape), strides, is_owned))
+                found.append(ViewFixup(place, tuple(output.shape), strides, is_owned))
         return tuple(found)
 
     def mend(self, before: Before, outputs: Sequence[Any], wrong: Sequence[int]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from torchair.core.sym_expr import Number
+from torchair.core.sym_expr import SymExpr
 
 
 def is_symbol(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
@@ -38,7 +38,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def _expression(number: Any) -> Any:
-    if isinstance(number, Number):
+    if isinstance(number, SymExpr):
         return number.expr
     return number.node.expr if is_symbol(number) else number
 
@@ -93,14 +93,14 @@ class Reader:
         self.values = values
 
     def __call__(self, number: Any) -> Any:
-        if not is_symbol(number) and not isinstance(number, Number):
+        if not is_symbol(number) and not isinstance(number, SymExpr):
             return number
         found = _expression(number).xreplace(self.values)
         if isinstance(found, int | float):
             return found
         if not found.is_number:
             raise Unreadable(f"{_expression(number)} depends on data")
-        is_float = isinstance(number, torch.SymFloat) or (isinstance(number, Number) and number.is_float)
+        is_float = isinstance(number, torch.SymFloat) or (isinstance(number, SymExpr) and number.is_float)
         return float(found) if is_float else int(found)
 
     def knowing(self, sizes: Sequence[Any], values: Sequence[int]) -> Reader:

@@ -31,7 +31,7 @@ import torch
 from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.backend.specialize.size_buckets import set_dim_gears
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import Degraded, DegradedWarning, first_line
 from torchair.core.text_table import text_lines
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten
@@ -146,7 +146,7 @@ class AutoGears:
         self._signature = signature_of(model)
         self._dynamic = self._compiled(dynamic=True, keeps=wishes.may_pad)
         self._forms: dict[Hashable, Form] = {}  # the latest last
-        self._degradations = Degradations()
+        self._degradations = Diagnostics()
         self._lock, self._turn = threading.Lock(), threading.RLock()
         self._building = threading.RLock()
         self._sizes: Counter[int] = Counter()

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchair.backend.cache.compiled_method import Cached
+from torchair.backend.cache.compiled_method import CachedMethod
 from torchair.backend.cache.entry import files_of, meta_of, readable, variants_of
-from torchair.backend.cache.key import How, Ranks, place_of, root_of
+from torchair.backend.cache.key import CompileArgs, RankInfo, location_of, root_of
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import CAPTURE_MODES
 from torchair.configs.resolve import Config, freeze, with_options
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, BadOptionType, BadPath, NotPossible
-from torchair.core.fingerprint.atomic_files import make_parents, whole_file
+from torchair.core.fingerprint.atomic_files import atomic_write, make_parents
 from torchair.core.fingerprint.file_permissions import (
     OWN_FILE,
     check_file,
@@ -35,7 +35,7 @@ from torchair.debug.dumps.files import rank_and_size
 
 if TYPE_CHECKING:
     from torchair.backend.export.loader import LoadedModel
-    from torchair.backend.export.writer import Place
+    from torchair.backend.export.writer import OutputPath
 
 KEYWORDS = {"backend", "options", "custom_decompositions", "ge_cache"}
 """What `cache_compile` takes beside its parameters."""
@@ -51,7 +51,7 @@ def _late(name: str) -> Any:
     return attribute("torchair.backend", _HEAVY, name)
 
 
-def _place(folder: Path) -> Place:
+def _place(folder: Path) -> OutputPath:
     rank, size = rank_and_size()
     make = _late("Place")
     if size == 1:
@@ -79,10 +79,10 @@ def cache_compile(
     how = how_of(config, dynamic, kwargs)
     root = root_of(cache_dir)
     check_root(root)
-    ranks = Ranks(global_rank, tp_rank, pp_rank)
+    ranks = RankInfo(global_rank, tp_rank, pp_rank)
     # As text without the working directory, which may be another one in the first call.
-    find = partial(place_of, how=how, cache_dir=str(root), ranks=ranks)
-    return Cached(checked_method(func), how, find)
+    find = partial(location_of, how=how, cache_dir=str(root), ranks=ranks)
+    return CachedMethod(checked_method(func), how, find)
 
 
 def readable_cache(cache_bin: str, print_output: bool = True, file: str | None = None) -> str:
@@ -102,7 +102,7 @@ def checked_method(func: Any) -> Any:
     return func
 
 
-def how_of(config: Config | None, dynamic: bool, given: Mapping[str, Any]) -> How:
+def how_of(config: Config | None, dynamic: bool, given: Mapping[str, Any]) -> CompileArgs:
     """How it is to be compiled, of all the ways to say so."""
     backend = given.get("backend")
     if backend is not None:
@@ -119,11 +119,11 @@ def how_of(config: Config | None, dynamic: bool, given: Mapping[str, Any]) -> Ho
     parts |= given.get("custom_decompositions") or {}
     captures = freeze(config)["mode"] in CAPTURE_MODES
     if captures and given.get("ge_cache"):
-        Degradations().add("ge_cache has no effect in capture mode: programs are kept in any case")
+        Diagnostics().add("ge_cache has no effect in capture mode: programs are kept in any case")
     for name in sorted(set(given) - KEYWORDS):
-        Degradations().add(f"cache_compile has no keyword {name!r}: it has no effect")
+        Diagnostics().add(f"cache_compile has no keyword {name!r}: it has no effect")
     marks = ("aclgraphcache",) if captures else ("gecache",) if given.get("ge_cache") else ()
-    return How(config, bool(dynamic), parts, marks)
+    return CompileArgs(config, bool(dynamic), parts, marks)
 
 
 def check_root(root: Path) -> None:
@@ -176,8 +176,8 @@ class CompiledModel:
     ) -> str:
         """The file in which `cache_compile` keeps this."""
         how = how_of(config, dynamic, {**kwargs, "ge_cache": ge_cache})
-        ranks = Ranks(global_rank, tp_rank, pp_rank)
-        return str(place_of(checked_method(func), how, cache_dir, ranks).path)
+        ranks = RankInfo(global_rank, tp_rank, pp_rank)
+        return str(location_of(checked_method(func), how, cache_dir, ranks).path)
 
     @classmethod
     def load(cls, path: str) -> CompiledModel:
@@ -199,7 +199,7 @@ class CompiledModel:
         entry = self._kept()
         place = Path(path)
         make_parents(place.parent)
-        with whole_file(place, OWN_FILE) as out:
+        with atomic_write(place, OWN_FILE) as out:
             out.write(packed(entry.files, entry.facts))
 
     def rebase(
@@ -223,7 +223,7 @@ class CompiledModel:
             function = with_globals(function, global_vars)
         how = how_of_entry(entry)
         root = None if cache_dir is None else str(root_of(cache_dir))
-        find = None if root is None else partial(place_of, how=how, cache_dir=root, ranks=Ranks())
+        find = None if root is None else partial(location_of, how=how, cache_dir=root, ranks=RankInfo())
         return Kept(types.MethodType(function, model), how, find, variants_of(entry.files))
 
     def readable(self, print_output: bool = True, file: str | None = None) -> str:
@@ -260,10 +260,10 @@ class CompiledModel:
         return self._loaded(*args, **kwargs)
 
 
-class Kept(Cached):
+class Kept(CachedMethod):
     """A method whose variants are given."""
 
-    def __init__(self, method: Any, how: How, find: Any, rows: Sequence[Mapping[str, bytes]]) -> None:
+    def __init__(self, method: Any, how: CompileArgs, find: Any, rows: Sequence[Mapping[str, bytes]]) -> None:
         super().__init__(method, how, find)
         self._rows = rows
 
@@ -273,14 +273,14 @@ class Kept(Cached):
         self.take(rows)
 
 
-def how_of_entry(entry: Entry) -> How:
+def how_of_entry(entry: Entry) -> CompileArgs:
     """How an entry was compiled; functions among its options are left out, and told."""
     meta = meta_of(entry.files)
     options = dict[str, Any](meta["config"]["options"])
     functions = [path for path, value in options.items() if "$callable" in json.dumps(value)]
     for path in functions:
         del options[path]
-        Degradations().add(f"{path} is a function, which is not kept: what is compiled now is without it")
+        Diagnostics().add(f"{path} is a function, which is not kept: what is compiled now is without it")
     config = CompilerConfig.from_json(json.dumps({**meta["config"], "options": options}))
     return how_of(config, meta["dynamic"], {})
 
@@ -302,7 +302,7 @@ def write_readable(path: Path, text: str, source: str) -> None:
     if path.exists():
         check_file(path.stat(), path)
     make_parents(path.parent)
-    with whole_file(path, OWN_FILE) as out:
+    with atomic_write(path, OWN_FILE) as out:
         out.write("".join(f"# {line}\n" for line in text.splitlines()).encode())
         out.write(source.encode())
 
@@ -350,7 +350,7 @@ class _NoGuardCompiledFunction:
         if Path(file).exists() or Path(file).is_symlink():
             raise BadOption(f"{file} is there already", next="remove it, or name another")
         self._is_used = True
-        made = Cached(self._func, self._how, None)
+        made = CachedMethod(self._func, self._how, None)
         args, kwargs = self._inputs
         made(*args, **kwargs)
         function = getattr(self._func, "__func__", self._func)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchair import scope
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.ops.streams import core_limits, stream_ops
 
 __all__ = ["deterministic", "limit_core_num"]
@@ -24,7 +24,7 @@ def limit_core_num(
     module = stream_ops.device_module()
     if module is torch.cuda and stream not in (None, module.current_stream()):
         what = "outside of a graph, cores of a CUDA stream are limited where it is the current one"
-        Degradations().add(what, next="open the limit within `with torch.cuda.stream(stream):`")
+        Diagnostics().add(what, next="open the limit within `with torch.cuda.stream(stream):`")
     return core_limits.cores_limited(op_aicore_num, op_vectorcore_num, module, stream)
 
 

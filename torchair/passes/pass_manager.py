@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchair.configs.pass_switches import PassSwitches
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadPass, first_line, is_of_user
 from torchair.core.log import capture_logger, logger
 from torchair.passes.graph_diff import Census, Member, census, comparison
@@ -85,7 +85,7 @@ class PassContext:
     current: str = ""
     explains: bool = False  # somebody reads why replacements did not fire
     rules: list[Any] = field(default_factory=list[Any])  # what became of the user's replacements
-    degradations: Degradations = field(default_factory=Degradations)
+    degradations: Diagnostics = field(default_factory=Diagnostics)
     # The graph that passes are told about, and what was in it before the first of them.
     seen: Any = None
     first: Census = field(default_factory=dict[str, Member])

@@ -7,7 +7,7 @@ import sys
 import torch
 
 from torchair import devices as devices_known
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadCall, BadOption, CannotBuild, DeviceTaken, PluginTaken
 from torchair.core.registries.vendor_plugin import PLUGIN, real_plugin
 from torchair.core.torch_private.device.privateuse1 import (
@@ -103,7 +103,7 @@ def _check_plain(devices: int, backing: str) -> None:
     what += (
         ". It has one stream, and no graphs, generators, pinned memory, automatic precision, counted memory"
     )
-    Degradations().add(what, next=COMPILER)
+    Diagnostics().add(what, next=COMPILER)
 
 
 def refuse_plugin() -> None:

@@ -12,7 +12,7 @@ import torchair
 from tests.backend.watch import watching
 from tests.slow import slow
 from torchair.backend.settings.settings import PATIENCE
-from torchair.codegen.inductor.device_mapping import Backed
+from torchair.codegen.inductor.device_mapping import MappedProgram
 
 MODES = ["max-autotune", "npugraph_ex"]
 
@@ -80,7 +80,7 @@ def test_recorded_and_equal(mode: str, codegen: str) -> None:
 def has_backed(program: Any) -> bool:
     """Is there one with code for the backing device among the programs in front of each other?"""
     while program is not None:
-        if isinstance(program, Backed):
+        if isinstance(program, MappedProgram):
             return True
         program = getattr(program, "program", None)
     return False

@@ -11,7 +11,7 @@ import torch
 
 import torchair
 from tests.slow import slow
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning
 from torchair.ops.streams import stream_ops
 from torchair.sim import interleaved, races_checked
@@ -273,7 +273,7 @@ def needs_the_host(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 def test_an_op_that_needs_the_host_beside_streams(codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Degradations, "add", lambda self, what, **more: told.append(what))
+    monkeypatch.setattr(Diagnostics, "add", lambda self, what, **more: told.append(what))
     run = compiled(needs_the_host, "npugraph_ex", codegen)
     for _ in range(3):
         x, y = torch.randn(4, 4), torch.randn(4, 4)

@@ -28,7 +28,7 @@ from tests.sim.inside.programs import (
 )
 from tests.slow import slow
 from torchair.backend.service import scheduler
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning
 from torchair.ops.streams import stream_ops
 from torchair.sim import interleaved, races_checked
@@ -142,7 +142,7 @@ def _without_a_wait(mode: str, program: Program, number: int) -> None:
     run, told = compiled(less, mode), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         # A cause is told once in a process, and programs come again.
-        patch.setattr(Degradations, "add", lambda self, what, **more: told.append(what))
+        patch.setattr(Diagnostics, "add", lambda self, what, **more: told.append(what))
         check(run, program)
     names = [text for text in told if "a race between streams" in text]
     assert all("<program" in text and "on stream" in text for text in names), names

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-from torchair.backend.cache.entry import FRAME, Variant, files_of, variants_of
-from torchair.backend.cache.key import How, Place
-from torchair.core.diagnostics import Degradations
+from torchair.backend.cache.entry import FRAME, CacheVariant, files_of, variants_of
+from torchair.backend.cache.key import CacheLocation, CompileArgs
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.registries.lazy_registry import attribute
@@ -35,21 +35,21 @@ _LATE = {
     "backend_of": "torchair.backend.dynamo.entry_points",
     "trace_collectives": "torchair.ops.distributed.distributed_calls",
 }
-Find = Callable[[Any], Place]
+Find = Callable[[Any], CacheLocation]
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingEntry:
     """A variant that no call has asked for yet."""
 
     frame: Frame
     files: Mapping[str, bytes]
 
 
-class Cached:
+class CachedMethod:
     """Called like the method. `find` says where it is kept; nowhere if that is None."""
 
-    def __init__(self, method: Any, how: How, find: Find | None) -> None:
+    def __init__(self, method: Any, how: CompileArgs, find: Find | None) -> None:
         self.method = method
         self.how = how
         self._find = find
@@ -57,8 +57,8 @@ class Cached:
         self._head: tuple[Any, ...] = (method.__self__,) if hasattr(method, "__self__") else ()
         update_wrapper(self, self._function)
         self._bind = binder(self._function)
-        self._variants = list[tuple[Ready, Variant]]()
-        self._waiting = list[Waiting]()
+        self._variants = list[tuple[Ready, CacheVariant]]()
+        self._waiting = list[PendingEntry]()
         self._lock = threading.RLock()
         self._is_loaded = False
         self._missed = ""
@@ -70,7 +70,7 @@ class Cached:
 
     def __reduce__(self) -> Any:
         """A copy, for a copied module: it finds what this one has kept."""
-        return Cached, (self.method, self.how, self._find)
+        return CachedMethod, (self.method, self.how, self._find)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -82,7 +82,7 @@ class Cached:
             return self._unknown(args, kwargs)
 
     @property
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[CacheVariant]:
         """What serves calls, so far."""
         return [variant for _, variant in self._variants]
 
@@ -126,10 +126,10 @@ class Cached:
             attribute("torchair.ops", _LATE, "trace_collectives")()
         whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
         for row in list(self._waiting):
-            made = list[Variant]()
+            made = list[CacheVariant]()
 
-            def load(row: Waiting = row, made: list[Variant] = made) -> Any:
-                made.append(Variant.of(row.frame, row.files))
+            def load(row: PendingEntry = row, made: list[CacheVariant] = made) -> Any:
+                made.append(CacheVariant.of(row.frame, row.files))
                 return made[0].compiled
 
             try:
@@ -160,7 +160,7 @@ class Cached:
             return None
         try:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
-            variant = Variant.made(frame, compiled, why)
+            variant = CacheVariant.made(frame, compiled, why)
             ready = self._checked(variant, scope)
         except NotKept as error:
             self._give_up("; ".join(filter(None, (error.what, error.details["next"]))))
@@ -168,7 +168,7 @@ class Cached:
         self._add(ready, variant)
         return ready
 
-    def _checked(self, variant: Variant, scope: dict[str, Any]) -> Ready:
+    def _checked(self, variant: CacheVariant, scope: dict[str, Any]) -> Ready:
         """`NotKept` where guards are lost on the way through a file."""
         try:
             frame = Frame.unpack(variant.frame.pack())
@@ -184,7 +184,7 @@ class Cached:
         make = attribute("torchair.backend", _LATE, "backend_of")
         return make(self.how.config, self.how.decompositions)
 
-    def _add(self, ready: Ready, variant: Variant) -> None:
+    def _add(self, ready: Ready, variant: CacheVariant) -> None:
         self._variants.append((ready, variant))
         if variant.awaited is not None:
             owner = weakref.ref(self)
@@ -196,9 +196,9 @@ class Cached:
 
     def _tell(self, why: str) -> None:
         name = self._function.__qualname__
-        Degradations().add(f"{name} is compiled in each process, and not kept: {why}")
+        Diagnostics().add(f"{name} is compiled in each process, and not kept: {why}")
 
-    def place(self) -> Place | None:
+    def place(self) -> CacheLocation | None:
         """Where it is kept."""
         return None if self._find is None else self._find(self.method)
 
@@ -219,7 +219,7 @@ class Cached:
                 logger.info("%s: %s", place.key, miss)
         except (NotTrusted, NotPossible, BadEntry) as error:
             self.misses.append(error.what)
-            Degradations().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
+            Diagnostics().add(f"{self._function.__qualname__}: what was kept is not used: {error.what}")
             return
         self.take(rows)
 
@@ -235,14 +235,14 @@ class Cached:
                 self._unreadable(first_line(error))
                 continue
             if why is None:
-                self._waiting.append(Waiting(frame, files))
+                self._waiting.append(PendingEntry(frame, files))
             else:
                 self._missed = why
                 logger.info("%s: what was kept is not used: %s", self._function.__qualname__, why)
 
     def _unreadable(self, why: str) -> None:
         self.misses.append(why)
-        Degradations().add(f"{self._function.__qualname__}: what was kept cannot be loaded: {why}")
+        Diagnostics().add(f"{self._function.__qualname__}: what was kept cannot be loaded: {why}")
 
     def write(self) -> bool:
         """Keep the variants, and again once their better programs are there. Are they kept?"""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from torchair.backend.cache.key import How
-from torchair.backend.runtime.artifact import Artefact
-from torchair.backend.runtime.runtime_wrapper import Kept
-from torchair.capture import Pending
+from torchair.backend.cache.key import CompileArgs
+from torchair.backend.runtime.artifact import CompiledArtifact
+from torchair.backend.runtime.runtime_wrapper import RuntimeWrapper
+from torchair.capture import PendingProgram
 from torchair.configs.resolve import tree_of
 from torchair.core.errors import BadEntry, NotPossible, first_line
 from torchair.core.storage.serialization import pack, unpack
@@ -35,26 +35,26 @@ VARIANT = (FRAME, PROGRAM, TEXT, WHY)
 
 
 @dataclass(frozen=True)
-class Variant:
+class CacheVariant:
     """What serves calls of one kind."""
 
     frame: Frame
     compiled: Callable[..., Any]
     """What the frame calls."""
 
-    kept: Kept | None
+    kept: RuntimeWrapper | None
     """The same as data; None where AOTAutograd has more to do around it."""
     why: str = ""
     """Why it was compiled."""
 
     @staticmethod
-    def made(frame: Frame, compiled: Callable[..., Any], why: str) -> Variant:
+    def made(frame: Frame, compiled: Callable[..., Any], why: str) -> CacheVariant:
         """Of a fresh compile; calls go the way they will go when it is loaded."""
-        kept: Kept | None = getattr(compiled, "kept", None)
-        return Variant(frame, compiled if kept is None else kept.call(), kept, why)
+        kept: RuntimeWrapper | None = getattr(compiled, "kept", None)
+        return CacheVariant(frame, compiled if kept is None else kept.call(), kept, why)
 
     @property
-    def awaited(self) -> Pending | None:
+    def awaited(self) -> PendingProgram | None:
         """A better program that is on its way."""
         return None if self.kept is None else self.kept.runner.awaited
 
@@ -64,7 +64,7 @@ class Variant:
         return self._under_way is None or self._under_way.recipe() is not None
 
     @property
-    def _under_way(self) -> Pending | None:
+    def _under_way(self) -> PendingProgram | None:
         pending = self.awaited
         return None if pending is None or pending.is_done.is_set() else pending
 
@@ -76,26 +76,26 @@ class Variant:
         if any(getattr(strategy, name, None) is not None for name in ("_specialist", "_programs")):
             raise NotPossible("it has programs for single sizes (gears, static kernels), which are not kept")
         pending = self._under_way
-        artefact = Artefact.of(self.kept.runner, None if pending is None else pending.recipe())
+        artefact = CompiledArtifact.of(self.kept.runner, None if pending is None else pending.recipe())
         program = (artefact, replace(self.kept, runner=None))  # type: ignore[arg-type]
         texts = {TEXT: self.frame.text.encode(), WHY: self.why.encode()}
         return {FRAME: self.frame.pack(), PROGRAM: pack(program), **texts}
 
     @staticmethod
-    def of(frame: Frame, files: Mapping[str, bytes]) -> Variant:
+    def of(frame: Frame, files: Mapping[str, bytes]) -> CacheVariant:
         """What was written, with its frame, which was looked at before."""
         for mark, module in DEFINED.items():
             if re.search(mark, files[PROGRAM]):
                 importlib.import_module(module)
         match unpack(files[PROGRAM]):
-            case (Artefact() as artefact, Kept() as layers):
+            case (CompiledArtifact() as artefact, RuntimeWrapper() as layers):
                 kept = replace(layers, runner=artefact.runner())
-                return Variant(frame, kept.call(), kept, files[WHY].decode())
+                return CacheVariant(frame, kept.call(), kept, files[WHY].decode())
             case _:
                 raise BadEntry("this is no program")
 
 
-def files_of(function: Any, how: How, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
+def files_of(function: Any, how: CompileArgs, variants: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
     """The files of an entry."""
     rows = list(variants)
     meta = {

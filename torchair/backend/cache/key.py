@@ -22,7 +22,7 @@ from torchair.core.errors import BadOption, NotPossible
 from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts
 from torchair.core.fingerprint.python_objects import behaviour
 from torchair.core.registries.user_registrations import EXTENSIONS
-from torchair.core.storage.artifact_store import Store
+from torchair.core.storage.artifact_store import ArtifactStore
 from torchair.core.torch_private.dynamo.config import torch_options
 from torchair.debug.dumps.files import rank_and_size
 
@@ -31,7 +31,7 @@ FOLDER = ".torchair_cache"
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankInfo:
     """Which of several processes this is, for those who know better than torch.distributed."""
 
     global_rank: int | None = None
@@ -51,7 +51,7 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class How:
+class CompileArgs:
     """How a method is compiled."""
 
     config: Config
@@ -62,10 +62,10 @@ class How:
 
 
 @dataclass(frozen=True)
-class Place:
+class CacheLocation:
     """One entry: its store, its key, and what the key was made of."""
 
-    store: Store
+    store: ArtifactStore
     key: str
     facts: Mapping[str, str]
 
@@ -75,7 +75,7 @@ class Place:
         return self.store.path(self.key)
 
 
-def place_of(method: Any, how: How, cache_dir: str | None, ranks: Ranks) -> Place:
+def location_of(method: Any, how: CompileArgs, cache_dir: str | None, ranks: RankInfo) -> CacheLocation:
     """Where the compilation of a bound method is kept."""
     model = method.__self__
     facts = facts_of(model, method.__name__, how)
@@ -84,7 +84,7 @@ def place_of(method: Any, how: How, cache_dir: str | None, ranks: Ranks) -> Plac
         [_plain(type(model).__name__), "dynamic" if how.dynamic else "static", *how.marks, digest]
     )
     parts = [title, ranks.folder(), _plain(method.__name__)]
-    return Place(Store(root_of(cache_dir), FILE), "/".join(filter(None, parts)), facts)
+    return CacheLocation(ArtifactStore(root_of(cache_dir), FILE), "/".join(filter(None, parts)), facts)
 
 
 def root_of(cache_dir: str | None) -> Path:
@@ -94,7 +94,7 @@ def root_of(cache_dir: str | None) -> Path:
     return Path(cache_dir or text_of("TORCHAIR_CACHE_HOME") or FOLDER).expanduser().resolve()
 
 
-def facts_of(model: torch.nn.Module, name: str, how: How) -> dict[str, str]:
+def facts_of(model: torch.nn.Module, name: str, how: CompileArgs) -> dict[str, str]:
     """All that can change the result, as text."""
     options = freeze(how.config)
     paths = sorted(cache_key_paths() & set(options))

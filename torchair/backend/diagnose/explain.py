@@ -15,7 +15,7 @@ from torch import fx
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import input_facts, pass_context, to_ir
 from torchair.backend.pipeline.normalize import prepare
-from torchair.backend.settings.settings import Settings, checked, idle_options, settle
+from torchair.backend.settings.settings import Settings, checked, ineffective_options, settle
 from torchair.capture import Role
 from torchair.capture.base.host_ops import why_on_host
 from torchair.configs.compiler_config import CompilerConfig
@@ -126,7 +126,7 @@ def explain(
     effects once.
     """
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
-    found = Explanation(idle_options=idle_options(config))
+    found = Explanation(idle_options=ineffective_options(config))
     settings = settle(config)
 
     def inspect(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Any:

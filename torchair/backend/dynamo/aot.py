@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.dynamo.log_graph import tell_graph
-from torchair.backend.dynamo.train_step import Joint
+from torchair.backend.dynamo.log_graph import log_graph
+from torchair.backend.dynamo.train_step import TrainStepGraph
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.runtime.runtime_wrapper import Kept
-from torchair.backend.service.scheduler import Together
+from torchair.backend.runtime.runtime_wrapper import RuntimeWrapper
+from torchair.backend.service.scheduler import SwapGroup
 from torchair.backend.settings.settings import Settings
 from torchair.backend.specialize.size_buckets import Gears, gears_of, has_gears
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.source_location import first_source
 from torchair.core.torch_private.compilers.aot_autograd import (
     aot_autograd,
@@ -64,14 +64,14 @@ def compile_dynamo(
     files = open_model(gm, captures=settings.captures)
     gears = _gears(gm, inputs, settings)
     gm = before_autograd(gm, settings)
-    joint = Joint.of(gm, inputs, settings.loss_index) if settings.joint_graph else None
+    joint = TrainStepGraph.of(gm, inputs, settings.loss_index) if settings.joint_graph else None
     if joint is None:
-        parts = Parts(settings, compile, files, argument_names(gm), len(inputs), gears=gears)
+        parts = AOTCompiler(settings, compile, files, argument_names(gm), len(inputs), gears=gears)
         return around_events(parts.made_of(gm, inputs, decompositions), gm)
     if gears is not None:
         what = "forward and backward as one graph have a program for all sizes, and none for each gear"
-        Degradations(settings.strict, first_source(gm)).add(what, here=True)
-    parts = Parts(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
+        Diagnostics(settings.strict, first_source(gm)).add(what, here=True)
+    parts = AOTCompiler(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
     with torch.no_grad(), keeping_checkpoints():
         return around_events(joint.step(parts.made_of(joint.gm, inputs, decompositions)), gm)
 
@@ -80,7 +80,7 @@ def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gea
     """The gears of a graph; that there are none where they have no effect is told."""
     if not has_gears(inputs):
         return None
-    degradations = Degradations(settings.strict, first_source(gm))
+    degradations = Diagnostics(settings.strict, first_source(gm))
     if not settings.captures:
         return gears_of(gm, inputs, settings.gears_policy, degradations)
     what = "set_dim_gears has no effect in this mode, which records each size that comes"
@@ -96,7 +96,7 @@ def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
         return gm
     made = copy_graph(gm)
     take_over_sources(made, gm)
-    degradations = Degradations(settings.strict, first_source(gm))
+    degradations = Diagnostics(settings.strict, first_source(gm))
     switches = {"experimental_config.npu_fx_pass": settings.fuses_before_autograd}
     context = PassContext(
         switches, named=settings.named_passes, degradations=degradations, config=settings.config
@@ -109,7 +109,7 @@ def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
 
 
 @dataclass
-class Parts:
+class AOTCompiler:
     """What AOTAutograd makes of one graph, each part compiled when it is there."""
 
     settings: Settings
@@ -121,8 +121,8 @@ class Parts:
     gears: Gears | None = None
     # Parameters that are saved for backward, and views of them, by the names they have in both graphs.
     stays: set[str] = field(default_factory=set[str])
-    together: Together = field(default_factory=Together)
-    kept: Kept | None = None
+    together: SwapGroup = field(default_factory=SwapGroup)
+    kept: RuntimeWrapper | None = None
 
     def made_of(
         self, gm: fx.GraphModule, inputs: Sequence[Any], decompositions: Decompositions
@@ -157,7 +157,7 @@ class Parts:
             static = _named(gm, self.stays) if backward else static_input_indices(len(inputs))
             self.stays.update(() if backward else _views_of(gm, static))
             regenerated = {} if backward else regenerated_outputs(len(inputs))
-            tell_graph(gm, inputs, self.settings, phase)
+            log_graph(gm, inputs, self.settings, phase)
             with torch.profiler.record_function("npu_fx_compiler inference"):
                 runner = self.compile(
                     gm,
@@ -174,7 +174,7 @@ class Parts:
                     together=None if is_inference else self.together,
                 )
             if is_inference and (work := work_around_call(gm, self.count)) is not None:
-                self.kept = Kept(runner, written_inputs(), *work)
+                self.kept = RuntimeWrapper(runner, written_inputs(), *work)
             return _as_function(runner.boxed) if backward else runner.boxed
 
         return compile_stage
@@ -182,7 +182,7 @@ class Parts:
     def _with_checkpoints(self, gm: fx.GraphModule) -> fx.GraphModule:
         made, why_not = recompute_checkpoints(gm)
         if why_not:
-            degradations = Degradations(self.settings.strict, first_source(gm))
+            degradations = Diagnostics(self.settings.strict, first_source(gm))
             degradations.add(f"what is checkpointed is kept and not computed again: {why_not}", here=True)
         return made
 

@@ -13,17 +13,17 @@ import torch
 from torch import fx
 
 from torchair.backend.dynamo.graph_breaks import break_graphs
-from torchair.backend.dynamo.graph_cache import compile_or_take
-from torchair.backend.dynamo.log_graph import tell_graph
+from torchair.backend.dynamo.graph_cache import compile_or_get_cached
+from torchair.backend.dynamo.log_graph import log_graph
 from torchair.backend.pipeline.compile import compile_fx as compile_graph
 from torchair.backend.runtime.compiled_graph import CompiledGraph
-from torchair.backend.runtime.input_check import Arguments
-from torchair.backend.settings.settings import checked, idle_options, no_effect, settle, shown
+from torchair.backend.runtime.input_check import InputChecker
+from torchair.backend.settings.settings import checked, ineffective_options, no_effect, settle, shown
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import cell
 from torchair.configs.resolve import Config, deprecations, mode_warnings, with_mode, with_options
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOptionType
 from torchair.core.gc_control import older_left_alone
 from torchair.core.log import logger
@@ -109,7 +109,7 @@ def _warn(config: Config) -> None:
     text, told = mode_warnings(config)
     if text is not None:
         warnings.warn(text, UserWarning, stacklevel=4)
-    for path, why in idle_options(config).items():
+    for path, why in ineffective_options(config).items():
         if path in told:
             # So the compilation need not say it again.
             logger.is_new(no_effect(path, cell(config, path).raw, why))
@@ -129,7 +129,7 @@ def _backend(
     """What Dynamo calls. `options=` and `mode=` of one `torch.compile` stay in that compilation."""
     settings = settle(with_mode(with_options(compiler_config, options), mode))
     with older_left_alone():
-        return compile_or_take(gm, example_inputs, settings, decompositions)
+        return compile_or_get_cached(gm, example_inputs, settings, decompositions)
 
 
 def npu(gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
@@ -160,12 +160,12 @@ class Compiler:
         for path in OF_DYNAMO:
             if settings.options[path]:
                 why = "a graph that is given is compiled as it is; torch.compile reads it"
-                Degradations(settings.strict).add(no_effect(path, True, why))
-        tell_graph(gm, example_inputs, settings, "functional")
+                Diagnostics(settings.strict).add(no_effect(path, True, why))
+        log_graph(gm, example_inputs, settings, "functional")
         files = open_compile(captures=settings.captures)
         with torch.profiler.record_function("npu_fx_compiler inference"):
             runner = compile_graph(gm, example_inputs, settings, files=files)
-        return CompiledGraph(runner, Arguments(gm, example_inputs))
+        return CompiledGraph(runner, InputChecker(gm, example_inputs))
 
 
 def compile_fx(

@@ -22,16 +22,16 @@ from torch import fx
 from torch.nn import Parameter
 
 from torchair.backend.dynamo.aot import Decompositions, compile_dynamo
-from torchair.backend.runtime.artifact import Artefact
-from torchair.backend.runtime.runtime_wrapper import Kept as Layers
-from torchair.backend.service.program_cache import Kept, digest_of, process_facts
-from torchair.backend.service.request import likes_of, symbols_of
-from torchair.backend.service.torch_state import Surroundings
+from torchair.backend.runtime.artifact import CompiledArtifact
+from torchair.backend.runtime.runtime_wrapper import RuntimeWrapper as Layers
+from torchair.backend.service.program_cache import ProgramCacheEntry, digest_of, process_facts
+from torchair.backend.service.request import symbols_of, tensor_metadata_of
+from torchair.backend.service.torch_state import TorchState
 from torchair.backend.settings.settings import NEVER, Settings
 from torchair.backend.specialize.size_buckets import has_gears
 from torchair.codegen.base.graph_prep import is_custom
 from torchair.configs.resolve import cache_key_paths
-from torchair.core.diagnostics import Degradations, is_strict
+from torchair.core.diagnostics import Diagnostics, is_strict
 from torchair.core.errors import AirError, NotPossible, first_line
 from torchair.core.fingerprint.machine import device_facts
 from torchair.core.fingerprint.python_objects import BY_TEXT, PLAIN
@@ -57,10 +57,10 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True)
-class Warm:
+class CachedGraph:
     """What is kept of a graph: a runner as data, the work around its calls, and conditions on sizes."""
 
-    artefact: Artefact
+    artefact: CompiledArtifact
     layers: Layers
     conditions: tuple[Any, ...]
 
@@ -74,13 +74,13 @@ class Warm:
 
 
 @dataclass(frozen=True)
-class TracedAgain:
+class RetraceMarker:
     """A graph that was not compiled: Dynamo had to trace it again, with the values of these numbers."""
 
     numbers: tuple[str, ...]
 
 
-def compile_or_take(
+def compile_or_get_cached(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, decompositions: Decompositions
 ) -> Callable[..., Any]:
     """What `compile_dynamo` makes of a graph, or made in an earlier process."""
@@ -93,21 +93,21 @@ def compile_or_take(
     except NotPossible as error:
         logger.debug("what is compiled after Dynamo is not kept: %s", error)
         return compile_dynamo(gm, inputs, settings, decompositions)
-    kept = Kept.of(facts, settings.program_cache_mb << 20)
+    kept = ProgramCacheEntry.of(facts, settings.program_cache_mb << 20)
     # What is taken for granted for one that cannot be loaded holds for the next, too.
     conditions = known_sizes.taken_for_granted()
     found = None if kept is None else _taken(kept, known_sizes, gm)
     if found is not None:
         return found
-    degraded = Degradations.count
+    degraded = Diagnostics.count
     try:
         compiled = compile_dynamo(gm, inputs, settings, decompositions)
     except FixedNumbers.Asked:
         if kept is not None:
-            kept.put(TracedAgain(FixedNumbers.now()))
+            kept.put(RetraceMarker(FixedNumbers.now()))
         raise
     layers: Layers | None = getattr(compiled, "kept", None)
-    if kept is not None and layers is not None and Degradations.count == degraded:
+    if kept is not None and layers is not None and Diagnostics.count == degraded:
         _keep(kept, layers, conditions())
     return compiled
 
@@ -135,23 +135,25 @@ def _is_usual(settings: Settings) -> bool:
     return not any(unusual)
 
 
-def _taken(kept: Kept, known_sizes: Environment, gm: fx.GraphModule) -> Callable[..., Any] | None:
+def _taken(
+    kept: ProgramCacheEntry, known_sizes: Environment, gm: fx.GraphModule
+) -> Callable[..., Any] | None:
     warm = kept.get()
-    if isinstance(warm, TracedAgain):
+    if isinstance(warm, RetraceMarker):
         FixedNumbers.ask(warm.numbers)
-    if not isinstance(warm, Warm) or not known_sizes.take(warm.conditions):
+    if not isinstance(warm, CachedGraph) or not known_sizes.take(warm.conditions):
         return None
     try:
         call = warm.call(first_source(gm))
     except Exception as error:
-        degradations = Degradations(of=first_source(gm))
+        degradations = Diagnostics(of=first_source(gm))
         degradations.add(f"a graph of an earlier process is compiled again: {first_line(error)}")
         return None
     logger.event("%s: from an earlier process", warm.artefact.name)
     return call
 
 
-def _keep(kept: Kept, layers: Layers, conditions: tuple[Any, ...]) -> None:
+def _keep(kept: ProgramCacheEntry, layers: Layers, conditions: tuple[Any, ...]) -> None:
     """For later processes, once the best program is there; they try again where it could not be built."""
     runner, awaited = layers.runner, layers.runner.awaited
 
@@ -159,7 +161,7 @@ def _keep(kept: Kept, layers: Layers, conditions: tuple[Any, ...]) -> None:
         if runner.strategy.compiled.degradations.texts or (awaited is not None and awaited.peek() is None):
             return
         try:
-            kept.put(Warm(Artefact.of(runner), replace(layers, runner=None), conditions))  # type: ignore[arg-type]
+            kept.put(CachedGraph(CompiledArtifact.of(runner), replace(layers, runner=None), conditions))  # type: ignore[arg-type]
         except AirError as error:
             logger.debug("%s is not kept: %s", runner.strategy.name, error)
 
@@ -187,7 +189,7 @@ def facts_of(
     keyed = sorted(cache_key_paths() & set(settings.options))
     return {
         "dynamo graph": digest_of(_lines(gm)),
-        "inputs": digest_of(map(repr, likes_of(symbolic))),
+        "inputs": digest_of(map(repr, tensor_metadata_of(symbolic))),
         "names": digest_of(argument_names(gm)),
         "roles": digest_of(map(_role, gm.graph.find_nodes(op="placeholder"), inputs)),
         "memory": str(_shared(inputs, symbolic)),
@@ -197,7 +199,7 @@ def facts_of(
         "better programs": str(settings.compile_budget != 0),
         "passes": str(settings.named_passes),
         "strict": str(settings.strict or is_strict()),
-        "state": str((Surroundings.now(), trace_state())),
+        "state": str((TorchState.now(), trace_state())),
         "torch options": torch_options(),
         "devices": ", ".join(sorted({_device(tensor.device) for tensor in tensors} | {_device(HOST)})),
         **process_facts(),

@@ -16,7 +16,7 @@ from torchair.configs.option import walk
 from torchair.core.log import AirLogger, capture_logger, logger
 
 
-def tell_graph(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, phase: str) -> None:
+def log_graph(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, phase: str) -> None:
     """Say it through the logger of the mode, if anybody listens."""
     log: AirLogger = capture_logger if settings.captures else logger
     if not log.isEnabledFor(logging.INFO):

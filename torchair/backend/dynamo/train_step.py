@@ -25,7 +25,7 @@ from torchair.fxgraph.placeholders import output, placeholders
 OPTION = "experimental_config.aot_config_output_loss_index"
 
 
-class Joint:
+class TrainStepGraph:
     """One graph of Dynamo's with its gradients; `index` says which output is the loss, None that it is the
     only scalar that requires gradients.
     """
@@ -39,7 +39,7 @@ class Joint:
         self.gm = self._with_gradients(gm)
 
     @classmethod
-    def of(cls, gm: fx.GraphModule, inputs: Sequence[Any], index: int | None) -> Joint | None:
+    def of(cls, gm: fx.GraphModule, inputs: Sequence[Any], index: int | None) -> TrainStepGraph | None:
         """None where nothing can have a gradient: that is inference."""
         is_training = torch.is_grad_enabled() and any(map(requires_gradient, inputs))
         return cls(gm, inputs, index) if is_training else None
@@ -51,7 +51,7 @@ class Joint:
             made = compiled(*args)
             results, gradients = list(made[: self._count]), list(made[self._count :])
             del made
-            hand_over([args[place] for place in self._places], gradients)
+            accumulate_grad([args[place] for place in self._places], gradients)
             if self._loss is not None:
                 without_backward(results[self._loss])
             return results
@@ -146,7 +146,7 @@ def _described(value: Any) -> str:
     return kind if value.requires_grad else f"{kind} without gradients"
 
 
-class HandOver(torch.autograd.Function):
+class GradientAccumulation(torch.autograd.Function):
     """Its backward brings gradients that are there already; the list is emptied, so autograd may keep them
     instead of copies.
     """
@@ -163,10 +163,10 @@ class HandOver(torch.autograd.Function):
         return None, *made
 
 
-def hand_over(inputs: Sequence[torch.Tensor], gradients: list[Any]) -> None:
+def accumulate_grad(inputs: Sequence[torch.Tensor], gradients: list[Any]) -> None:
     """Add gradients to `.grad` as `backward()` does, through whatever history the inputs have."""
     if any(gradient is not None for gradient in gradients):
-        HandOver.apply(gradients, *inputs).backward()
+        GradientAccumulation.apply(gradients, *inputs).backward()
 
 
 def without_backward(loss: torch.Tensor) -> None:

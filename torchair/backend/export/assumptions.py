@@ -11,7 +11,7 @@ import torch
 
 from torchair.backend.export.signature import leaves_of
 from torchair.backend.export.size_expr import holds, names_in
-from torchair.backend.export.trace import Traced
+from torchair.backend.export.trace import TracedModel
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
 from torchair.core.torch_private.fake.fake_tensors import condition_text
@@ -21,7 +21,7 @@ NAMED = complex | torch.dtype | torch.device | torch.layout | torch.memory_forma
 
 
 def granted(
-    traced: Traced, arguments: Mapping[str, Any], defaults: Mapping[str, Any], read: Collection[Any]
+    traced: TracedModel, arguments: Mapping[str, Any], defaults: Mapping[str, Any], read: Collection[Any]
 ) -> dict[str, Any]:
     """Of the arguments of a call and those it leaves out; `read` are the places of the graph's inputs."""
     leaves = leaves_of(arguments)
@@ -62,7 +62,7 @@ def _same(leaves: Mapping[str, Any]) -> list[list[str]]:
     return [paths for paths in places.values() if len(paths) > 1]
 
 
-def _unread(traced: Traced, leaves: Mapping[str, Any], read: Collection[str]) -> list[dict[str, Any]]:
+def _unread(traced: TracedModel, leaves: Mapping[str, Any], read: Collection[str]) -> list[dict[str, Any]]:
     """Tensors of which tracing saw only what they are like."""
     found: list[dict[str, Any]] = []
     for path, leaf in leaves.items():
@@ -72,7 +72,7 @@ def _unread(traced: Traced, leaves: Mapping[str, Any], read: Collection[str]) ->
     return found
 
 
-def _guards(traced: Traced) -> list[str]:
+def _guards(traced: TracedModel) -> list[str]:
     """Conditions on sizes. Where one cannot be written as text, its sizes are fixed."""
     env = traced.stage.fake_mode.shape_env
     if env is None:

@@ -20,7 +20,7 @@ from torchair.ge.graph import Desc, Graph
 
 
 @dataclass(frozen=True)
-class Input:
+class InputSpec:
     """One flat argument of a graph: a tensor, by where it is in the call or by the file with what it is at
     first; or a number, as text, or where it is in the call.
     """
@@ -49,17 +49,17 @@ class Input:
 
 
 @dataclass
-class Form:
+class FileSignature:
     """How a graph is called."""
 
     parameters: list[Any]
-    inputs: list[Input]
+    inputs: list[InputSpec]
     result: Any
     places: list[str] = field(default_factory=list)
     constants: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, str] = field(default_factory=dict)
     same: list[list[str]] = field(default_factory=list)
-    unread: list[Input] = field(default_factory=list)
+    unread: list[InputSpec] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
     symbols: dict[str, list[int | None]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def title_of(path: str) -> str:
     return path[2:].replace("']", "", 1) if path.startswith("['") else path
 
 
-def form_of(graph: Graph) -> Form:
+def form_of(graph: Graph) -> FileSignature:
     """What the file says; taken off the graph."""
     written = graph.attrs.pop(CALL, None)
     if written is None:
@@ -102,16 +102,16 @@ def form_of(graph: Graph) -> Form:
     said: dict[str, Any] = {name: facts[name] for name in _FIELDS if name in facts}
     for name in ("inputs", "unread"):
         said[name] = [_input(**row) for row in facts.get(name, ())]
-    return Form(**said)
+    return FileSignature(**said)
 
 
-def _input(sizes: Sequence[Any] = (), **rest: Any) -> Input:
-    return Input(sizes=tuple(sizes), **rest)
+def _input(sizes: Sequence[Any] = (), **rest: Any) -> InputSpec:
+    return InputSpec(sizes=tuple(sizes), **rest)
 
 
-def _obvious(graph: Graph) -> Form:
+def _obvious(graph: Graph) -> FileSignature:
     """The inputs in their order, each with the sizes its descriptor has; an unknown one is a symbol."""
-    inputs: list[Input] = []
+    inputs: list[InputSpec] = []
     names = [op.name if op.name.isidentifier() else f"input{n}" for n, op in enumerate(graph.inputs)]
     for number, op in enumerate(graph.inputs):
         desc = op.outputs[0].desc
@@ -119,14 +119,14 @@ def _obvious(graph: Graph) -> Form:
         if shape is None or any(size < -1 for size in shape):
             raise BadGraph(f"the input {op.name} of {graph.name} has no rank", got=str(shape))
         if not shape and desc.device == "CPU" and not dtypes.to_torch(desc.dtype).is_floating_point:
-            inputs.append(Input(f"['{names[number]}']", number=f"n{number}"))
+            inputs.append(InputSpec(f"['{names[number]}']", number=f"n{number}"))
             continue
         sizes = tuple(f"s{number}_{dim}" if size < 0 else size for dim, size in enumerate(shape))
-        inputs.append(Input(f"['{names[number]}']", sizes, desc.dtype))
+        inputs.append(InputSpec(f"['{names[number]}']", sizes, desc.dtype))
     parameters = [(name, "POSITIONAL_OR_KEYWORD", False) for name in names]
     result = {"tuple": [{"tensor": ["output", place]} for place in range(len(graph.results))]}
     is_open = any(each.number or any(isinstance(size, str) for size in each.sizes) for each in inputs)
-    return Form(parameters, inputs, result, is_for_each_size=is_open)
+    return FileSignature(parameters, inputs, result, is_for_each_size=is_open)
 
 
 def _logical(desc: Desc) -> tuple[int, ...] | None:

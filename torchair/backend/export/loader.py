@@ -13,25 +13,25 @@ from torch import fx
 
 from torchair.backend.export import signature
 from torchair.backend.export.assumptions import told
-from torchair.backend.export.file_signature import Input, form_of, title_of
+from torchair.backend.export.file_signature import InputSpec, form_of, title_of
 from torchair.backend.export.import_foreign import adopt
 from torchair.backend.export.shape_inference import Refused, fill_metas
 from torchair.backend.export.size_expr import evaluate, holds, names_in
 from torchair.backend.pipeline.compile import contract_of, finish, lowered_for, pass_context, to_runner
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.fallback import Detours
-from torchair.backend.pipeline.interpreter import Reference
-from torchair.backend.pipeline.tiered import better_kinds
-from torchair.backend.runtime.input_check_cache import Repeated
+from torchair.backend.pipeline.fallback import Fallbacks
+from torchair.backend.pipeline.interpreter import InterpretedProgram
+from torchair.backend.pipeline.tiered import optimizing_codegens
+from torchair.backend.runtime.input_check_cache import LastCallCheck
 from torchair.backend.settings.settings import Settings, checked, settle
-from torchair.capture import Around, Runner
+from torchair.capture import Runner, RunnerOptions
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core import dtypes
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import AirError, BadCall, BadGraph, NotInThisMode, first_line, is_of_user
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, new_size
-from torchair.debug.observer.compile_observer import Watch
+from torchair.debug.observer.compile_observer import CompileObserver
 from torchair.engine.lower import lower
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Int
@@ -112,10 +112,10 @@ class LoadedModel:
         self.weights = _take_weights(graph, len(self.form.inputs), self.form.weights, device)
         self.follows = False
         """Does it run where its arguments are?"""
-        self.degradations = Degradations(settings.strict)
+        self.degradations = Diagnostics(settings.strict)
         self.compiled: dict[tuple[int, ...] | None, _Compiled] = {}
         self._runners: dict[tuple[int, ...], Runner] = {}
-        self._repeated: Repeated | None = None
+        self._repeated: LastCallCheck | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -160,7 +160,7 @@ class LoadedModel:
                     words.copy_(pack(given[place], each.dtype, words.dtype))
             result = self._result(outputs, leaves)
         if not self.form.returns_arguments:
-            self._repeated = Repeated.of((args, kwargs), given, list(self._states.values()), runner)
+            self._repeated = LastCallCheck.of((args, kwargs), given, list(self._states.values()), runner)
         return result
 
     def _follow(self, leaves: Mapping[str, Any]) -> None:
@@ -220,7 +220,7 @@ class LoadedModel:
         """On the device, and as the graph reads it."""
         return value.to(self._device).resolve_conj().resolve_neg().contiguous()
 
-    def _tensor(self, each: Input, leaves: Mapping[str, Any]) -> torch.Tensor:
+    def _tensor(self, each: InputSpec, leaves: Mapping[str, Any]) -> torch.Tensor:
         value = self._states[each.state] if each.state else leaves.get(each.at)
         if not isinstance(value, torch.Tensor):
             raise BadCall(f"argument {each.title} must be a tensor", got=repr(value))
@@ -334,7 +334,7 @@ class LoadedModel:
         fakes += [mode.from_tensor(weight, static_shapes=True) for weight in self.weights]
         stage = Stage(self._settings, fakes, mode, self._device, static, name=self._graph.name)
         stage.guarded = True  # every call is checked here, and its tensors are dense
-        stage.watch = Watch(self._settings.debug, None, False, self.degradations, stage.name)
+        stage.watch = CompileObserver(self._settings.debug, None, False, self.degradations, stage.name)
         return stage, {name: size.node.expr for name, size in known.items() if is_symbol(size)}
 
 
@@ -356,7 +356,7 @@ class _Compiled:
 
 def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
     """What fails on the way is left out, and told: a pass, and at last all of lowering."""
-    detours = Detours(degradations=model.degradations, last="its IR is interpreted, op by op")
+    detours = Fallbacks(degradations=model.degradations, last="its IR is interpreted, op by op")
     while True:
         stage, symbols = model.stage(sizes)
         stage.detours = detours
@@ -376,7 +376,7 @@ def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
     if stage.detours.without_ir:
         return _interpreted(graph, stage)
     stage.ge_graph = run(GE_PASSES, graph, pass_context(stage))
-    stage.serves_first = stage.is_whole = bool(better_kinds(stage))
+    stage.serves_first = stage.is_whole = bool(optimizing_codegens(stage))
     names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
     lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
     run(PLACE_PASSES, lowered, pass_context(stage))
@@ -391,8 +391,8 @@ def _interpreted(graph: Graph, stage: Stage) -> Runner:
     bare.output(())
     gm = fx.GraphModule(torch.nn.Module(), bare)
     stage.settings = replace(stage.settings, run_eagerly=True)
-    program = Reference(graph, stage.device, None, stage.detours)
-    return to_runner(program, gm, stage, contract_of(gm, stage), Around())
+    program = InterpretedProgram(graph, stage.device, None, stage.detours)
+    return to_runner(program, gm, stage, contract_of(gm, stage), RunnerOptions())
 
 
 def _check_feeds(graph: Graph, count: int) -> None:
@@ -405,7 +405,7 @@ def _check_feeds(graph: Graph, count: int) -> None:
         raise BadGraph(f"{graph.name} reads an argument that it does not have", got=f"{numbers} of {count}")
 
 
-def _fixed(each: Input) -> list[int]:
+def _fixed(each: InputSpec) -> list[int]:
     sizes = [size for size in each.sizes if isinstance(size, int)]
     if len(sizes) != len(each.sizes):
         raise BadGraph(f"the state {each.state!r} has no fixed sizes", got=str(list(each.sizes)))
@@ -422,7 +422,7 @@ _WORDS = {INT4: (torch.uint8, torch.int32), **dict.fromkeys(FP4, (torch.uint8,))
 """What torch packs values of four bits in, along the last dim."""
 
 
-def _one_per_element(each: Input, value: torch.Tensor) -> torch.Tensor:
+def _one_per_element(each: InputSpec, value: torch.Tensor) -> torch.Tensor:
     """Values of four bits: given so, or packed as torch has them."""
     if value.dtype == dtypes.SMALL[each.dtype]:
         return value
@@ -445,7 +445,7 @@ def _written(graph: Graph) -> list[int]:
     return sorted({feed.index for feed in feeds if isinstance(feed, ArgumentFeed)})
 
 
-def _number(each: Input, leaves: Mapping[str, Any]) -> int:
+def _number(each: InputSpec, leaves: Mapping[str, Any]) -> int:
     value = leaves.get(each.at)
     if isinstance(value, torch.Tensor) and value.ndim == 0:
         value = value.item()

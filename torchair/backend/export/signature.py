@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchair.backend.export.trace import Counted
+from torchair.backend.export.trace import ResultIndex
 from torchair.core.errors import BadCall, BadGraph, NotPossible
 from torchair.core.torch_private.fake.pytree import children_of, leaves_by_path
 
@@ -91,10 +91,10 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_one_size: bool = True) -> Any:
-    """What a model returned, as data; `place_of` says where a tensor of it comes from."""
+    """What a model returned, as data; `location_of` says where a tensor of it comes from."""
     if isinstance(result, torch.Tensor):
         return {"tensor": place_of(result)}
-    if isinstance(result, Counted):
+    if isinstance(result, ResultIndex):
         return {"tensor": ["output", result.place]}
     if result is None or isinstance(result, bool | int | float | str):
         return {"value": result}
@@ -106,7 +106,7 @@ def form_of(result: Any, place_of: Callable[[torch.Tensor], list[Any]], is_of_on
     elif isinstance(result, tuple) and (names := _fields_of(kind)) is not None:
         items = dict(zip(names, result, strict=True))
     elif isinstance(result, list | tuple):
-        if kind is torch.Size and not is_of_one_size and not any(isinstance(n, Counted) for n in result):
+        if kind is torch.Size and not is_of_one_size and not any(isinstance(n, ResultIndex) for n in result):
             raise NotPossible(
                 "the model returns the torch.Size of an argument, which is another one in each call",
                 next="return its sizes one by one, as x.size(0)",

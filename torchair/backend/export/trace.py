@@ -14,15 +14,15 @@ from torch.backends import mha
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import pass_context, to_ir
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.fallback import Detours
+from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.backend.pipeline.normalize import prepare
 from torchair.backend.settings.settings import Settings
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.source_location import first_source
 from torchair.core.torch_private.compilers.aot_autograd import BackendCompilerFailed, decisions, dynamo_config
 from torchair.core.torch_private.fake.fake_tensors import looked_at, tree_leaves
-from torchair.debug.observer.compile_observer import Watch
+from torchair.debug.observer.compile_observer import CompileObserver
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.graph import AliasResult, ConstantResult, Graph, NumberResult, Result
 from torchair.ge.host import Host
@@ -32,7 +32,7 @@ SQUEEZE = torch.ops.aten.squeeze
 
 
 @dataclass
-class Traced:
+class TracedModel:
     """One call of a model: the graph, its flat arguments, and the results that stood for those of the graph.
     They are empty: nothing was computed, and nothing of the user's was written.
     """
@@ -50,9 +50,9 @@ class Traced:
 
 def trace(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool, settings: Settings
-) -> Traced:
+) -> TracedModel:
     """Convert a model that is one graph. What has no converter is refused: no other engine knows it."""
-    found: list[Traced] = []
+    found: list[TracedModel] = []
     tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
 
     def convert(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **how: Any) -> _Standing:
@@ -113,11 +113,11 @@ def _not_one(gm: fx.GraphModule) -> list[Any]:
 
 def _converted(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, names: tuple[str, ...]
-) -> Traced:
-    degradations = Degradations(settings.strict, first_source(gm))
+) -> TracedModel:
+    degradations = Diagnostics(settings.strict, first_source(gm))
     gm, stage = prepare(gm, inputs, settings)
-    stage.detours, stage.names = Detours(degradations=degradations), names
-    stage.watch = Watch(settings.debug, None, False, degradations, stage.name)
+    stage.detours, stage.names = Fallbacks(degradations=degradations), names
+    stage.watch = CompileObserver(settings.debug, None, False, degradations, stage.name)
     context = pass_context(stage)
     run(FX_PASSES, gm, context)
     graph = to_ir(gm, stage, context)
@@ -129,10 +129,10 @@ def _converted(
             next="register_fx_node_ge_converter gives an op a converter",
         )
     run(HAND_OVER_PASSES, graph, context)
-    return Traced(graph, stage)
+    return TracedModel(graph, stage)
 
 
-class Counted(int):
+class ResultIndex(int):
     """A number that the graph returns: its place among the results."""
 
     place: int
@@ -141,7 +141,7 @@ class Counted(int):
 class _Standing:
     """Stands for the compiled graph: gives results of the right form, and keeps what it was called with."""
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: TracedModel) -> None:
         self._traced = traced
 
     @property
@@ -158,7 +158,7 @@ class _Standing:
         traced.args = list(args)
         traced.outputs = [_empty(result, args) for result in traced.graph.results]
         for place, output in enumerate(traced.outputs):
-            if isinstance(output, Counted):
+            if isinstance(output, ResultIndex):
                 output.place = place
         return list(traced.outputs)
 
@@ -170,7 +170,7 @@ def _empty(result: Result, args: Sequence[Any]) -> Any:
         case AliasResult(_, layout):
             return layout.view(args[result.base], hint)
         case NumberResult(tensor):
-            return Counted(hint(tensor.meta.value) if isinstance(tensor.meta, Host) else 0)
+            return ResultIndex(hint(tensor.meta.value) if isinstance(tensor.meta, Host) else 0)
         case _:
             meta = result.tensor.meta
             if isinstance(meta, Host):

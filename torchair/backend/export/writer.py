@@ -21,7 +21,7 @@ from torchair.backend.export.signature import (
     parameters_of,
     signature_of,
 )
-from torchair.backend.export.trace import Traced, trace
+from torchair.backend.export.trace import TracedModel, trace
 from torchair.backend.settings.settings import checked, settle
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadOption, NotInThisMode, NotPossible
@@ -73,11 +73,11 @@ def dynamo_export(
             return
     patch_for_hcom()
     below = "" if size == 1 else f"rank_{rank}/"
-    write_model(model, args, kwargs, dynamic, config, Place(folder, file, below, f"{below}{READABLE}"))
+    write_model(model, args, kwargs, dynamic, config, OutputPath(folder, file, below, f"{below}{READABLE}"))
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPath:
     """Where the files of a graph are: the graph, its weights below a folder of their own, a text to read."""
 
     folder: Path
@@ -92,7 +92,7 @@ def write_model(
     kwargs: Mapping[str, Any],
     dynamic: bool,
     config: CompilerConfig,
-    place: Place,
+    place: OutputPath,
 ) -> None:
     """Trace, and write all files or none."""
     if not isinstance(model, torch.nn.Module):
@@ -132,7 +132,7 @@ def write_model(
 
 
 def _write_weights(
-    into: air_file.Writing, graph: Graph, weights: Mapping[str, tuple[str, torch.Tensor]], place: Place
+    into: air_file.Writing, graph: Graph, weights: Mapping[str, tuple[str, torch.Tensor]], place: OutputPath
 ) -> None:
     """Into the ops that stand for them, or into files of their own where the graph would be too large."""
     size = sum(tensor.nbytes for _, tensor in weights.values())
@@ -157,7 +157,7 @@ def _record_modules(graph: Graph) -> None:
             op.attrs[MODULES] = Str(module_title(str(stack[-1][0])).removeprefix("fn."))
 
 
-def _beside(graph: Graph, place: Place) -> dict[str, str]:
+def _beside(graph: Graph, place: OutputPath) -> dict[str, str]:
     """Written by one of several processes, where the graph talks to the others."""
     rank, size = rank_and_size()
     groups = groups_of(graph) if size > 1 and rank == 0 else {}
@@ -199,7 +199,7 @@ def _names_of(model: torch.nn.Module) -> dict[int, str]:
     return found
 
 
-def _weights(traced: Traced, names: Mapping[int, str]) -> dict[str, torch.Tensor]:
+def _weights(traced: TracedModel, names: Mapping[int, str]) -> dict[str, torch.Tensor]:
     """The inputs of the graph that are the model's own tensors, and are not written."""
     found: dict[str, torch.Tensor] = {}
     for op in traced.graph.inputs:
@@ -211,7 +211,7 @@ def _weights(traced: Traced, names: Mapping[int, str]) -> dict[str, torch.Tensor
     return found
 
 
-def _states(traced: Traced, names: Mapping[int, str]) -> list[torch.Tensor]:
+def _states(traced: TracedModel, names: Mapping[int, str]) -> list[torch.Tensor]:
     """The model's own tensors that the graph writes."""
     feeds = [traced.graph.feeds.get(op.name) for op in traced.graph.inputs if op.type == "RefData"]
     values = [traced.args[feed.index] for feed in feeds if isinstance(feed, ArgumentFeed)]
@@ -219,7 +219,7 @@ def _states(traced: Traced, names: Mapping[int, str]) -> list[torch.Tensor]:
 
 
 def exported(
-    traced: Traced,
+    traced: TracedModel,
     weights: Mapping[str, torch.Tensor],
     states: Mapping[int, str],
     model: torch.nn.Module,
@@ -277,7 +277,7 @@ def _renumber_inputs(graph: Graph, weights: Mapping[str, Any]) -> None:
 
 
 def _call(
-    traced: Traced,
+    traced: TracedModel,
     kept: Sequence[int],
     states: Mapping[int, str],
     model: torch.nn.Module,
@@ -328,7 +328,7 @@ def _call(
     }
 
 
-def _check_numbers(traced: Traced, form: Any) -> None:
+def _check_numbers(traced: TracedModel, form: Any) -> None:
     """What Dynamo turns into a number of Python is nothing that a graph makes."""
     found = json.dumps(form)
     for place, result in enumerate(traced.graph.results):
@@ -342,7 +342,7 @@ def _check_numbers(traced: Traced, form: Any) -> None:
             )
 
 
-def _unfound(traced: Traced, index: int, value: Any) -> dict[str, Any]:
+def _unfound(traced: TracedModel, index: int, value: Any) -> dict[str, Any]:
     names = traced.stage.names
     title = names[index] if index < len(names) and names[index] else f"argument {index}"
     is_tensor = isinstance(value, torch.Tensor)
@@ -363,7 +363,7 @@ def _shown(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
 
 
-def _ranges(traced: Traced) -> dict[str, list[int | None]]:
+def _ranges(traced: TracedModel) -> dict[str, list[int | None]]:
     """The smallest and largest value of each symbol, as tracing left them."""
     env = traced.stage.fake_mode.shape_env
     found: dict[str, list[int | None]] = {}
@@ -376,7 +376,7 @@ def _ranges(traced: Traced) -> dict[str, list[int | None]]:
     return found
 
 
-def _examples(traced: Traced) -> dict[str, int]:
+def _examples(traced: TracedModel) -> dict[str, int]:
     """The value that each symbol had when the model was traced: what tracing took for granted holds there."""
     sizes = [size for fake in traced.stage.inputs for size in (fake, *getattr(fake, "shape", ()))]
     symbols = [size for size in sizes if is_symbol(size) and size.node.expr.is_Symbol]
@@ -387,4 +387,4 @@ def _finite(bound: Any) -> int | None:
     return int(bound) if bound.is_Integer and abs(int(bound)) < 1 << 62 else None
 
 
-__all__ = ["CALL", "Place", "dynamo_export", "write_model"]
+__all__ = ["CALL", "OutputPath", "dynamo_export", "write_model"]

@@ -55,7 +55,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """What is not as it must be: found by which check, what it is, and what to do."""
 
     check: str
@@ -72,8 +72,8 @@ class OpReport:
 
     op: str
     passed: list[str] = field(default_factory=list[str])
-    differences: list[Difference] = field(default_factory=list[Difference])
-    notes: list[Difference] = field(default_factory=list[Difference])
+    differences: list[Mismatch] = field(default_factory=list[Mismatch])
+    notes: list[Mismatch] = field(default_factory=list[Mismatch])
     """What is right, and could be better."""
 
     @property
@@ -172,10 +172,10 @@ class _Check:
         return is_right
 
     def _say(self, check: str, what: str, cure: str = "") -> None:
-        self._report.differences.append(Difference(check, what, cure))
+        self._report.differences.append(Mismatch(check, what, cure))
 
     def _note(self, check: str, what: str, cure: str = "") -> None:
-        self._report.notes.append(Difference(check, what, cure))
+        self._report.notes.append(Mismatch(check, what, cure))
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
         """What the schema calls the argument that each leaf is of."""

@@ -23,16 +23,16 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.settings.autotune_config import TuningPlan, Way
+from torchair.backend.settings.autotune_config import AutotuneConfig, Candidate
 from torchair.capture.base.inputs import mutated_inputs
 from torchair.codegen import BUILDING
 from torchair.codegen.native.native_library import graph_text
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, progress
-from torchair.core.program import Code, Program, Wrapper, code_of
+from torchair.core.program import Code, Program, ProgramWrapper, code_of
 from torchair.core.torch_private.compilers.inductor import build_facts, code_kept_in
-from torchair.debug.dumps.files import Told, write_text
+from torchair.debug.dumps.files import WarnOnWriteError, write_text
 from torchair.devices import CaptureTarget, Device, device_row
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.symbols import has_symbols
@@ -45,7 +45,7 @@ LONGEST = 5.0  # seconds of timed runs of one way, in each round
 ROUNDS = 2  # the first to run would pay for a machine that has to wake up, or is busy for a while
 CLOSE = 1.02  # as fast as the fastest: of such ways the first is taken
 
-Make = Callable[[str, Way, str], Program]
+Make = Callable[[str, Candidate, str], Program]
 """Compiles a graph by a code generator, in one way, and keeps the code in a folder."""
 
 
@@ -70,7 +70,7 @@ def tuned_program(make: Make, gm: fx.GraphModule, stage: Stage) -> Program | Non
         stage.degradations.add(f"{UNTUNED}: {tries[0].failed}", here=True)
         return None
     trials = Trials(stage.device, frozenset(mutated_inputs(gm, stage.inputs)), plan.repeats)
-    return Tuned(tries, trials, folder, lambda: result.write(tries, stage))
+    return AutotunedProgram(tries, trials, folder, lambda: result.write(tries, stage))
 
 
 def can_be_tuned(gm: fx.GraphModule, stage: Stage) -> bool:
@@ -100,16 +100,16 @@ def _has_other_effects(node: fx.Node) -> bool:
     return node.op == "call_function" and node.is_impure() and not written_by(node) and not draws(node)
 
 
-def _ways(plan: TuningPlan, stage: Stage) -> list[Way]:
+def _ways(plan: AutotuneConfig, stage: Stage) -> list[Candidate]:
     """What to try: as planned or, if nothing is, what the device offers; of one code generator where one was
     asked for.
     """
-    ways = plan.ways or [Way(kind, options) for kind, options in device_row(stage.device).ways]
+    ways = plan.ways or [Candidate(kind, options) for kind, options in device_row(stage.device).ways]
     asked = stage.settings.codegen
     return [way for way in ways if asked in ("auto", way.codegen)]
 
 
-def _digest(gm: fx.GraphModule, stage: Stage, ways: Sequence[Way]) -> str:
+def _digest(gm: fx.GraphModule, stage: Stage, ways: Sequence[Candidate]) -> str:
     """All that a result depends on, as one name: the graph, what there is to choose from, the machine."""
     facts = [stage.backward, stage.is_inference, stage.uses_ir, stage.guarded, stage.static]
     facts += [stage.settings.frozen_parameter, *ways]
@@ -118,10 +118,10 @@ def _digest(gm: fx.GraphModule, stage: Stage, ways: Sequence[Way]) -> str:
 
 
 @dataclass
-class Try:
+class CandidateTrial:
     """One way, and what came of it."""
 
-    way: Way
+    way: Candidate
     program: Program | None = None
     seconds: float = math.inf
     failed: str = ""
@@ -132,17 +132,17 @@ class Try:
         return self.way.data() | came
 
 
-def _built(make: Make, way: Way, folder: str) -> Try:
+def _built(make: Make, way: Candidate, folder: str) -> CandidateTrial:
     """Compile in one way; a pass that fails is somebody else's business."""
     try:
-        return Try(way, make(way.codegen, way, folder))
+        return CandidateTrial(way, make(way.codegen, way, folder))
     except PassFailed:
         raise
     except Exception as error:
-        return Try(way, failed=_why_left_out(way, error))
+        return CandidateTrial(way, failed=_why_left_out(way, error))
 
 
-def _why_left_out(way: Way, error: Exception) -> str:
+def _why_left_out(way: Candidate, error: Exception) -> str:
     if is_of_user(error):
         raise error
     why = f"{type(error).__name__}: {first_line(error)}"
@@ -150,7 +150,7 @@ def _why_left_out(way: Way, error: Exception) -> str:
     return why
 
 
-def fastest(tries: Sequence[Try]) -> Try:
+def fastest(tries: Sequence[CandidateTrial]) -> CandidateTrial:
     """The first of those that are as fast as any."""
     bound = min(each.seconds for each in tries) * CLOSE
     return next(each for each in tries if each.seconds <= bound)
@@ -161,9 +161,9 @@ class Result:
     """What was found out about one graph, as a file."""
 
     path: Path
-    degradations: Degradations
+    degradations: Diagnostics
 
-    def read(self, ways: Sequence[Way]) -> Way | None:
+    def read(self, ways: Sequence[Candidate]) -> Candidate | None:
         """The way that was the fastest; None where nobody tried. A file that does not say is told."""
         if not self.path.exists():
             return None
@@ -175,7 +175,7 @@ class Result:
             self.degradations.add(f"{self.path} is no result of tuning ({why}): the graph is tuned again")
             return None
 
-    def write(self, tries: Sequence[Try], stage: Stage) -> None:
+    def write(self, tries: Sequence[CandidateTrial], stage: Stage) -> None:
         """Keep it for the next process."""
         best = fastest(tries)
         if best.failed:
@@ -188,7 +188,7 @@ class Result:
             "best": best.way.data(),
             "tried": [each.data() for each in tries],
         }
-        with Told(self.degradations, "a result of tuning"):
+        with WarnOnWriteError(self.degradations, "a result of tuning"):
             write_text(self.path, json.dumps(content, indent=1) + "\n")
         logger.event("%s: %s is the fastest of %d ways: %s", stage.name, best.way, len(tries), self.path)
 
@@ -279,10 +279,12 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return memory.set_(tensor.untyped_storage().clone(), *place)
 
 
-class Tuned(Wrapper):
+class AutotunedProgram(ProgramWrapper):
     """A program that is several until its first call: that one tries them, and the fastest stays."""
 
-    def __init__(self, tries: list[Try], trials: Trials, folder: str, keep: Callable[[], None]) -> None:
+    def __init__(
+        self, tries: list[CandidateTrial], trials: Trials, folder: str, keep: Callable[[], None]
+    ) -> None:
         self._tries = tries
         self._trials = trials
         self._folder = folder
@@ -318,7 +320,7 @@ class Tuned(Wrapper):
             self._keep()
             self._keep, self._tries = None, []
 
-    def _try(self, each: Try, args: Sequence[Any]) -> None:
+    def _try(self, each: CandidateTrial, args: Sequence[Any]) -> None:
         if each.program is None or each.failed:
             return
         try:

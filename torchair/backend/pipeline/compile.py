@@ -13,26 +13,40 @@ from torch import fx
 from torchair.backend.pipeline import dump_programs
 from torchair.backend.pipeline.autotune import can_be_tuned, tuned_program
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.fallback import Detours
+from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.backend.pipeline.multi_stream import check_units, has_scopes, streamed
 from torchair.backend.pipeline.normalize import prepare
-from torchair.backend.pipeline.partitioned import Pieces
-from torchair.backend.pipeline.tiered import Better, better_gears, better_kinds, why_not_elsewhere
-from torchair.backend.service.scheduler import Together
-from torchair.backend.settings.autotune_config import Way
+from torchair.backend.pipeline.partitioned import PartitionedRunner
+from torchair.backend.pipeline.tiered import (
+    TieredCompile,
+    better_gears,
+    optimizing_codegens,
+    worker_unsupported_reason,
+)
+from torchair.backend.service.scheduler import SwapGroup
+from torchair.backend.settings.autotune_config import Candidate
 from torchair.backend.settings.settings import Settings
 from torchair.backend.specialize.size_buckets import GearPrograms, Gears, room_of
-from torchair.backend.specialize.static_shapes import StaticKernels, is_wanted, outputs_below
-from torchair.capture import Around, Compiled, Inputs, Policy, Runner, Specialist, capture, inputs_of
+from torchair.backend.specialize.static_shapes import StaticShapeCompiler, is_wanted, outputs_below
+from torchair.capture import (
+    CompiledProgram,
+    InputInfo,
+    Policy,
+    Runner,
+    RunnerOptions,
+    Specialist,
+    capture,
+    inputs_of,
+)
 from torchair.capture.base.host_ops import copy_first, why_on_host
-from torchair.capture.base.output_buffers import Room
-from torchair.codegen import COMPILERS, How, build
+from torchair.capture.base.output_buffers import MaxSizes
+from torchair.codegen import COMPILERS, CodegenOptions, build
 from torchair.codegen.base.graph_prep import is_custom
-from torchair.codegen.base.programs import Anchor, Anchored, Doubted
+from torchair.codegen.base.programs import Anchored, Doubted, StorageOffsets
 from torchair.codegen.eager import generate
 from torchair.convert.base.report import Report
 from torchair.convert.convert import convert
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger, told_if_slow
 from torchair.core.program import Program, code_of
@@ -41,7 +55,7 @@ from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.dumps.fusion_stats import FUSION_RESULTS
 from torchair.debug.dumps.graph_file import Call as GraphCall
-from torchair.debug.observer.compile_observer import OPTIMIZED, ORIGINAL, Watch
+from torchair.debug.observer.compile_observer import OPTIMIZED, ORIGINAL, CompileObserver
 from torchair.debug.observer.debug_dir import PhaseFiles
 from torchair.devices import device_row
 from torchair.engine.evaluate import evaluate_now
@@ -58,7 +72,7 @@ from torchair.fxgraph.layout import (
     leave_out,
     new_values,
 )
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
 from torchair.ge.files import verify as ge_verify
@@ -99,7 +113,7 @@ def compile_fx(
     files: PhaseFiles | None = None,
     observe: Observer | None = None,
     gears: Gears | None = None,
-    together: Together | None = None,
+    together: SwapGroup | None = None,
 ) -> Runner:
     """Compile a functional ATen graph with fake (or real) example inputs; the graph that was given stays as
     it is. `regenerated` outputs are returned as views of these inputs; `names` are what the user calls the
@@ -110,9 +124,9 @@ def compile_fx(
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
     """
-    degradations = Degradations(settings.strict, first_source(gm))
-    detours = Detours(without_ir=settings.captures, degradations=degradations)
-    watch = Watch(settings.debug, files, settings.captures, degradations)
+    degradations = Diagnostics(settings.strict, first_source(gm))
+    detours = Fallbacks(without_ir=settings.captures, degradations=degradations)
+    watch = CompileObserver(settings.debug, files, settings.captures, degradations)
     while True:
         prepared, stage = prepare(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
@@ -145,7 +159,7 @@ def compile_stage(gm: fx.GraphModule, stage: Stage) -> Runner:
 def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     """Passes, conversion, code, recordings."""
     dump_programs.choose(stage)
-    stage.serves_first = stage.is_whole = bool(better_kinds(stage))
+    stage.serves_first = stage.is_whole = bool(optimizing_codegens(stage))
     stage.show("given", gm)
     context = pass_context(stage)
     absolute = absolute_inputs(gm)
@@ -173,7 +187,7 @@ def finish(
     gm: fx.GraphModule,
     lowered: fx.GraphModule | None,
     stage: Stage,
-    contract: Contract,
+    contract: OutputLayouts,
     guard: Callable[[Program, Stage], Program],
     specialist: Specialist | None = None,
     plain: fx.GraphModule | None = None,
@@ -191,7 +205,7 @@ def finish(
     )
     # What lies between scopes is compiled with the events that passes have added.
     source = graph if plain is None or has_scopes(graph) else plain
-    if stage.serves_first and (why := "it is run in pieces" if hosts else why_not_elsewhere(source)):
+    if stage.serves_first and (why := "it is run in pieces" if hosts else worker_unsupported_reason(source)):
         logger.info("%s is compiled in its first call: %s", stage.name, why)
         stage.serves_first = False
     if hosts is not None and lowered is not None:
@@ -203,13 +217,13 @@ def finish(
             promise = replace(contract, is_eager=runs_as_it_is(program, stage))
             split = pieces.split(lowered, program, stage.static, promise)
     has_one = stage.serves_first and specialist is None
-    better = Better.of(source, stage) if has_one else None
+    better = TieredCompile.of(source, stage) if has_one else None
     found = better and better.found(lambda: to_program(lowered, gm, stage))
     bare = found or program or to_program(lowered, gm, stage)
     program, successor = guard(bare, stage), None
     if better is not None and found is None:
         successor = better.ordered(bare, (contract, input_facts(graph, stage).key), guard)
-    around = Around(specialist, successor, split, parts=parts)
+    around = RunnerOptions(specialist, successor, split, parts=parts)
     return to_runner(program, graph, stage, contract, around)
 
 
@@ -221,16 +235,16 @@ def run_untouched(gm: fx.GraphModule, stage: Stage) -> Runner:
         stage.watch.recorded_graph(gm)
     else:
         stage.watch.without_ir()
-    return to_runner(program, gm, stage, contract_of(gm, stage), Around())
+    return to_runner(program, gm, stage, contract_of(gm, stage), RunnerOptions())
 
 
 def to_runner(
-    program: Program, gm: fx.GraphModule, stage: Stage, contract: Contract, around: Around
+    program: Program, gm: fx.GraphModule, stage: Stage, contract: OutputLayouts, around: RunnerOptions
 ) -> Runner:
     """The program of this graph behind a runner."""
     stage.watch.code(program)
     return capture(
-        Compiled(
+        CompiledProgram(
             program,
             input_facts(gm, stage),
             policy_of(stage),
@@ -239,7 +253,7 @@ def to_runner(
             stage.degradations,
             replace(contract, is_eager=runs_as_it_is(program, stage)),
             (*stage.observers, *dump_programs.trace_files(stage)),
-            Room() if stage.gears is None else room_of(stage.gears, stage.inputs, contract.layouts),
+            MaxSizes() if stage.gears is None else room_of(stage.gears, stage.inputs, contract.layouts),
         ),
         around,
     )
@@ -250,10 +264,10 @@ def call_of(stage: Stage) -> GraphCall:
     return GraphCall(stage.inputs, stage.device, stage.layouts)
 
 
-def contract_of(gm: fx.GraphModule, stage: Stage) -> Contract:
+def contract_of(gm: fx.GraphModule, stage: Stage) -> OutputLayouts:
     """What the graph promises of its results."""
     written = tuple(place for place, _ in new_values(gm))
-    return Contract(stage.layouts, Binding(stage.inputs), written, lets_go=stage.backward)
+    return OutputLayouts(stage.layouts, Binding(stage.inputs), written, lets_go=stage.backward)
 
 
 def report_of(stage: Stage) -> Report:
@@ -311,7 +325,7 @@ def on_host(lowered: fx.GraphModule, stage: Stage) -> dict[fx.Node, str]:
     return why_on_host(lowered)
 
 
-def pieces_of(stage: Stage, policy: Policy) -> Pieces:
+def pieces_of(stage: Stage, policy: Policy) -> PartitionedRunner:
     """How the pieces of a graph are made, where it is split."""
 
     def make(gm: fx.GraphModule, inputs: list[Any], static: tuple[int, ...], on_host: bool) -> Program:
@@ -320,7 +334,7 @@ def pieces_of(stage: Stage, policy: Policy) -> Pieces:
         piece = replace(stage, inputs=inputs, static=static, ge_graph=None, observe=None, serves_first=False)
         return to_program(gm, gm, piece)
 
-    return Pieces(
+    return PartitionedRunner(
         make,
         policy,
         stage.fake_mode,
@@ -433,7 +447,7 @@ def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     return lowered
 
 
-def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> StaticKernels | None:
+def static_kernels(gm: fx.GraphModule, stage: Stage, contract: OutputLayouts) -> StaticShapeCompiler | None:
     """Who makes programs for single shapes, if asked for; from the graph before memory is planned."""
     settings = stage.settings
     if not settings.static_kernels or stage.backward:
@@ -444,10 +458,12 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     if has_scopes(gm):  # the compiler of kernels would drop them
         stage.degradations.add("static_kernel_compile has no effect on a graph with scopes")
         return None
-    return StaticKernels(
+    return StaticShapeCompiler(
         copy_graph(gm),
         stage.name,
-        How(stage.static, decomposed=False, tuned=True, cached=not settings.static_kernels_uncached),
+        CodegenOptions(
+            stage.static, decomposed=False, tuned=True, cached=not settings.static_kernels_uncached
+        ),
         contract,
         stage.degradations,
         root=outputs_below(settings.static_kernel_folder),
@@ -455,7 +471,7 @@ def static_kernels(gm: fx.GraphModule, stage: Stage, contract: Contract) -> Stat
     )
 
 
-def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract: Contract) -> Specialist:
+def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract: OutputLayouts) -> Specialist:
     """Who compiles the graph for each gear: with the code generator that was asked for, or in the background
     where none was.
     """
@@ -463,7 +479,7 @@ def gear_programs(lowered: fx.GraphModule, stage: Stage, gears: Gears, contract:
     # In training, programs of a forward and its backward would have to be taken together.
     is_alone = stage.is_inference and not stage.backward
     is_sent = stage.serves_first and is_alone and not has_scopes(lowered)
-    if is_sent and not why_not_elsewhere(lowered):
+    if is_sent and not worker_unsupported_reason(lowered):
         return better_gears(lowered, stage, contract, lambda args: gears.of(args, binding) in gears)
 
     def make(gm: fx.GraphModule, inputs: list[Any], fake_mode: FakeTensorMode) -> Program:
@@ -511,11 +527,11 @@ def to_program(lowered: fx.GraphModule | None, gm: fx.GraphModule, stage: Stage)
     # What has gears is served by their programs; Inductor's cache would fix the sizes that it asks about.
     asked_for = codegen_kind(stage) if stage.gears is None else "eager"
 
-    def make(kind: str, way: Way | None = None, folder: str = "") -> Program:
+    def make(kind: str, way: Candidate | None = None, folder: str = "") -> Program:
         graph = lowered
         if kind == "eager" and not (settings.captures and asked_for == "eager"):
             graph = run(LOWERED_PASSES, copy_graph(lowered), pass_context(stage, kind))
-        how = How(
+        how = CodegenOptions(
             static=stage.static,
             frozen=settings.frozen_parameter,
             guarded=stage.guarded and not stage.backward,
@@ -580,11 +596,11 @@ def anchored(program: Program, stage: Stage, original: fx.GraphModule, absolute:
     }
     if not offsets:
         return program
-    anchor = Anchor(offsets, len(placeholders(original)))
+    anchor = StorageOffsets(offsets, len(placeholders(original)))
     return Anchored(program, anchor, generate(original), stage.degradations)
 
 
-def input_facts(gm: fx.GraphModule, stage: Stage) -> Inputs:
+def input_facts(gm: fx.GraphModule, stage: Stage) -> InputInfo:
     """Roles, key and aliases of the flat inputs."""
     packs = tuple(node.meta[HOST_LIST] for node in placeholders(gm) if HOST_LIST in node.meta)
     return inputs_of(gm, stage.inputs, stage.static, packs, stage.layouts, stage.guarded, stage.names)

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from torchair.backend.pipeline.fallback import Detours
-from torchair.backend.service.scheduler import Together
+from torchair.backend.pipeline.fallback import Fallbacks
+from torchair.backend.service.scheduler import SwapGroup
 from torchair.backend.settings.settings import Settings
 from torchair.backend.specialize.size_buckets import Gears
 from torchair.capture import Observer as Watcher
 from torchair.convert.base.report import Report
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.dumps.dump_plan import DumpPlan
-from torchair.debug.observer.compile_observer import Watch
+from torchair.debug.observer.compile_observer import CompileObserver
 from torchair.fxgraph.layout import Layout
 from torchair.ge.graph import Graph
 from torchair.passes import Tally
@@ -41,10 +41,10 @@ class Stage:
     report: Report = field(default_factory=Report)
     ge_graph: Graph | None = None
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
-    detours: Detours = field(default_factory=Detours)
+    detours: Fallbacks = field(default_factory=Fallbacks)
     is_raw: bool = False  # the graph looks at memory, not at tensors
     is_anchored: bool = False  # it counts from where storages of inputs begin
-    watch: Watch = field(default_factory=Watch)
+    watch: CompileObserver = field(default_factory=CompileObserver)
     tallies: dict[str, Tally] = field(default_factory=dict)  # how often passes found something
     observe: Observer | None = None  # sees the graph after each pass and stage
     plan: DumpPlan | None = None  # which ops of the IR are dumped, if any are
@@ -52,10 +52,10 @@ class Stage:
     gears: Gears | None = None  # the sizes it has programs of their own for
     serves_first: bool = False  # by the eager program, while a better one is built
     is_whole: bool = False  # ops are lowered as they are, and not taken apart for a compiler
-    together: Together = field(default_factory=Together)  # whose better program is taken at the same time
+    together: SwapGroup = field(default_factory=SwapGroup)  # whose better program is taken at the same time
 
     @property
-    def degradations(self) -> Degradations:
+    def degradations(self) -> Diagnostics:
         """Where to tell what is less than promised."""
         return self.detours.degradations
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from torch import fx
 
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.interpreter import Reference
+from torchair.backend.pipeline.interpreter import InterpretedProgram
 from torchair.codegen.eager import generate
 from torchair.core.log import logger
 from torchair.core.program import Program
 from torchair.debug.dumps.dump_plan import plan_of
-from torchair.debug.dumps.files import Told, rank_folder
+from torchair.debug.dumps.files import WarnOnWriteError, rank_folder
 from torchair.debug.dumps.ge_op_dump import EngineDump, write_options
 from torchair.debug.dumps.recorded_dump import RecordedDump
 from torchair.debug.dumps.tensor_dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
@@ -84,15 +84,15 @@ def choose(stage: Stage) -> None:
         stage.settings = settings.without_dumps()
 
 
-def reference(graph: Graph, gm: fx.GraphModule, stage: Stage) -> Reference:
+def reference(graph: Graph, gm: fx.GraphModule, stage: Stage) -> InterpretedProgram:
     """The program that interprets the IR, and dumps what was planned."""
     plan = stage.plan
-    program = Reference(graph, stage.device, generate(gm), stage.detours)
+    program = InterpretedProgram(graph, stage.device, generate(gm), stage.detours)
     if plan is not None:
         logger.warning("%s runs directly, op by op: its tensors are dumped", stage.name)
         program.dump = EngineDump(graph, plan, stage.device, stage.degradations)
         if stage.settings.debug.dump_config_path is None:
-            with Told(stage.degradations, "the options of a dump"):
+            with WarnOnWriteError(stage.degradations, "the options of a dump"):
                 write_options(graph, stage.settings.debug, plan)
     return program
 

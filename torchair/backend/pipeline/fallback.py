@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchair.convert.base.report import Reason
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, BadOptionType, BadPath, first_line
 from torchair.engine.lower import KernelFailed
 from torchair.passes.pass_manager import PassFailed
 
 
 @dataclass
-class Detours:
+class Fallbacks:
     """What is left out of one compile, and what was said about it."""
 
     passes: set[str] = field(default_factory=set)
     nodes: dict[str, str] = field(default_factory=dict)  # carried through as they are, and why
     without_ir: bool = False
     said: list[Reason] = field(default_factory=list)
-    degradations: Degradations = field(default_factory=Degradations)
+    degradations: Diagnostics = field(default_factory=Diagnostics)
     last: str = "the graph runs without the passes of the IR"  # what is done at last
 
     def add(self, error: Exception) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from torchair.backend.pipeline.fallback import Detours
+from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.backend.pipeline.interpreter_source import interpreted
-from torchair.codegen.base.programs import Tied
-from torchair.core.diagnostics import Degradations
+from torchair.codegen.base.programs import NonSerializableCode
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code
@@ -29,7 +29,7 @@ from torchair.passes.ge.dead_code import acts
 
 
 @dataclass(frozen=True)
-class ReferenceCode:
+class InterpretedCode:
     """A graph of the IR as text, and the code of the program of the same graph that helps out."""
 
     text: str
@@ -42,10 +42,10 @@ class ReferenceCode:
     device: torch.device
     other: Code | None
     source: str
-    degradations: Degradations
+    degradations: Diagnostics
     kind = "reference"
 
-    def load(self) -> Reference:
+    def load(self) -> InterpretedProgram:
         """Ready to run."""
         graph = from_python(self.text)
         for part, objects in zip(_parts(graph), self.objects, strict=True):
@@ -58,10 +58,10 @@ class ReferenceCode:
             else result
             for result, layout in zip(graph.results, self.layouts, strict=True)
         ]
-        return Reference(graph, self.device, self.other, Detours(degradations=self.degradations))
+        return InterpretedProgram(graph, self.device, self.other, Fallbacks(degradations=self.degradations))
 
 
-class Reference:
+class InterpretedProgram:
     """Runs the graph; where that fails and nothing has happened yet, `other`, a program of the same graph,
     runs, if there is one.
     """
@@ -74,7 +74,7 @@ class Reference:
         graph: Graph,
         device: torch.device,
         other: Code | None,
-        detours: Detours,
+        detours: Fallbacks,
     ) -> None:
         self._graph = graph
         self._device = device
@@ -98,10 +98,10 @@ class Reference:
             {op.name: op.objects for op in part.ops if op.objects} for part in _parts(self._graph)
         )
         told = self._detours.degradations
-        code = ReferenceCode(
+        code = InterpretedCode(
             text, objects, tuple(layouts), binding, self._device, self._other, self.source, told
         )
-        return Tied(code) if any(HELD in op.attrs for op in self._graph.ops) else code
+        return NonSerializableCode(code) if any(HELD in op.attrs for op in self._graph.ops) else code
 
     def standalone(self) -> str | None:
         """The graph as a module of its own; None where it holds what has no text."""

@@ -17,12 +17,12 @@ import torch
 from torch import fx
 
 from torchair.capture import inputs_of
-from torchair.capture.base.layout_enforcer import Promised
-from torchair.codegen import How, build
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
+from torchair.codegen import CodegenOptions, build
 from torchair.codegen.base.graph_prep import has_effect
 from torchair.codegen.base.programs import Boxed, Piece
 from torchair.codegen.eager import EagerCode, generate
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadPass
 from torchair.core.program import Program
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
@@ -30,7 +30,7 @@ from torchair.engine.trace_cache import separate_all
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import layouts_of, new_values
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.partition import Partition, cut
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding
@@ -43,7 +43,7 @@ OUTSIDE = (stream_ops.entry_stream, stream_ops.stream_field)
 
 
 @dataclass(frozen=True)
-class StreamedCode:
+class MultiStreamCode:
     """A function whose pieces are of some code generator."""
 
     outer: EagerCode
@@ -60,7 +60,7 @@ class StreamedCode:
         return Boxed(self, self.outer.load().run)
 
 
-class Slot(Piece):
+class StreamSegment(Piece):
     """The place of a piece in the function, for which there is no program yet; `static` are the places of its
     inputs that stay where they are, `scopes` the attributes of the scopes around it.
     """
@@ -81,31 +81,31 @@ class Slot(Piece):
         with core_limits.limited(self._scopes, module):
             yield
 
-    def held(self, program: Program, degradations: Degradations) -> Program:
+    def held(self, program: Program, degradations: Diagnostics) -> Program:
         """The program, held to what the pieces behind it are compiled for."""
         written = tuple(place for place, _ in new_values(self.gm))
-        contract = Contract(layouts_of(self.gm), Binding(self.inputs), written)
-        return Promised(program, contract, inputs_of(self.gm, self.inputs, ()).key, degradations)
+        contract = OutputLayouts(layouts_of(self.gm), Binding(self.inputs), written)
+        return LayoutEnforcer(program, contract, inputs_of(self.gm, self.inputs, ()).key, degradations)
 
 
 @dataclass(frozen=True)
-class Cut:
+class StreamPartition:
     """A graph that is cut at its scopes: the function around the pieces."""
 
     outer: EagerCode
 
     @property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[StreamSegment]:
         """Its pieces, in the order in which they are called."""
-        return [value for value in self.outer.functions.values() if isinstance(value, Slot)]
+        return [value for value in self.outer.functions.values() if isinstance(value, StreamSegment)]
 
-    def filled(self, programs: Mapping[Slot, Program], kind: str) -> Program:
+    def filled(self, programs: Mapping[StreamSegment, Program], kind: str) -> Program:
         """The program of the graph, with those of its pieces."""
         functions = {
-            name: Piece(programs[value]) if isinstance(value, Slot) else value
+            name: Piece(programs[value]) if isinstance(value, StreamSegment) else value
             for name, value in self.outer.functions.items()
         }
-        return StreamedCode(replace(self.outer, functions=functions), kind).load()
+        return MultiStreamCode(replace(self.outer, functions=functions), kind).load()
 
 
 def has_scopes(gm: fx.GraphModule) -> bool:
@@ -114,11 +114,11 @@ def has_scopes(gm: fx.GraphModule) -> bool:
 
 
 def streamed(
-    gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: How, degradations: Degradations
+    gm: fx.GraphModule, fake_mode: FakeTensorMode, kind: str, how: CodegenOptions, degradations: Diagnostics
 ) -> Program:
     """The program of a graph, piece by piece."""
     whole = cut_at_scopes(gm, fake_mode, how.static, degradations)
-    programs: dict[Slot, Program] = {}
+    programs: dict[StreamSegment, Program] = {}
     for slot in whole.slots:
         with slot.limited():
             chosen = "eager" if slot.is_empty else kind
@@ -128,8 +128,8 @@ def streamed(
 
 
 def cut_at_scopes(
-    gm: fx.GraphModule, fake_mode: FakeTensorMode, static: Sequence[int], degradations: Degradations
-) -> Cut:
+    gm: fx.GraphModule, fake_mode: FakeTensorMode, static: Sequence[int], degradations: Diagnostics
+) -> StreamPartition:
     """The function around the pieces."""
     check_units(gm, degradations)
     gm = copy_graph(gm)
@@ -148,11 +148,11 @@ def cut_at_scopes(
             continue
         piece = next(pieces)
         places = tuple(place for place, taken in enumerate(piece.takes) if taken in fixed)
-        slot = Slot(piece, places, {key: value for scope in opened for key, value in scope.items()})
+        slot = StreamSegment(piece, places, {key: value for scope in opened for key, value in scope.items()})
         _call(outer, copies, piece, slot)
     returned: Any = gm.graph.output_node().args[0]
     outer.output(tuple(copies[item] if isinstance(item, fx.Node) else item for item in returned))
-    return Cut(generate(fx.GraphModule(gm, outer)))
+    return StreamPartition(generate(fx.GraphModule(gm, outer)))
 
 
 def _follow(node: fx.Node, opened: list[Mapping[str, str]]) -> None:
@@ -198,7 +198,7 @@ def _super_kernel(opened: list[Mapping[str, str]]) -> tuple[str, str]:
     return inner.get(keys[0], ""), inner.get(keys[1], "")
 
 
-def check_units(gm: fx.GraphModule, degradations: Degradations | None) -> None:
+def check_units(gm: fx.GraphModule, degradations: Diagnostics | None) -> None:
     """A block of a super kernel that is several pieces is told or, where that was asked for, refused. Pieces
     that follow each other in blocks of one name are parts of a block. Without `degradations` nothing is told.
     """
@@ -220,7 +220,7 @@ def check_units(gm: fx.GraphModule, degradations: Degradations | None) -> None:
             degradations.add(what, next="let streams switch outside of it")
 
 
-def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, slot: Slot) -> None:
+def _call(outer: fx.Graph, copies: dict[fx.Node, fx.Node], piece: Partition, slot: StreamSegment) -> None:
     """One call in the function, if there is anything to call, and a node for each value it gives."""
     if not piece.gives and not any(map(has_effect, piece.gm.graph.nodes)):
         return

@@ -15,18 +15,18 @@ from torch import fx
 
 from torchair.backend.settings.settings import PATIENCE
 from torchair.capture import (
-    Around,
     CannotRecord,
-    Chain,
-    Compiled,
+    CompiledProgram,
+    LaunchOrder,
+    PartitionedProgram,
     Policy,
     Runner,
-    Turns,
+    RunnerOptions,
     capture,
     inputs_of,
 )
-from torchair.capture.base.layout_enforcer import Promised
-from torchair.core.diagnostics import Degradations
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.program import Program
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
@@ -35,7 +35,7 @@ from torchair.devices import device_row
 from torchair.engine.trace_cache import separate_all
 from torchair.fxgraph.edit import write_elsewhere
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.partition import Partition, partition
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, unbacked_in
@@ -49,7 +49,7 @@ Make = Callable[[fx.GraphModule, list[Any], tuple[int, ...], bool], Program]
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PartitionedRunner:
     """What the pieces of one graph have in common."""
 
     make: Make
@@ -59,11 +59,11 @@ class Pieces:
     name: str
     guarded: bool
     arguments: tuple[str, ...] = ()
-    degradations: Degradations = field(default_factory=Degradations)
+    degradations: Diagnostics = field(default_factory=Diagnostics)
 
     def chain(
         self, gm: fx.GraphModule, hosts: Mapping[fx.Node, str], static: tuple[int, ...]
-    ) -> tuple[Chain, tuple[Runner, ...]]:
+    ) -> tuple[PartitionedProgram, tuple[Runner, ...]]:
         """The program that runs `gm` in pieces, and the runners of those that are recorded; `hosts` are the
         calls that need the host, and why.
         """
@@ -79,7 +79,7 @@ class Pieces:
         steady = set[fx.Node]()  # at one address in all calls
         partitions = partition(gm, hosts.__contains__)
         # Pieces run one after the other: one stream to capture on, and the workspaces that belong to it.
-        turns = Turns(device_row(self.device), self.device)
+        turns = LaunchOrder(device_row(self.device), self.device)
         programs = [self.make(each.gm, each.fakes, _places(each, fixed), each.on_host) for each in partitions]
         of_pieces = [program for program, each in zip(programs, partitions, strict=True) if not each.on_host]
         is_eager = all(program.kind in RUN_OPS for program in of_pieces)
@@ -102,7 +102,7 @@ class Pieces:
         self._tell(partitions, hosts)
         kind = parts[0].program.kind if parts else "eager"
         source = "\n".join(program.source for program in programs)
-        return Chain.of(gm, list(zip(partitions, runs, strict=True)), kind, source), tuple(parts)
+        return PartitionedProgram.of(gm, list(zip(partitions, runs, strict=True)), kind, source), tuple(parts)
 
     def _runner(
         self,
@@ -111,7 +111,7 @@ class Pieces:
         static: tuple[int, ...],
         passed: tuple[int, ...],
         policy: Policy,
-        turns: Turns,
+        turns: LaunchOrder,
         number: int,
     ) -> Runner:
         facts = inputs_of(
@@ -120,19 +120,23 @@ class Pieces:
         contract = _contract(each, is_eager=program.kind in RUN_OPS)
         name = f"{self.name}_{number}"
         return capture(
-            Compiled(program, facts, policy, self.device, name, self.degradations, contract),
-            Around(split=self.split(each.gm, program, static), turns=turns),
+            CompiledProgram(program, facts, policy, self.device, name, self.degradations, contract),
+            RunnerOptions(split=self.split(each.gm, program, static), turns=turns),
         )
 
-    def _on_host(self, each: Partition, program: Program, is_eager: bool) -> Promised:
+    def _on_host(self, each: Partition, program: Program, is_eager: bool) -> LayoutEnforcer:
         """Ops on the host, held to the layouts that the pieces behind them were compiled for; where these run
         op by op, any will do.
         """
         facts = inputs_of(each.gm, each.fakes, ())
-        return Promised(program, _contract(each, is_eager=is_eager), facts.key, self.degradations)
+        return LayoutEnforcer(program, _contract(each, is_eager=is_eager), facts.key, self.degradations)
 
     def split(
-        self, gm: fx.GraphModule, program: Program, static: tuple[int, ...], contract: Contract | None = None
+        self,
+        gm: fx.GraphModule,
+        program: Program,
+        static: tuple[int, ...],
+        contract: OutputLayouts | None = None,
     ) -> Callable[[CannotRecord], Runner | None]:
         """What takes over where an op breaks the recording of `gm`."""
 
@@ -148,8 +152,10 @@ class Pieces:
             chain, parts = self.chain(gm, dict.fromkeys(calls, reason), static)
             fakes = [node.meta["val"] for node in placeholders(gm)]
             facts = inputs_of(gm, fakes, static, guarded=self.guarded, arguments=self.arguments)
-            whole = Compiled(chain, facts, self.policy, self.device, self.name, self.degradations, contract)
-            return capture(whole, Around(parts=parts))
+            whole = CompiledProgram(
+                chain, facts, self.policy, self.device, self.name, self.degradations, contract
+            )
+            return capture(whole, RunnerOptions(parts=parts))
 
         return split
 
@@ -177,10 +183,10 @@ def _runs(node: fx.Node, op: OpOverload) -> bool:
     return op in node.args
 
 
-def _contract(each: Partition, *, is_eager: bool) -> Contract:
+def _contract(each: Partition, *, is_eager: bool) -> OutputLayouts:
     """What the next partition counts on."""
     written = tuple(place for place, _ in new_values(each.gm))
-    return Contract(layouts_of(each.gm), Binding(each.fakes), written, is_eager=is_eager)
+    return OutputLayouts(layouts_of(each.gm), Binding(each.fakes), written, is_eager=is_eager)
 
 
 def _places(each: Partition, nodes: Container[fx.Node]) -> tuple[int, ...]:

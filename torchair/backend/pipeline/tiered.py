@@ -16,20 +16,20 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.multi_stream import Slot, cut_at_scopes, has_scopes, is_outside
-from torchair.backend.service.deferred_request import BY_NAME, Recipe, part_of, tell
-from torchair.backend.service.program_cache import Kept, Wanted
-from torchair.backend.service.request import Made, Order, likes_of, symbols_of
-from torchair.backend.service.scheduler import Built, Job, Limits, Part, Task
-from torchair.backend.service.torch_state import Surroundings
-from torchair.backend.specialize.static_shapes import StaticKernels
+from torchair.backend.pipeline.multi_stream import StreamSegment, cut_at_scopes, has_scopes, is_outside
+from torchair.backend.service.deferred_request import BY_NAME, DeferredRequest, part_of, tell
+from torchair.backend.service.program_cache import ProgramCacheEntry, ProgramKey
+from torchair.backend.service.request import CompileRequest, CompileResult, symbols_of, tensor_metadata_of
+from torchair.backend.service.scheduler import CompileBudget, CompileTask, Job, LoadedResult, Subtask
+from torchair.backend.service.torch_state import TorchState
+from torchair.backend.specialize.static_shapes import StaticShapeCompiler
 from torchair.capture.base.inputs import KeyPart
-from torchair.capture.base.layout_enforcer import Promised
-from torchair.codegen import How, load
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
+from torchair.codegen import CodegenOptions, load
 from torchair.codegen.base.graph_prep import is_custom
 from torchair.codegen.base.guarded_program import Fitting
 from torchair.codegen.eager import generate
-from torchair.codegen.inductor.device_mapping import Ground
+from torchair.codegen.inductor.device_mapping import DeviceMapping
 from torchair.core.errors import first_line, is_of_user
 from torchair.core.log import logger
 from torchair.core.program import Code, Program, code_of
@@ -40,14 +40,14 @@ from torchair.devices import device_row
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.external_constants import has_held
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.symbols import Binding, unbacked_in
 
 SAME_NUMBERS = {"fallback_random": True}
 """With these options Inductor draws the random numbers that ops draw when they run one by one."""
 
 
-def better_kinds(stage: Stage) -> tuple[str, ...]:
+def optimizing_codegens(stage: Stage) -> tuple[str, ...]:
     """Who is asked for a better program than the eager one, one after the other; none where nobody is."""
     settings = stage.settings
     if settings.codegen != "auto" or settings.waits or settings.tuning is not None:
@@ -59,7 +59,7 @@ def better_kinds(stage: Stage) -> tuple[str, ...]:
     return tuple(kind for kind in device_row(stage.device).betters if kind != "native" or not is_training)
 
 
-def why_not_elsewhere(gm: fx.GraphModule) -> str:
+def worker_unsupported_reason(gm: fx.GraphModule) -> str:
     """The reason why no other process can compile a graph, or what is between its scopes; empty where one
     can.
     """
@@ -95,49 +95,53 @@ def _is_known(target: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Source:
+class CompileUnit:
     """A graph that is compiled by itself: all of one, or a piece between two borders of scopes."""
 
-    wanted: Wanted
-    ground: Ground
+    wanted: ProgramKey
+    ground: DeviceMapping
     binding: Binding
     most_bytes: int
     other: Code | None = None
     """Who serves where a program does not fit; the eager program of the whole graph if nobody is named."""
 
     @staticmethod
-    def of(gm: fx.GraphModule, inputs: Sequence[Any], how: How, stage: Stage, other: Code | None) -> Source:
+    def of(
+        gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions, stage: Stage, other: Code | None
+    ) -> CompileUnit:
         """A copy that was sent nowhere yet."""
-        ground = Ground.of(gm)
+        ground = DeviceMapping.of(gm)
         symbols = Symbols.of(symbols_of(inputs))
-        likes = likes_of(inputs, ground.device_there)
-        wanted = Wanted(ground.graph(gm), likes, how, better_kinds(stage), symbols, Surroundings.now())
-        return Source(wanted, ground, Binding(inputs), stage.settings.program_cache_mb << 20, other)
+        likes = tensor_metadata_of(inputs, ground.device_there)
+        wanted = ProgramKey(
+            ground.graph(gm), likes, how, optimizing_codegens(stage), symbols, TorchState.now()
+        )
+        return CompileUnit(wanted, ground, Binding(inputs), stage.settings.program_cache_mb << 20, other)
 
     @cached_property
-    def kept(self) -> Kept | None:
+    def kept(self) -> ProgramCacheEntry | None:
         """Where its program is kept; None where nothing is."""
-        return Kept.of(self.wanted.facts(), self.most_bytes) if self.most_bytes else None
+        return ProgramCacheEntry.of(self.wanted.facts(), self.most_bytes) if self.most_bytes else None
 
-    def library(self) -> Built | None:
+    def library(self) -> LoadedResult | None:
         """The program, if there is one on disk that is soon loaded."""
         made = self.kept.get() if self.kept is not None else None
-        if not isinstance(made, Made) or made.code.kind != "native":
+        if not isinstance(made, CompileResult) or made.code.kind != "native":
             return None
-        return Built(load(made.code), made)
+        return LoadedResult(load(made.code), made)
 
-    def part(self) -> Part:
+    def part(self) -> Subtask:
         """To have it built."""
         return part_of(self.order, self.kept)
 
-    def order(self) -> Order:
+    def order(self) -> CompileRequest:
         """What a compiler is given."""
         wanted = self.wanted
-        return Order(
+        return CompileRequest(
             dump_graph(wanted.gm), wanted.likes, wanted.how, wanted.kinds, wanted.symbols, wanted.surroundings
         )
 
-    def fitting(self, built: Built, eager: Callable[[], Program]) -> Program:
+    def fitting(self, built: LoadedResult, eager: Callable[[], Program]) -> Program:
         """What was built, for the graph's own device and all sizes."""
         program, conditions = self.ground.program(built.program), built.made.conditions
         if not conditions:
@@ -146,27 +150,27 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Better:
+class TieredCompile:
     """A better program than the eager one for a graph: kept from before, or to be built."""
 
     stage: Stage
-    limits: Limits
-    sources: Sequence[Source]
+    limits: CompileBudget
+    sources: Sequence[CompileUnit]
     join: Callable[[Sequence[Program]], Program]
     """The program of the graph, of those of its sources."""
 
     @staticmethod
-    def of(gm: fx.GraphModule, stage: Stage) -> Better | None:
+    def of(gm: fx.GraphModule, stage: Stage) -> TieredCompile | None:
         """None where there shall be none."""
         limits = _limits(stage)
         if limits.seconds == 0:
             return None
         try:
             if has_scopes(gm):
-                better = Better(stage, limits, *_pieces(gm, stage))
+                better = TieredCompile(stage, limits, *_pieces(gm, stage))
             else:
-                source = Source.of(gm, stage.inputs, _how(gm, stage, stage.static), stage, None)
-                better = Better(stage, limits, [source], _alone)
+                source = CompileUnit.of(gm, stage.inputs, _how(gm, stage, stage.static), stage, None)
+                better = TieredCompile(stage, limits, [source], _alone)
             return better if better.sources else None
         except Exception as error:
             if is_of_user(error):
@@ -179,7 +183,7 @@ class Better:
         """The program, if all of it is on disk and soon loaded: libraries. What they do not fit is served by
         the eager one.
         """
-        built: list[Built] = []
+        built: list[LoadedResult] = []
         try:
             for source in self.sources:
                 library = source.library()
@@ -195,25 +199,27 @@ class Better:
         logger.event("%s: %s program from an earlier process", self.stage.name, built[0].program.kind)
         return self._joined(built, eager)
 
-    def _joined(self, built: Sequence[Built], eager: Callable[[], Program]) -> Program:
+    def _joined(self, built: Sequence[LoadedResult], eager: Callable[[], Program]) -> Program:
         pairs = zip(self.sources, built, strict=True)
         return self.join([source.fitting(each, eager) for source, each in pairs])
 
     def ordered(
         self,
         served_by: Program,
-        promise: tuple[Contract, tuple[KeyPart, ...]],
+        promise: tuple[OutputLayouts, tuple[KeyPart, ...]],
         guard: Callable[[Program, Stage], Program],
     ) -> Job:
         """Have it built."""
         stage, (contract, key) = self.stage, promise
 
-        def finish(built: Sequence[Built]) -> Program:
+        def finish(built: Sequence[LoadedResult]) -> Program:
             joined = self._joined(built, lambda: served_by)
-            return Promised(guard(joined, stage), replace(contract, is_eager=False), key, stage.degradations)
+            return LayoutEnforcer(
+                guard(joined, stage), replace(contract, is_eager=False), key, stage.degradations
+            )
 
         job = Job(
-            Task(
+            CompileTask(
                 stage.name,
                 [source.part() for source in self.sources],
                 finish,
@@ -227,12 +233,14 @@ class Better:
             job.wanted()  # there is nothing to build
         return job
 
-    def _recipe(self) -> Recipe | None:
+    def _recipe(self) -> DeferredRequest | None:
         if self.join is not _alone or self.stage.is_anchored:
             return None
         (source,) = self.sources
         wanted, most = source.wanted, source.most_bytes
-        return Recipe(source.order(), wanted.facts(), most, source.ground, source.binding, self.limits)
+        return DeferredRequest(
+            source.order(), wanted.facts(), most, source.ground, source.binding, self.limits
+        )
 
 
 def _alone(programs: Sequence[Program]) -> Program:
@@ -242,18 +250,18 @@ def _alone(programs: Sequence[Program]) -> Program:
 
 def _pieces(
     gm: fx.GraphModule, stage: Stage
-) -> tuple[Sequence[Source], Callable[[Sequence[Program]], Program]]:
+) -> tuple[Sequence[CompileUnit], Callable[[Sequence[Program]], Program]]:
     """What is between the scopes of a graph, each compiled by itself, and how they are put together. Pieces
     that are to be deterministic compute the very same in every call: their ops run.
     """
     whole = cut_at_scopes(gm, stage.fake_mode, stage.static, stage.degradations)
     eager = {slot: generate(slot.gm) for slot in whole.slots}
-    sources: dict[Slot, Source] = {}
+    sources: dict[StreamSegment, CompileUnit] = {}
     for slot in whole.slots:
         with slot.limited():
             if not slot.is_empty and not torch.are_deterministic_algorithms_enabled():
                 how = _how(slot.gm, stage, slot.static)
-                sources[slot] = Source.of(slot.gm, slot.inputs, how, stage, eager[slot])
+                sources[slot] = CompileUnit.of(slot.gm, slot.inputs, how, stage, eager[slot])
 
     def join(programs: Sequence[Program]) -> Program:
         made = dict(zip(sources, programs, strict=True))
@@ -266,31 +274,31 @@ def _pieces(
 
 
 def better_gears(
-    gm: fx.GraphModule, stage: Stage, contract: Contract, wanted: Callable[[Sequence[Any]], bool]
-) -> StaticKernels:
+    gm: fx.GraphModule, stage: Stage, contract: OutputLayouts, wanted: Callable[[Sequence[Any]], bool]
+) -> StaticShapeCompiler:
     """Who orders better programs for single sizes of `gm`, of which some are wanted."""
     limits = _limits(stage)
-    return StaticKernels(
+    return StaticShapeCompiler(
         copy_graph(gm),
         stage.name,
         _how(gm, stage, stage.static),
         contract,
         stage.degradations,
         wanted=lambda args: limits.seconds != 0 and wanted(args),
-        kinds=better_kinds(stage),
+        kinds=optimizing_codegens(stage),
         limits=limits,
         at_once=False,
     )
 
 
-def _limits(stage: Stage) -> Limits:
+def _limits(stage: Stage) -> CompileBudget:
     """No second is spent where all calls are to compute the very same."""
     budget = 0 if torch.are_deterministic_algorithms_enabled() else stage.settings.compile_budget
-    return Limits(budget, stage.settings.compile_workers)
+    return CompileBudget(budget, stage.settings.compile_workers)
 
 
-def _how(gm: fx.GraphModule, stage: Stage, static: tuple[int, ...]) -> How:
-    return How(
+def _how(gm: fx.GraphModule, stage: Stage, static: tuple[int, ...]) -> CodegenOptions:
+    return CodegenOptions(
         static=static,
         frozen=stage.settings.frozen_parameter,
         guarded=stage.guarded and not stage.backward,

@@ -8,8 +8,8 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
-from torchair.backend.runtime.artifact import Artefact
-from torchair.backend.runtime.input_check import Arguments
+from torchair.backend.runtime.artifact import CompiledArtifact
+from torchair.backend.runtime.input_check import InputChecker
 from torchair.capture import Runner
 from torchair.core.errors import BadGraph, NotPossible, first_line
 from torchair.core.storage.serialization import pack, unpack
@@ -22,7 +22,7 @@ kernel = restore({data!r})
 
 
 @dataclass(frozen=True)
-class Artifacts:
+class SerializedGraph:
     """A compiled graph as text."""
 
     version: str
@@ -32,7 +32,7 @@ class Artifacts:
 class CompiledGraph:
     """Call it with the flat inputs; it returns the list of outputs."""
 
-    def __init__(self, runner: Runner, arguments: Arguments) -> None:
+    def __init__(self, runner: Runner, arguments: InputChecker) -> None:
         self.runner = runner
         self._arguments = arguments
 
@@ -47,18 +47,18 @@ class CompiledGraph:
         source = _standalone(self.runner)
         return self.runner if source is None else source
 
-    def dump_artifacts(self) -> Artifacts:
+    def dump_artifacts(self) -> SerializedGraph:
         """The source with a version, for `load_artifacts`; what cannot be read as source (large constants,
         views that are made around the program) is packed into it.
         """
         source = _standalone(self.runner)
         if source is None:
-            data = base64.b85encode(pack((Artefact.of(self.runner), self._arguments))).decode()
+            data = base64.b85encode(pack((CompiledArtifact.of(self.runner), self._arguments))).decode()
             source = PACKED.format(data=data)
-        return Artifacts(ARTIFACTS_VERSION, source)
+        return SerializedGraph(ARTIFACTS_VERSION, source)
 
     @classmethod
-    def load_artifacts(cls, artifacts: Artifacts) -> Any:
+    def load_artifacts(cls, artifacts: SerializedGraph) -> Any:
         """The `kernel` function of saved artifacts."""
         if artifacts.version != ARTIFACTS_VERSION:
             raise NotPossible(
@@ -82,7 +82,7 @@ class CompiledGraph:
 def restore(data: str) -> CompiledGraph:
     """The graph that artifacts have packed."""
     match unpack(base64.b85decode(data)):
-        case (Artefact() as artefact, Arguments() as arguments):
+        case (CompiledArtifact() as artefact, InputChecker() as arguments):
             return CompiledGraph(artefact.runner(), arguments)
         case _:
             raise BadGraph("these are no artifacts of a compiled graph")

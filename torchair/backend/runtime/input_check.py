@@ -15,7 +15,7 @@ NEXT = "call it with inputs like its examples, or through torch.compile, whose g
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class Arguments:
+class InputChecker:
     """The flat inputs as the examples were: how many, and of each tensor dtype, device and fixed sizes. Sizes
     that are one symbol are equal in a call. Strides may be others, save where elements are one element.
     """

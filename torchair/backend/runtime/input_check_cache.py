@@ -16,7 +16,7 @@ SIMPLE = (bool, int, str, type(None))
 
 
 @dataclass(frozen=True)
-class Repeated:
+class LastCallCheck:
     """The form of a call that was served, and who served it."""
 
     runner: Runner
@@ -35,7 +35,7 @@ class Repeated:
         given: Sequence[Any],
         kept: Sequence[torch.Tensor],
         runner: Runner,
-    ) -> Repeated | None:
+    ) -> LastCallCheck | None:
         """Of a call that was served by the runner with what is `given`, of which some is `kept` for the next;
         None where more than a look at each argument would be needed.
         """
@@ -50,7 +50,7 @@ class Repeated:
             return None
         which = tuple((place, at[id(value)]) for place, value in enumerate(given) if id(value) in at)
         inputs = tuple(None if id(value) in at else value for value in given)
-        return Repeated(runner, specs, tuple(kwargs), inputs, which)
+        return LastCallCheck(runner, specs, tuple(kwargs), inputs, which)
 
     def inputs_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """What the graph is given in this call, if it is like the one before."""

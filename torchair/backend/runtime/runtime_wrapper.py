@@ -14,7 +14,7 @@ from torchair.core.native.fast_replay import Written
 from torchair.core.torch_private.device.memory import disabled_autocast, mark_propagated, view_like
 
 
-def plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
+def direct_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
     """The call as Dynamo makes it, without AOTAutograd's layers around it (a third of the host's time)."""
     written = Written(indices)
     boxed, fast_path = runner.boxed, runner.fast_path(written.packed)
@@ -33,7 +33,7 @@ def plain_call(runner: Runner, indices: Sequence[int]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class RuntimeWrapper:
     """A runner of an inference graph, and what AOTAutograd does around its calls, as data."""
 
     runner: Runner
@@ -47,7 +47,7 @@ class Kept:
 
     def call(self) -> Callable[..., Any]:
         """As Dynamo calls it."""
-        inner = plain_call(self.runner, self.written)
+        inner = direct_call(self.runner, self.written)
         if not (self.marks or self.views or self.without_autocast):
             return inner
 

@@ -20,16 +20,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.service.request import Like
-from torchair.backend.service.torch_state import Surroundings
-from torchair.codegen import How
+from torchair.backend.service.request import TensorMetadata
+from torchair.backend.service.torch_state import TorchState
+from torchair.codegen import CodegenOptions
 from torchair.codegen.base.graph_prep import attribute
 from torchair.codegen.native.native_library import graph_text
 from torchair.core.environment import text_of
 from torchair.core.errors import AirError, NotPossible
 from torchair.core.fingerprint.machine import device_facts, processor, sources, tensor_facts, torch_facts
 from torchair.core.log import logger
-from torchair.core.storage.artifact_store import Store
+from torchair.core.storage.artifact_store import ArtifactStore
 from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers.inductor import all_options
 from torchair.core.torch_private.fake.symbol_table import Symbols
@@ -50,19 +50,19 @@ def folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProgramKey:
     """What a program is made of."""
 
     gm: fx.GraphModule
     likes: list[Any]
-    how: How
+    how: CodegenOptions
     kinds: tuple[str, ...]
     symbols: Symbols
-    surroundings: Surroundings
+    surroundings: TorchState
 
     def facts(self) -> dict[str, str]:
         """All that it depends on, as text."""
-        devices = {like.device for like in self.likes if isinstance(like, Like)}
+        devices = {like.device for like in self.likes if isinstance(like, TensorMetadata)}
         return {
             "graph": digest_of(_graph_lines(self.gm)),
             "inputs": digest_of(map(repr, self.likes)),
@@ -89,26 +89,26 @@ def process_facts() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ProgramCacheEntry:
     """The place of one result of a compile."""
 
-    store: Store
+    store: ArtifactStore
     key: str
     facts: dict[str, str]
     most_bytes: int
 
     @staticmethod
-    def of(facts: dict[str, str], most_bytes: int) -> Kept | None:
+    def of(facts: dict[str, str], most_bytes: int) -> ProgramCacheEntry | None:
         """Where that is, or would be, which depends on these facts; None where there is no place, which is
         told.
         """
         try:
             place = folder()
         except AirError as error:
-            Kept._leave(error)
+            ProgramCacheEntry._leave(error)
             return None
-        return Kept(
-            Store(place, FILE),
+        return ProgramCacheEntry(
+            ArtifactStore(place, FILE),
             digest_of(f"{name} {text}" for name, text in facts.items())[:32],
             facts,
             most_bytes,

@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from torchair.backend.service.torch_state import Surroundings
-from torchair.codegen import BUILDING, How, build, load
+from torchair.backend.service.torch_state import TorchState
+from torchair.codegen import BUILDING, CodegenOptions, build, load
 from torchair.core.errors import NotPossible, first_line
-from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.fingerprint.atomic_files import atomic_write
 from torchair.core.processes.scratch_dir import builds
 from torchair.core.program import Code, Program, code_of
 from torchair.core.storage.serialization import pack
-from torchair.core.sym_expr import Number
+from torchair.core.sym_expr import SymExpr
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, fake_tensor_prop, faking, load_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols
@@ -38,14 +38,14 @@ ORDER, MADE = "order.pickle", "program.pack"
 
 
 @dataclass(frozen=True)
-class Like:
+class TensorMetadata:
     """What a compiler needs to know of a tensor."""
 
-    size: tuple[int | Number, ...]
-    stride: tuple[int | Number, ...]
+    size: tuple[int | SymExpr, ...]
+    stride: tuple[int | SymExpr, ...]
     dtype: torch.dtype
     device: torch.device
-    offset: int | Number = 0
+    offset: int | SymExpr = 0
     """Where it begins in its storage: windows count from there, and it says how memory is aligned."""
 
     def make(self, number: Any = int) -> torch.Tensor:
@@ -60,12 +60,12 @@ class Like:
         return memory.as_strided(sizes, strides, first)
 
 
-def likes_of(
+def tensor_metadata_of(
     args: Sequence[Any], where: Callable[[torch.device], torch.device] = lambda device: device
 ) -> list[Any]:
     """Descriptions in place of tensors, on the device where each shall be; numbers stay."""
     return [
-        Like(
+        TensorMetadata(
             _plain(arg.size()),
             _plain(arg.stride()),
             arg.dtype,
@@ -93,11 +93,11 @@ def symbols_of(args: Sequence[Any]) -> list[torch.SymInt]:
 
 
 def _plain(numbers: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(Number(number.node.expr) if is_symbol(number) else number for number in numbers)
+    return tuple(SymExpr(number.node.expr) if is_symbol(number) else number for number in numbers)
 
 
 @dataclass(frozen=True)
-class Made:
+class CompileResult:
     """What came of an order: code, and what must hold of sizes for it to be right."""
 
     code: Code
@@ -105,15 +105,15 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Order:
+class CompileRequest:
     """One program. The first of the code generators that can compile the graph does."""
 
     graph: bytes
     likes: list[Any]
-    how: How
+    how: CodegenOptions
     kinds: tuple[str, ...] = ("inductor",)
     symbols: Symbols = field(default_factory=Symbols)
-    surroundings: Surroundings = field(default_factory=Surroundings.now)
+    surroundings: TorchState = field(default_factory=TorchState.now)
     root: str = ""
     """Of what is built; nothing but Inductor's own cache if there is none."""
 
@@ -122,7 +122,7 @@ class Order:
         """Where kernels are kept; empty: in Inductor's own cache."""
         return os.path.join(self.root, KERNELS) if self.root else ""
 
-    def fill(self) -> Made:
+    def fill(self) -> CompileResult:
         """Compile, or take what was compiled for the same order before."""
         errors: list[str] = []
         for kind in self.kinds:
@@ -132,28 +132,28 @@ class Order:
                 errors.append(f"{kind}: {type(error).__name__}: {first_line(error)}")
         raise NotPossible("no code generator can compile the graph", got="; ".join(errors))
 
-    def _filled(self, kind: str) -> Made:
+    def _filled(self, kind: str) -> CompileResult:
         world = self.symbols.world()
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=world.env)
         gm = load_graph(self.graph, mode)
         with torch.no_grad():
             with faking(mode):
                 inputs = [
-                    like.make(world.number) if isinstance(like, Like) else world.number(like)
+                    like.make(world.number) if isinstance(like, TensorMetadata) else world.number(like)
                     for like in self.likes
                 ]
             fake_tensor_prop(gm, mode, inputs)
             program = build(kind, gm, inputs, replace(self.how, folder=self.folder))
-        return Made(code_of(program), world.conditions())
+        return CompileResult(code_of(program), world.conditions())
 
-    def load(self, made: Made) -> Program:
+    def load(self, made: CompileResult) -> Program:
         """The program that another process made of this order."""
         with BUILDING, code_kept_in(self.folder):
             return load(made.code)
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""
-        return any(isinstance(like, Like) and device_row(like.device).tuned for like in self.likes)
+        return any(isinstance(like, TensorMetadata) and device_row(like.device).tuned for like in self.likes)
 
     def stand_ins(self) -> list[Any]:
         """Arguments to run the program with, zeros. Tensors that are alike are one: a model of many equal
@@ -161,13 +161,13 @@ class Order:
         """
         examples = {seen.symbol: seen.example for seen in self.symbols.seen}
 
-        def number(value: int | Number) -> int:
-            return int(value.expr.xreplace(examples)) if isinstance(value, Number) else value
+        def number(value: int | SymExpr) -> int:
+            return int(value.expr.xreplace(examples)) if isinstance(value, SymExpr) else value
 
-        made = {like: like.make(number) for like in self.likes if isinstance(like, Like)}
+        made = {like: like.make(number) for like in self.likes if isinstance(like, TensorMetadata)}
         for tensor in made.values():
             torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).zero_()
-        return [made[like] if isinstance(like, Like) else number(like) for like in self.likes]
+        return [made[like] if isinstance(like, TensorMetadata) else number(like) for like in self.likes]
 
 
 @contextlib.contextmanager
@@ -189,7 +189,7 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
-def leave(made: Made, folder: Path) -> None:
+def leave(made: CompileResult, folder: Path) -> None:
     """In the other process: hand it over."""
-    with whole_file(folder / MADE) as file:
+    with atomic_write(folder / MADE) as file:
         file.write(pack(made))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torchair.backend.service.request import Made, Order, workplace
-from torchair.backend.service.worker_pool import compile_elsewhere
-from torchair.capture import Pending
+from torchair.backend.service.request import CompileRequest, CompileResult, workplace
+from torchair.backend.service.worker_pool import compile_in_worker
+from torchair.capture import PendingProgram
 from torchair.core.errors import first_line
 from torchair.core.log import capture_logger as logger
 from torchair.core.log import progress
@@ -30,7 +30,7 @@ class Optimised(NamedTuple):
     """That it took, waiting included."""
 
 
-class Together:
+class SwapGroup:
     """Programs that are taken over at the same time: those of a forward and of its backward. Where one cannot
     be made, none is taken.
     """
@@ -63,7 +63,7 @@ class Together:
 
 
 @dataclass(frozen=True)
-class Limits:
+class CompileBudget:
     """How much may be built."""
 
     seconds: float | None = None
@@ -72,41 +72,41 @@ class Limits:
     """Processes at the same time."""
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = CompileBudget()
 
 
 @dataclass(frozen=True)
-class Part:
+class Subtask:
     """One order of a task."""
 
-    prepare: Callable[[], Order]
+    prepare: Callable[[], CompileRequest]
     """Called in the background."""
-    find: Callable[[], Made | None] = lambda: None
+    find: Callable[[], CompileResult | None] = lambda: None
     """What another process has made meanwhile, or before."""
-    keep: Callable[[Made], None] = lambda made: None
+    keep: Callable[[CompileResult], None] = lambda made: None
     """Told what was made."""
 
 
-class Built(NamedTuple):
+class LoadedResult(NamedTuple):
     """What came of a part."""
 
     program: Program
-    made: Made
+    made: CompileResult
 
 
 @dataclass(frozen=True)
-class Task:
+class CompileTask:
     """What is to be built, and for whom."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[Subtask]
     """All of them or none."""
-    finish: Callable[[Sequence[Built]], Program]
+    finish: Callable[[Sequence[LoadedResult]], Program]
     """Makes the program of the parts, with what the graph needs around it."""
     tell: Callable[[str], None]
     """Told where there will be no program, by who would take it."""
-    limits: Limits = NO_LIMITS
-    together: Together = field(default_factory=Together)
+    limits: CompileBudget = NO_LIMITS
+    together: SwapGroup = field(default_factory=SwapGroup)
     recipe: Callable[[], Any] = lambda: None
     """The same as data, for a later process; None where it is none."""
 
@@ -115,10 +115,10 @@ class _NotBuilt(Exception):
     """A part could not be made, and why."""
 
 
-class Job(Pending):
+class Job(PendingProgram):
     """One program on its way."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: CompileTask) -> None:
         super().__init__()
         self.task = task
         self.failed = ""
@@ -127,16 +127,16 @@ class Job(Pending):
         self._program: Program | None = None
         self._is_told = False
         task.together.add(self)
-        BACKGROUND.expect(self)
+        SCHEDULER.expect(self)
 
     def recipe(self) -> Any:
-        """See `Pending.recipe`."""
+        """See `PendingProgram.recipe`."""
         return self.task.recipe()
 
     def wanted(self) -> None:
         """The graph is called again and again: build it."""
         self.is_asked = True
-        BACKGROUND.give(self)
+        SCHEDULER.give(self)
 
     def run(self, seconds: float | None = None) -> None:
         """Compile in a process of its own, in so much time, and load what it made."""
@@ -150,28 +150,28 @@ class Job(Pending):
             self.failed = f"built: {type(error).__name__}: {first_line(error)}"
         self.end()
 
-    def _found(self, part: Part) -> Built | None:
+    def _found(self, part: Subtask) -> LoadedResult | None:
         """What another process has made, where it can be loaded in this one."""
         made = part.find()
         if made is None:
             return None
         try:
-            return Built(part.prepare().load(made), made)
+            return LoadedResult(part.prepare().load(made), made)
         except Exception as error:
             logger.info("%s is built again, what is kept cannot be loaded: %s", self.task.title, error)
             return None
 
-    def _compiled(self, part: Part, end: float | None) -> Built:
+    def _compiled(self, part: Subtask, end: float | None) -> LoadedResult:
         phase = "compiled"
         try:
             order = part.prepare()
             with workplace(order.root) as folder:
                 left = None if end is None else max(0.0, end - time.monotonic())
-                made, why = compile_elsewhere(order, folder, left)
+                made, why = compile_in_worker(order, folder, left)
             if made is None:
                 raise _NotBuilt(f"{phase}: {why}")
             phase = "loaded"
-            built = Built(order.load(made), made)
+            built = LoadedResult(order.load(made), made)
         except _NotBuilt:
             raise
         except Exception as error:
@@ -205,7 +205,7 @@ class Job(Pending):
         return None
 
 
-class Background:
+class CompileScheduler:
     """The builds of this process."""
 
     def __init__(self) -> None:
@@ -324,19 +324,19 @@ class Background:
                 logger.exception("a callback of on_optimised failed")
 
 
-BACKGROUND = Background()
-os.register_at_fork(after_in_child=lambda: BACKGROUND.forked())
+SCHEDULER = CompileScheduler()
+os.register_at_fork(after_in_child=lambda: SCHEDULER.forked())
 
 
 def wait_until_optimised(timeout: float | None = None) -> bool:
     """Wait until all better programs that are being built for graphs of this process are there, or for so
     many seconds; False when that was not long enough. From the next call of each graph on they serve.
     """
-    return BACKGROUND.wait(timeout)
+    return SCHEDULER.wait(timeout)
 
 
 def on_optimised(call: Callable[[Optimised], None]) -> None:
     """Have this called, in a thread of ours, for each better program that is there: with the name of the
     graph, the code generator, and the seconds since it was asked for.
     """
-    BACKGROUND.listen(call)
+    SCHEDULER.listen(call)

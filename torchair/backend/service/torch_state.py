@@ -28,7 +28,7 @@ SWITCHES = (
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class TorchState:
     """All of it. What a graph leaves open (the type of `torch.ones(3)`) is decided by it too."""
 
     threads: int
@@ -40,9 +40,9 @@ class Surroundings:
     options: dict[str, Any]
 
     @staticmethod
-    def now() -> Surroundings:
+    def now() -> TorchState:
         """Of this process."""
-        return Surroundings(
+        return TorchState(
             torch.get_num_threads(),
             torch.get_default_dtype(),
             _precision(),

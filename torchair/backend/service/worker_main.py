@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import torchair.ops.npu  # noqa: F401 - graphs may call the library's ops
-from torchair.backend.service.request import ORDER, Order, leave
+from torchair.backend.service.request import ORDER, CompileRequest, leave
 from torchair.codegen import load
 from torchair.core.processes.fork_server import Server
 from torchair.core.processes.supervisor import adopt_orphans, end_below
@@ -49,7 +49,7 @@ def main() -> None:
 
 def fill(folder: Path) -> None:
     """Compile one order."""
-    order: Order = pickle.loads((folder / ORDER).read_bytes())
+    order: CompileRequest = pickle.loads((folder / ORDER).read_bytes())
     order.surroundings.enter()
     made = order.fill()
     leave(made, folder)
@@ -58,7 +58,7 @@ def fill(folder: Path) -> None:
         leave(made, folder)  # with what that has found out
 
 
-def try_out(code: Code, order: Order) -> None:
+def try_out(code: Code, order: CompileRequest) -> None:
     """Kernels are tried out when they first run; here nobody waits for it. What does not work out, or takes
     too long (zeros may keep a loop going), is left to the process that takes the program.
     """

@@ -20,7 +20,7 @@ from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import IO
 
-from torchair.backend.service.request import MADE, ORDER, Made, Order, last_line
+from torchair.backend.service.request import MADE, ORDER, CompileRequest, CompileResult, last_line
 from torchair.core.processes.scratch_dir import END_SECONDS, builds
 from torchair.core.storage.cache_dir import NATIVE
 from torchair.core.storage.serialization import unpack
@@ -53,7 +53,7 @@ TEST_NAME = "PYTEST_CURRENT_TEST"
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessEnv:
     """What a process was started with. With another one it would be another process."""
 
     variables: tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ class Place:
     working_directory: str
 
     @classmethod
-    def of(cls, order: Order) -> Place:
+    def of(cls, order: CompileRequest) -> ProcessEnv:
         """Where an order is compiled that is given now."""
         # Inductor's cache is named: its default depends on where temporary files are, which differs there.
         code = code_folder(order.folder) if order.folder else {CACHE: inductor_cache_dir()}
@@ -83,10 +83,10 @@ def _working_directory() -> str:
         return ""
 
 
-class Workshop:
+class WorkerProcess:
     """One such process. It ends with this one, and when it has had nothing to do for a while."""
 
-    def __init__(self, place: Place, log: IO[bytes]) -> None:
+    def __init__(self, place: ProcessEnv, log: IO[bytes]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._supervised = builds().start(
@@ -136,12 +136,12 @@ class _Gone(Exception):
     """A process ended before it took the order."""
 
 
-class Workshops:
+class WorkerPool:
     """Those of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_place: dict[Place, Workshop] = {}
+        self._by_place: dict[ProcessEnv, WorkerProcess] = {}
         self._is_closed = False
 
     def forked(self) -> None:
@@ -163,14 +163,16 @@ class Workshops:
         for shop in shops:
             shop.close()
 
-    def drop(self, gone: Workshop) -> None:
+    def drop(self, gone: WorkerProcess) -> None:
         """That one does not take orders any more."""
         with self._lock:
             self._by_place = {place: shop for place, shop in self._by_place.items() if shop is not gone}
         gone.close()
 
     @contextlib.contextmanager
-    def taken(self, place: Place, folder: Path, log: IO[bytes]) -> Iterator[tuple[Workshop, socket.socket]]:
+    def taken(
+        self, place: ProcessEnv, folder: Path, log: IO[bytes]
+    ) -> Iterator[tuple[WorkerProcess, socket.socket]]:
         """Give an order to the process of that place."""
         with self._lock:
             for known, shop in list(self._by_place.items()):
@@ -179,7 +181,7 @@ class Workshops:
             if self._is_closed:
                 raise TimeoutError  # Python ends
             if place not in self._by_place:
-                self._by_place[place] = Workshop(place, log)
+                self._by_place[place] = WorkerProcess(place, log)
             shop = self._by_place[place]
             try:
                 answers = shop.take(folder, log)
@@ -190,17 +192,19 @@ class Workshops:
             yield shop, answers
 
 
-WORKSHOPS = Workshops()
+WORKSHOPS = WorkerPool()
 os.register_at_fork(after_in_child=lambda: WORKSHOPS.forked())
 atexit.register(lambda: WORKSHOPS.refuse())  # then `core/processes/scratch_dir.py` ends the processes
 
 
-def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) -> tuple[Made | None, str]:
+def compile_in_worker(
+    order: CompileRequest, folder: Path, seconds: float | None = None
+) -> tuple[CompileResult | None, str]:
     """What another process made of the order; None, and what it said last, where it did not end well."""
     if getattr(sys, "frozen", False):
         return None, "this program has no interpreter of its own that another process could run"
     (folder / ORDER).write_bytes(pickle.dumps(order))
-    log, place = folder / "compiler.log", Place.of(order)
+    log, place = folder / "compiler.log", ProcessEnv.of(order)
     try:
         with log.open("wb") as file:
             try:
@@ -215,7 +219,7 @@ def compile_elsewhere(order: Order, folder: Path, seconds: float | None = None) 
         said = log.read_text(errors="replace") if log.exists() else ""
         return None, last_line(said) or f"exit status {status}"
     made = unpack((folder / MADE).read_bytes())
-    assert isinstance(made, Made), "that is what the process leaves"
+    assert isinstance(made, CompileResult), "that is what the process leaves"
     return made, ""
 
 
@@ -226,7 +230,7 @@ def is_ready(file: int, seconds: float) -> bool:
     return bool(poll.poll(1000 * seconds))
 
 
-def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) -> str:
+def _status(place: ProcessEnv, folder: Path, said: IO[bytes], seconds: float | None) -> str:
     """How the child ended that compiled the order; it is given so much time. Nothing that it has started runs
     any more.
     """
@@ -244,7 +248,7 @@ def _status(place: Place, folder: Path, said: IO[bytes], seconds: float | None) 
     return status or "unknown"
 
 
-def _read(shop: Workshop, answers: socket.socket, end: float | None) -> str:
+def _read(shop: WorkerProcess, answers: socket.socket, end: float | None) -> str:
     """Both lines of an answer; fewer where the process that gives it ends, or its supervisor was killed."""
     answer = b""
     while answer.count(b"\n") < 2:
@@ -262,7 +266,7 @@ def _read(shop: Workshop, answers: socket.socket, end: float | None) -> str:
     return answer.decode()
 
 
-def _stop(shop: Workshop, answers: socket.socket) -> None:
+def _stop(shop: WorkerProcess, answers: socket.socket) -> None:
     """End the child of an order, and wait for that. Where it cannot be ended, all of the shop is."""
     answers.shutdown(socket.SHUT_WR)
     try:

@@ -21,7 +21,7 @@ FORM = '{"candidates": [{"codegen": "inductor", "options": {"max_autotune": true
 
 
 @dataclass(frozen=True)
-class Way:
+class Candidate:
     """One way to compile a graph: a code generator, and options of Inductor for it."""
 
     codegen: str
@@ -36,11 +36,11 @@ class Way:
 
 
 @dataclass(frozen=True)
-class TuningPlan:
+class AutotuneConfig:
     """What is tried, how often, and where results are kept."""
 
     folder: Path
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Candidate, ...] = ()
     """None: those of the device."""
     repeats: int = 20
     """Timed runs of each; the quickest counts."""
@@ -52,13 +52,13 @@ NAMES = {"candidates": "ways", "repeats": "repeats", "again": "again"}
 """In a file, and here."""
 
 
-class Malformed(ValueError):
+class InvalidAutotuneConfig(ValueError):
     """What a file has in a place where something else belongs."""
 
 
-def read_plan(folder: str, file: str | None) -> TuningPlan:
+def read_plan(folder: str, file: str | None) -> AutotuneConfig:
     """The plan for this working directory, as the file says if there is one."""
-    plan = TuningPlan(Path(folder).absolute())
+    plan = AutotuneConfig(Path(folder).absolute())
     if file is None:
         return plan
     try:
@@ -72,35 +72,39 @@ def read_plan(folder: str, file: str | None) -> TuningPlan:
 
 def _object(value: Any, names: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Malformed(f"{_short(value)}, and an object is wanted")
+        raise InvalidAutotuneConfig(f"{_short(value)}, and an object is wanted")
     for name in value:
         if name not in names:
-            raise Malformed(f"{name!r}, which is none of {', '.join(names)}")
+            raise InvalidAutotuneConfig(f"{name!r}, which is none of {', '.join(names)}")
     return value
 
 
-def _candidates(value: Any) -> tuple[Way, ...]:
+def _candidates(value: Any) -> tuple[Candidate, ...]:
     if not isinstance(value, list) or not value:
-        raise Malformed(f"candidates: {_short(value)}, and a list of at least one is wanted")
+        raise InvalidAutotuneConfig(f"candidates: {_short(value)}, and a list of at least one is wanted")
     return tuple(map(_way, value))
 
 
-def _way(value: Any) -> Way:
+def _way(value: Any) -> Candidate:
     found = _object(value, {"codegen": None, "options": None})
     kind, options = found.get("codegen"), found.get("options", {})
     if kind not in GENERATORS:
-        raise Malformed(f"codegen: {_short(kind)}, which is none of {', '.join(GENERATORS)}")
+        raise InvalidAutotuneConfig(f"codegen: {_short(kind)}, which is none of {', '.join(GENERATORS)}")
     if not isinstance(options, dict) or (options and kind == "eager"):
-        raise Malformed(f"options: {_short(options)}, and an object of Inductor's options is wanted")
+        raise InvalidAutotuneConfig(
+            f"options: {_short(options)}, and an object of Inductor's options is wanted"
+        )
     known = inductor_config.get_config_copy()
     for name, option in options.items():
         if name not in known:
-            raise Malformed(f"{name!r}, which is no option of this Inductor")
+            raise InvalidAutotuneConfig(f"{name!r}, which is no option of this Inductor")
         if name in RESERVED:
-            raise Malformed(f"{name!r}, which is not for tuning: every build sets it")
+            raise InvalidAutotuneConfig(f"{name!r}, which is not for tuning: every build sets it")
         if not _fits(option, known[name]):
-            raise Malformed(f"{name}: {_short(option)}, and it is {_short(known[name])} by default")
-    return Way(kind, options)
+            raise InvalidAutotuneConfig(
+                f"{name}: {_short(option)}, and it is {_short(known[name])} by default"
+            )
+    return Candidate(kind, options)
 
 
 def _fits(value: Any, default: Any) -> bool:
@@ -110,13 +114,13 @@ def _fits(value: Any, default: Any) -> bool:
 
 def _repeats(value: Any) -> int:
     if type(value) is not int or value < 1:
-        raise Malformed(f"repeats: {_short(value)}, and a number from 1 on is wanted")
+        raise InvalidAutotuneConfig(f"repeats: {_short(value)}, and a number from 1 on is wanted")
     return value
 
 
 def _again(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Malformed(f"again: {_short(value)}, and true or false is wanted")
+        raise InvalidAutotuneConfig(f"again: {_short(value)}, and true or false is wanted")
     return value
 
 

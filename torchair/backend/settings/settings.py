@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from torchair.backend.settings.autotune_config import TuningPlan, read_plan
+from torchair.backend.settings.autotune_config import AutotuneConfig, read_plan
 from torchair.capture import Policy
 from torchair.configs.binding import by_name, default_of, from_row, read
 from torchair.configs.compiler_config import OptionTree
@@ -16,7 +16,7 @@ from torchair.configs.conflicts import resolve
 from torchair.configs.option import CAPTURE_MODES, touched, walk
 from torchair.configs.pass_switches import ENGINE_PASSES, PassSwitches, pass_switches
 from torchair.configs.resolve import Config, freeze, tree_of
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, BadOptionType
 from torchair.core.log import logger
 from torchair.debug.dumps.options import DebugOptions
@@ -159,7 +159,7 @@ class Settings:
         return pass_switches(self.switch_text, self.switch_file, fusions=self.level != "O1")
 
     @cached_property
-    def tuning(self) -> TuningPlan | None:
+    def tuning(self) -> AutotuneConfig | None:
         """What is tried out with graphs of fixed sizes, if anything."""
         return None if self.tuning_mode is None else read_plan(self.tuning_folder, self.tuning_file)
 
@@ -232,8 +232,8 @@ def settle(config: Config) -> Settings:
     as is what options overrule.
     """
     frozen, rows = freeze(config), dict(walk(type(tree_of(config))))
-    degradations = Degradations(frozen["engine_config.strict"])
-    for path, why in idle_options(config).items():
+    degradations = Diagnostics(frozen["engine_config.strict"])
+    for path, why in ineffective_options(config).items():
         text = no_effect(path, frozen[path], why)
         # That nothing acts on it was told where it was assigned.
         if why is HARDWARE or (why is NOBODY and not degradations.strict):
@@ -253,7 +253,7 @@ def settle(config: Config) -> Settings:
     return settings
 
 
-def idle_options(config: Config) -> dict[str, str]:
+def ineffective_options(config: Config) -> dict[str, str]:
     """What was set and does nothing here, and why."""
     frozen = freeze(config)
     mode, found = frozen["mode"], dict[str, str]()

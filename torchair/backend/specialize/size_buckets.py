@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.service.request import Like, likes_of
+from torchair.backend.service.request import TensorMetadata, tensor_metadata_of
 from torchair.backend.specialize.static_shapes import specialised
-from torchair.capture import Pending
-from torchair.capture.base.layout_enforcer import Promised
-from torchair.capture.base.output_buffers import Room
-from torchair.core.diagnostics import Degradations
+from torchair.capture import PendingProgram
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
+from torchair.capture.base.output_buffers import MaxSizes
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadGears, first_line
 from torchair.core.program import Program
 from torchair.core.torch_private.compilers.aot_autograd import mark_dynamic
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, fake_tensor_prop, faking
 from torchair.fxgraph.layout import Layout, layout_of
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable, is_symbol
 
@@ -95,7 +95,7 @@ class Gears:
         return tuple((symbol, values.get(symbol, 0)) for symbol, _ in self.rows[0])
 
 
-def room_of(gears: Gears, inputs: Sequence[Any], layouts: Sequence[Layout | None]) -> Room:
+def room_of(gears: Gears, inputs: Sequence[Any], layouts: Sequence[Layout | None]) -> MaxSizes:
     """The bytes that inputs, and outputs of their own memory, take in the largest of these gears."""
     largest = [row for row in gears.rows if not any(_is_below(row, other) for other in gears.rows)]
     readers = [Reader(dict(row)) for row in largest]
@@ -110,7 +110,7 @@ def room_of(gears: Gears, inputs: Sequence[Any], layouts: Sequence[Layout | None
     for layout in owned.values():
         reach = max(_reach(layout, read) for read in readers)
         storages[layout.storage] = max(reach, storages.get(layout.storage, 0))
-    return Room(
+    return MaxSizes(
         {place: max(_reach(layout, read) for read in readers) for place, layout in tensors.items()},
         {place: storages[layout.storage] for place, layout in owned.items()},
     )
@@ -141,7 +141,7 @@ def has_gears(inputs: Sequence[Any]) -> bool:
 
 
 def gears_of(
-    gm: fx.GraphModule, inputs: Sequence[Any], policy: str, degradations: Degradations
+    gm: fx.GraphModule, inputs: Sequence[Any], policy: str, degradations: Diagnostics
 ) -> Gears | None:
     """The gears of the inputs of Dynamo's graph, none where none are set; from here on, guards let in just
     these sizes, and for all other dimensions the sizes of this call.
@@ -232,20 +232,24 @@ class GearPrograms:
     gm: fx.GraphModule
     gears: Gears
     binding: Binding
-    contract: Contract
-    degradations: Degradations
+    contract: OutputLayouts
+    degradations: Diagnostics
     make: Make
     lost_in_pieces: str = "a graph with gears is recorded in pieces, by the program for all sizes"
 
-    def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
+    def __call__(self, key: Hashable, args: Sequence[Any]) -> PendingProgram | None:
         """The program of this key; None where the sizes are no gear, which the common program serves."""
-        return GearProgram(self, likes_of(args)) if self.gears.of(args, self.binding) in self.gears else None
+        return (
+            GearProgram(self, tensor_metadata_of(args))
+            if self.gears.of(args, self.binding) in self.gears
+            else None
+        )
 
 
-class GearProgram(Pending):
+class GearProgram(PendingProgram):
     """One program, compiled by who takes it."""
 
-    def __init__(self, programs: GearPrograms, likes: Sequence[Like | Any]) -> None:
+    def __init__(self, programs: GearPrograms, likes: Sequence[TensorMetadata | Any]) -> None:
         super().__init__()
         self._programs, self._likes = programs, likes
         self.is_done.set()
@@ -257,11 +261,11 @@ class GearProgram(Pending):
             made = specialised(programs.gm, self._likes)
             mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
             with faking(mode):
-                inputs = [like.make() if isinstance(like, Like) else like for like in self._likes]
+                inputs = [like.make() if isinstance(like, TensorMetadata) else like for like in self._likes]
             fake_tensor_prop(made, mode, inputs)
             program = programs.make(made, inputs, mode)
         except Exception as error:
             what = f"a gear is served by the program for all sizes: {first_line(error)}"
             programs.degradations.add(what, here=True)
             return None
-        return Promised(program, programs.contract, (), programs.degradations)
+        return LayoutEnforcer(program, programs.contract, (), programs.degradations)

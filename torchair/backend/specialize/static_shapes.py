@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.service.request import Like, Order, last_line, likes_of
-from torchair.backend.service.scheduler import BACKGROUND, NO_LIMITS, Job, Limits, Part, Task
-from torchair.backend.service.torch_state import Surroundings
-from torchair.capture import Pending
+from torchair.backend.service.request import CompileRequest, TensorMetadata, last_line, tensor_metadata_of
+from torchair.backend.service.scheduler import NO_LIMITS, SCHEDULER, CompileBudget, CompileTask, Job, Subtask
+from torchair.backend.service.torch_state import TorchState
+from torchair.capture import PendingProgram
 from torchair.capture.base.key import key_text
-from torchair.capture.base.layout_enforcer import Promised
-from torchair.codegen import How
-from torchair.codegen.inductor.device_mapping import Ground
-from torchair.core.diagnostics import Degradations
+from torchair.capture.base.layout_enforcer import LayoutEnforcer
+from torchair.codegen import CodegenOptions
+from torchair.codegen.inductor.device_mapping import DeviceMapping
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.environment import text_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, dump_graph, faking, graph_module
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 
 LOCAL = "LOCAL_WORLD_SIZE"
 OUTPUTS = "static_kernel_compile_outputs"
@@ -44,46 +44,54 @@ def is_wanted(symbol: int, values: Collection[int] | None, args: Sequence[Any]) 
 
 
 @dataclass(frozen=True)
-class StaticKernels:
+class StaticShapeCompiler:
     """Programs for the keys of one graph."""
 
     gm: fx.GraphModule
     name: str
-    how: How
-    contract: Contract
-    degradations: Degradations
+    how: CodegenOptions
+    contract: OutputLayouts
+    degradations: Diagnostics
     root: str = ""
     """Of what is built, see `Order`."""
     wanted: Callable[[Sequence[Any]], bool] = lambda args: True
     """Are these arguments worth it?"""
     kinds: tuple[str, ...] = ("inductor",)
-    limits: Limits = NO_LIMITS
+    limits: CompileBudget = NO_LIMITS
     at_once: bool = True
     """And not when a key comes again."""
 
-    def __call__(self, key: Hashable, args: Sequence[Any]) -> Pending | None:
+    def __call__(self, key: Hashable, args: Sequence[Any]) -> PendingProgram | None:
         """Start compiling for this key; None when it is not wanted or cannot be sent."""
         if not self.wanted(args):
             return None
         if why := why_not_here():
             self.degradations.add(f"static kernels of {self.name} are not compiled: {why}")
             return None
-        title, ground = f"{self.name} {key_text(key)}", Ground.of(self.gm)
-        likes = likes_of(args, ground.device_there)
+        title, ground = f"{self.name} {key_text(key)}", DeviceMapping.of(self.gm)
+        likes = tensor_metadata_of(args, ground.device_there)
         try:
             made = specialised(ground.graph(self.gm), likes)
         except Exception as error:
             self.degradations.add(f"static kernels for {title} are not compiled: {last_line(str(error))}")
             return None
-        how, kinds, around = self.how, self.kinds, Surroundings.now()
-        task = Task(
+        how, kinds, around = self.how, self.kinds, TorchState.now()
+        task = CompileTask(
             title,
-            [Part(lambda: Order(dump_graph(made), likes, how, kinds, surroundings=around, root=self.root))],
-            lambda built: Promised(ground.program(built[0].program), self.contract, (), self.degradations),
+            [
+                Subtask(
+                    lambda: CompileRequest(
+                        dump_graph(made), likes, how, kinds, surroundings=around, root=self.root
+                    )
+                )
+            ],
+            lambda built: LayoutEnforcer(
+                ground.program(built[0].program), self.contract, (), self.degradations
+            ),
             lambda why: self.degradations.add(f"static kernels for {title} are not {why}"),
             self.limits,
         )
-        return BACKGROUND.give(Job(task)) if self.at_once else Job(task)
+        return SCHEDULER.give(Job(task)) if self.at_once else Job(task)
 
 
 def world_size() -> int:
@@ -105,7 +113,7 @@ def specialised(gm: fx.GraphModule, likes: Sequence[Any]) -> fx.GraphModule:
     made = copy_graph(gm)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with faking(mode), torch.no_grad():
-        inputs = iter([like.make() if isinstance(like, Like) else like for like in likes])
+        inputs = iter([like.make() if isinstance(like, TensorMetadata) else like for like in likes])
         run = fx.Interpreter(made)
         numbers: dict[fx.Node, Any] = {}
         for node in made.graph.nodes:

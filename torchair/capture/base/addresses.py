@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from torchair.capture.base.inputs import Inputs, Role
+from torchair.capture.base.inputs import InputInfo, Role
 
 
-class Cause(Enum):
+class RecaptureReason(Enum):
     """Why a key is recorded again, and how `torch._dynamo.utils.counters["npugraph_ex"]` names it."""
 
     FORCED = "recapture_due_to_force_recapture"
@@ -20,7 +20,7 @@ class Cause(Enum):
     COPIES = "recapture_due_to_refused_copy"
 
 
-def watched_inputs(inputs: Inputs, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:
+def watched_inputs(inputs: InputInfo, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:
     """Which inputs have their address compared before every replay."""
     if skip_validation:
         return inputs.having(Role.PASSED)
@@ -28,12 +28,16 @@ def watched_inputs(inputs: Inputs, *, frozen_parameter: bool, skip_validation: b
     return inputs.having(*roles) if frozen_parameter else inputs.having(*roles, Role.PARAMETER)
 
 
-def cause_of(inputs: Inputs, moved: Sequence[int]) -> Cause:
+def cause_of(inputs: InputInfo, moved: Sequence[int]) -> RecaptureReason:
     """A moved mutated input outweighs a moved parameter: it is the one that moves again."""
-    return Cause.MUTATED if any(inputs.roles[i] is Role.MUTATED for i in moved) else Cause.PARAMETER
+    return (
+        RecaptureReason.MUTATED
+        if any(inputs.roles[i] is Role.MUTATED for i in moved)
+        else RecaptureReason.PARAMETER
+    )
 
 
-def moved_text(inputs: Inputs, moved: Sequence[int]) -> str:
+def moved_text(inputs: InputInfo, moved: Sequence[int]) -> str:
     """The first inputs that moved, by role and name."""
     named = ", ".join(f"{inputs.roles[i].value} input {inputs.title(i)}" for i in moved[:3])
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""

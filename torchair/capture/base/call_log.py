@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.base.compiled_program import INPUTS, KEY, PARAMETERS, Compiled, Observer
+from torchair.capture.base.compiled_program import INPUTS, KEY, PARAMETERS, CompiledProgram, Observer
 from torchair.core.log import AirLogger, capture_logger, logger
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class CallLog(Observer):
 
     watches_calls = True
 
-    def __init__(self, compiled: Compiled, log: AirLogger) -> None:
+    def __init__(self, compiled: CompiledProgram, log: AirLogger) -> None:
         self._of = compiled
         self._log = log
         self._watch = Stopwatch()

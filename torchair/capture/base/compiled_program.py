@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.capture.base.inputs import Inputs
-from torchair.capture.base.output_buffers import Room
+from torchair.capture.base.inputs import InputInfo
+from torchair.capture.base.output_buffers import MaxSizes
 from torchair.capture.base.policy import Policy
-from torchair.capture.base.stats import Book
-from torchair.core.diagnostics import Degradations
+from torchair.capture.base.stats import CaptureStats
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.program import Program
 from torchair.devices import Device, Graph, device_row
-from torchair.fxgraph.layout_check import Contract
+from torchair.fxgraph.layout_check import OutputLayouts
 
 T = TypeVar("T")
 
@@ -48,19 +48,19 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledProgram:
     """A program and its graph."""
 
     program: Program
-    inputs: Inputs
+    inputs: InputInfo
     policy: Policy
     device: torch.device
     name: str
-    degradations: Degradations = field(default_factory=Degradations)
-    contract: Contract | None = None
+    degradations: Diagnostics = field(default_factory=Diagnostics)
+    contract: OutputLayouts | None = None
     """What the graph promised of its results."""
     observers: tuple[Observer, ...] = ()
-    room: Room = field(default_factory=Room)
+    room: MaxSizes = field(default_factory=MaxSizes)
     """What the largest call takes, where sizes were announced."""
 
     @cached_property
@@ -74,6 +74,6 @@ class Compiled:
             function = observer.timed(phase, function)
         return function
 
-    def book(self) -> Book:
+    def book(self) -> CaptureStats:
         """A new one, for the events of this graph."""
-        return Book(self.name)
+        return CaptureStats(self.name)

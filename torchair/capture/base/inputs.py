@@ -50,7 +50,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputInfo:
     """Facts about the flat inputs of one FX graph."""
 
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ def inputs_of(
     guarded: bool = True,
     arguments: Sequence[str] = (),
     passed: Collection[int] = (),
-) -> Inputs:
+) -> InputInfo:
     """Analyse one ATen graph; `static` are the indices of parameters and marked inputs, `packs` are how the
     last inputs are made, `layouts` what is promised of the outputs; `guarded`: sizes and strides of a call
     have been checked before it comes here; `arguments` are the user's names; `passed` inputs are made by
@@ -108,7 +108,7 @@ def inputs_of(
     )
     origins = tuple(_origin(node, arguments) for node in placeholders)
     titles = [origin or node.name for origin, node in zip(origins, placeholders, strict=True)]
-    return Inputs(
+    return InputInfo(
         names=tuple(node.name for node in placeholders),
         roles=roles,
         key=_key(placeholders, values, roles, guarded),

@@ -12,10 +12,10 @@ from typing import Any
 
 from torchair.capture.base.inputs import KeyPart
 from torchair.capture.base.key import key_function
-from torchair.core.diagnostics import Degradations
-from torchair.core.program import Program, Wrapper
+from torchair.core.diagnostics import Diagnostics
+from torchair.core.program import Program, ProgramWrapper
 from torchair.fxgraph.conj_neg import marked_arguments, unmarked
-from torchair.fxgraph.layout_check import Contract, Look, Sameness, looked_at
+from torchair.fxgraph.layout_check import OutputLayouts, Sameness, ViewFixup, looked_at
 
 READS_MEMORY = ("inductor", "native")  # programs that do not look at the marks of a tensor
 REMEMBERED = 4096  # keys of which it is known whether results are as promised
@@ -27,35 +27,35 @@ AS_THEY_ARE = Sameness()
 
 
 @dataclass(frozen=True)
-class Mends:
+class Fixups:
     """What is done to the results of each call of one key."""
 
     marked: tuple[int, ...] = ()  # arguments that are conjugated or negated when they are read
-    looks: tuple[Look, ...] = ()
+    looks: tuple[ViewFixup, ...] = ()
     wrong: tuple[int, ...] = ()
     sameness: Sameness = AS_THEY_ARE
 
 
-NOTHING = Mends()
+NOTHING = Fixups()
 
 
-class Promised(Wrapper):
+class LayoutEnforcer(ProgramWrapper):
     """The program; results that it does not lay out as promised are mended."""
 
     def __init__(
         self,
         program: Program,
-        contract: Contract,
+        contract: OutputLayouts,
         key: tuple[KeyPart, ...] = (),
-        degradations: Degradations | None = None,
+        degradations: Diagnostics | None = None,
     ) -> None:
         self.program = program
         self.contract = contract
         self.key = key
         self._key_of = key_function(key)
-        self._degradations = degradations or Degradations()
+        self._degradations = degradations or Diagnostics()
         self._adds = bool(contract.left_out or contract.marked)  # to what the program makes
-        self._known: dict[Hashable, Mends] = {}
+        self._known: dict[Hashable, Fixups] = {}
 
     @property
     def standalone(self) -> Any:
@@ -93,7 +93,7 @@ class Promised(Wrapper):
         sameness = self.contract.sameness(outputs)
         # What varies from call to call of one key, because the data decides it, is looked at in every call.
         if self.contract.is_static:
-            mends = Mends(marked, looks, tuple(faults), sameness)
+            mends = Fixups(marked, looks, tuple(faults), sameness)
             self._known[key] = NOTHING if mends == NOTHING else mends
         return sameness.of(outputs) if sameness else outputs
 

@@ -20,7 +20,7 @@ from torchair.core.native.fast_replay import AtRest
 TURNS = 2  # homes that keys take turns with, and recordings of one key while outputs are held
 
 
-class Home:
+class OutputBuffer:
     """A block for each storage among the outputs of a recording."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
@@ -38,7 +38,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Room:
+class MaxSizes:
     """Bytes that inputs and outputs take in the largest call to come, by their places; none where nobody
     knows.
     """
@@ -58,14 +58,16 @@ def grown(need: int, had: int) -> int:
     return had if need <= had else max(need, had * 3 // 2)
 
 
-class Homes:
+class OutputBufferPool:
     """Those of one graph."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._known: list[weakref.ref[Home]] = []
+        self._known: list[weakref.ref[OutputBuffer]] = []
 
-    def find(self, sizes: Sequence[int], room: Sequence[int], taken: Collection[Home]) -> Home:
+    def find(
+        self, sizes: Sequence[int], room: Sequence[int], taken: Collection[OutputBuffer]
+    ) -> OutputBuffer:
         """A home for outputs of these sizes that none of `taken` is: free if possible (`has_room`). A new one
         has at least this room.
         """
@@ -78,21 +80,23 @@ class Homes:
             return others[0]
         alike = [home.sizes for home in known if len(home.sizes) == len(room)]
         before = map(max, *alike) if len(alike) > 1 else alike[0] if alike else [0] * len(room)
-        made = Home(list(map(grown, room, before)), self._device)
+        made = OutputBuffer(list(map(grown, room, before)), self._device)
         self._known.append(weakref.ref(made))
         return made
 
-    def has_room(self, sizes: Sequence[int], taken: Collection[Home]) -> bool:
+    def has_room(self, sizes: Sequence[int], taken: Collection[OutputBuffer]) -> bool:
         """Is the home that would be found free, or new?"""
         fitting, others = self._fitting(sizes, taken)
         return not others or len(fitting) < TURNS or any(home.rest.is_free() for home in others)
 
-    def _fitting(self, sizes: Sequence[int], taken: Collection[Home]) -> tuple[list[Home], list[Home]]:
+    def _fitting(
+        self, sizes: Sequence[int], taken: Collection[OutputBuffer]
+    ) -> tuple[list[OutputBuffer], list[OutputBuffer]]:
         """Those that are large enough, and those of them that are not taken."""
         fitting = [home for home in self._living() if home.fits(sizes)]
         return fitting, [home for home in fitting if home not in taken]
 
-    def _living(self) -> list[Home]:
+    def _living(self) -> list[OutputBuffer]:
         homes = [home for known in self._known if (home := known()) is not None]
         self._known = [weakref.ref(home) for home in homes]
         return homes

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from torchair.core.log import capture_logger as logger
-from torchair.core.program import Code, Program, Wrapper, code_of
+from torchair.core.program import Code, Program, ProgramWrapper, code_of
 
 AGAIN = 2
 """The call with which a graph is worth a better program."""
 
 
-class Pending:
+class PendingProgram:
     """Once `is_done` is set, `take` gives the program, or None when it could not be made."""
 
     def __init__(self) -> None:
@@ -59,16 +59,16 @@ class Pending:
         raise AssertionError("a subclass says where the program comes from")
 
 
-Specialist = Callable[[Hashable, Sequence[Any]], Pending | None]
+Specialist = Callable[[Hashable, Sequence[Any]], PendingProgram | None]
 """Starts to make a program for one key from the arguments of a call; None when it does not want to."""
 
 
-class Growing(Wrapper):
+class SwappableProgram(ProgramWrapper):
     """A program that serves until a better one is there."""
 
-    def __init__(self, program: Program, pending: Pending) -> None:
+    def __init__(self, program: Program, pending: PendingProgram) -> None:
         self.program = program
-        self._pending: Pending | None = pending
+        self._pending: PendingProgram | None = pending
         self._calls = 0
         pending.calls = lambda: self._calls
 
@@ -78,7 +78,7 @@ class Growing(Wrapper):
         return code_of(self.program)
 
     @property
-    def awaited(self) -> Pending | None:
+    def awaited(self) -> PendingProgram | None:
         """The better program, if it is not here yet."""
         return self._pending
 
@@ -88,7 +88,7 @@ class Growing(Wrapper):
             self._ask(pending)
         return self.program(args)
 
-    def _ask(self, pending: Pending) -> None:
+    def _ask(self, pending: PendingProgram) -> None:
         self._calls += 1
         if self._calls >= AGAIN and not pending.is_asked:
             pending.wanted()
@@ -105,7 +105,7 @@ def lost_in_pieces(specialist: Specialist) -> str:
     return getattr(specialist, "lost_in_pieces", NO_STATIC_KERNELS)
 
 
-class Programs:
+class ProgramsByKey:
     """The program of each key: the common one, until its own is there."""
 
     def __init__(self, common: Program, specialist: Specialist) -> None:
@@ -117,7 +117,7 @@ class Programs:
         """Start to make the program of a key, or do so when it comes again."""
         pending = self._specialist(key, args)
         if pending is not None:
-            self._made[key] = Growing(self._common, pending)
+            self._made[key] = SwappableProgram(self._common, pending)
 
     def of(self, key: Hashable) -> Program:
         """The best program that is there."""

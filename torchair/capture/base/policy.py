@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchair.capture.base.inputs import Inputs, Role
+from torchair.capture.base.inputs import InputInfo, Role
 from torchair.configs.binding import check, from_row
 from torchair.core.errors import BadOptionType
 from torchair.devices import Device, PoolToken
@@ -68,7 +68,7 @@ def _is_pool_token(token: object) -> bool:
     )
 
 
-def why_not(inputs: Inputs, policy: Policy, row: Device) -> str | None:
+def why_not(inputs: InputInfo, policy: Policy, row: Device) -> str | None:
     """The reason to run this graph directly, or None when it can be recorded."""
     if not policy.capture:
         return policy.why_direct

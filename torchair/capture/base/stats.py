@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from torchair.capture.base.addresses import Cause
+from torchair.capture.base.addresses import RecaptureReason
 from torchair.core.text_table import text_lines
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
 
 GROUP = "npugraph_ex"
 
 
-class Book:
+class CaptureStats:
     """Events of one runner, and their mirror in `torch._dynamo.utils.counters["npugraph_ex"]`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.recaptures: Counter[tuple[Cause, str]] = Counter()
+        self.recaptures: Counter[tuple[RecaptureReason, str]] = Counter()
         self.direct: Counter[str] = Counter()
 
     def keys(self, count: int) -> None:
         """The number of keys that have a recording now."""
         dynamo_counters[GROUP][f"captured_{self.name}"] = count
 
-    def recapture(self, cause: Cause, what: str) -> None:
+    def recapture(self, cause: RecaptureReason, what: str) -> None:
         """A key is recorded again."""
         self.recaptures[cause, what] += 1
         dynamo_counters[GROUP][f"{cause.value}_{self.name}"] += 1
@@ -32,7 +32,7 @@ class Book:
     def forget(self) -> None:
         """The graph runs directly from now on: its counters go away."""
         group = dynamo_counters[GROUP]
-        for name in ("captured", *(cause.value for cause in Cause)):
+        for name in ("captured", *(cause.value for cause in RecaptureReason)):
             group.pop(f"{name}_{self.name}", None)
 
 
@@ -70,7 +70,7 @@ class Report:
     pool: tuple[int, int] | None = None
     inputs: tuple[InputRow, ...] = ()
     recordings: tuple[RecordingRow, ...] = ()
-    recaptures: dict[tuple[Cause, str], int] = field(default_factory=dict)
+    recaptures: dict[tuple[RecaptureReason, str], int] = field(default_factory=dict)
     direct: dict[str, int] = field(default_factory=dict)
     dropped: int = 0
     static_bytes: int = 0  # of buffers for inputs

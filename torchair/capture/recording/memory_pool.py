@@ -20,7 +20,7 @@ from torchair.capture.base.output_buffers import grown
 from torchair.devices import CaptureTarget, Device, Graph, PoolToken
 
 
-class Turns:
+class LaunchOrder:
     """The order of launches on one device that never run side by side, and the stream they are captured on:
     blocks of a pool, and workspaces of libraries, are shared only between captures on one stream.
     """
@@ -54,7 +54,7 @@ class Pool:
     """One allocator pool of one device."""
 
     def __init__(
-        self, row: Device, device: torch.device, turns: Turns, token: PoolToken | None = None
+        self, row: Device, device: torch.device, turns: LaunchOrder, token: PoolToken | None = None
     ) -> None:
         self.token = token or row.new_pool()
         self.is_fresh = token is None  # no graph that we know of has workspace in it
@@ -73,19 +73,19 @@ class Pool:
         self._anchor, _ = self._row.record(lambda args: [args[0].zero_()], [scrap], into)
 
 
-def pool_for(row: Device, device: torch.device, token: PoolToken | None, turns: Turns | None) -> Pool:
+def pool_for(row: Device, device: torch.device, token: PoolToken | None, turns: LaunchOrder | None) -> Pool:
     """A new pool, or for a user's token the one that all graphs with this token share. Graphs of pools with
     the same `turns` never run side by side.
     """
     if token is None:
-        return Pool(row, device, turns or Turns(row, device))
+        return Pool(row, device, turns or LaunchOrder(row, device))
     # For good: the allocator refuses a token whose graphs are gone while an output of theirs is still held.
     key = (device.index or 0, token)
     known = row.shared_pools.get(key)
-    return row.shared_pools.setdefault(key, known or Pool(row, device, Turns(row, device), token))
+    return row.shared_pools.setdefault(key, known or Pool(row, device, LaunchOrder(row, device), token))
 
 
-class Arena:
+class StaticInputArena:
     """Static input memory: one block per input, which all recordings of a graph overlay.
 
     Inputs are copied in by each replay or right before it, so only the largest shape needs memory. A block

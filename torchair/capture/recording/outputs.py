@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchair.capture.base.inputs import Inputs
-from torchair.capture.base.output_buffers import Home
+from torchair.capture.base.inputs import InputInfo
+from torchair.capture.base.output_buffers import OutputBuffer
 from torchair.capture.recording.memory_pool import extent
 from torchair.core.errors import BadCall
 from torchair.core.native.fast_replay import AtRest, clones, hand_out, view_on
@@ -30,7 +30,7 @@ Copies = dict[int, torch.UntypedStorage]
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantOutput:
     """The same value on every call of this key."""
 
     value: Any
@@ -43,7 +43,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Tied:
+class InputAlias:
     """A view of input `source`. `shift` is in bytes from the first element of the input."""
 
     source: int
@@ -77,7 +77,7 @@ class Tied:
 
 
 @dataclass(frozen=True)
-class Owned:
+class OwnedOutput:
     """A tensor in our memory: `like` it, on storage `at` of those at rest; `alone`: no other output shares
     it, and a clone has its strides.
     """
@@ -98,7 +98,7 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Empty:
+class EmptyOutput:
     """A tensor without elements. Versions of the recording's own would be counted over all calls."""
 
     tensor: torch.Tensor
@@ -125,14 +125,14 @@ class Need(NamedTuple):
     nbytes: int
 
 
-def needs_of(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[Need]:
+def needs_of(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> list[Need]:
     """The memory that outputs like these take, beside that of inputs."""
     groups = _owned(outputs, args, inputs)
     return [Need(places, _span([outputs[place] for place in places]).numel()) for places in groups]
 
 
 def move(
-    outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs, home: Home, needs: Sequence[Need]
+    outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo, home: OutputBuffer, needs: Sequence[Need]
 ) -> list[Any]:
     """Copy what is ours to a home, and return all outputs with those replaced."""
     moved = list(outputs)
@@ -162,7 +162,7 @@ def _repeated(outputs: Sequence[Any]) -> dict[int, int]:
     return {place: first for place, first in pairs if place != first}
 
 
-def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: Inputs) -> list[list[int]]:
+def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> list[list[int]]:
     """Positions of the outputs that are not views of inputs, those of one storage together."""
     owners = _owners(args)
     groups: dict[int, list[int]] = {}
@@ -200,8 +200,8 @@ class Outputs:
         self,
         outputs: Sequence[Any],
         static_args: Sequence[Any],
-        inputs: Inputs,
-        home: Home | Copied | None = None,
+        inputs: InputInfo,
+        home: OutputBuffer | Copied | None = None,
     ) -> None:
         owners = _owners(static_args)
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
@@ -214,22 +214,22 @@ class Outputs:
         ours = [outputs[at] for at, source in sources.items() if source is None and outputs[at].numel()]
         memory = _Memory(ours, home)
         self.rest = memory.rest
-        self._steps: list[Constant | Tied | Empty | Owned | Again] = []
+        self._steps: list[ConstantOutput | InputAlias | EmptyOutput | OwnedOutput | Again] = []
         again = _repeated(outputs)
         for position, output in enumerate(outputs):
             source = sources.get(position)
             if position in again:
                 self._steps.append(Again(again[position]))
             elif position not in sources:
-                self._steps.append(Constant(output))
+                self._steps.append(ConstantOutput(output))
             elif source is not None:
                 self._steps.append(_tie(output, source, inputs.names[source], static_args[source]))
             elif not output.numel():
-                self._steps.append(Empty(output))
+                self._steps.append(EmptyOutput(output))
             else:
                 alone = sharers[storage_id(output)] == 1 and is_dense(output)
-                self._steps.append(Owned(*memory.of(output), alone))
-        owned = [step for step in self._steps if isinstance(step, Owned)]
+                self._steps.append(OwnedOutput(*memory.of(output), alone))
+        owned = [step for step in self._steps if isinstance(step, OwnedOutput)]
         self._owned = [(step.at, step.like) for step in owned]
         # All of them, if all are ours.
         self.plain = self._owned if len(owned) == len(self._steps) else None
@@ -252,14 +252,16 @@ class Outputs:
         if self.plain is not None:
             return handed
         ours = iter(handed)
-        return self._together(lambda step: next(ours) if isinstance(step, Owned) else step.give(args))
+        return self._together(lambda step: next(ours) if isinstance(step, OwnedOutput) else step.give(args))
 
     def copy(self, args: Sequence[Any]) -> list[Any]:
         """Copies; outputs that shared memory share it again, views of inputs stay views of inputs."""
         copies: Copies = {}
         return self._together(lambda step: step.copy(args, copies))
 
-    def _together(self, made_by: Callable[[Constant | Tied | Empty | Owned], Any]) -> list[Any]:
+    def _together(
+        self, made_by: Callable[[ConstantOutput | InputAlias | EmptyOutput | OwnedOutput], Any]
+    ) -> list[Any]:
         """All outputs, each made once."""
         made: list[Any] = []
         for step in self._steps:
@@ -270,7 +272,7 @@ class Outputs:
 class _Memory:
     """Where outputs of ours lie."""
 
-    def __init__(self, outputs: Sequence[torch.Tensor], home: Home | Copied | None) -> None:
+    def __init__(self, outputs: Sequence[torch.Tensor], home: OutputBuffer | Copied | None) -> None:
         found = {storage_id(output): output for output in outputs}
         spans = {key: _span([o for o in outputs if storage_id(o) == key]) for key in found}
         self.nbytes = sum(span.numel() for span in spans.values())
@@ -282,7 +284,7 @@ class _Memory:
                 start = span.untyped_storage().data_ptr()
                 look = borrow_memory(start, end, torch.uint8, span.device)
                 self._looks[key] = look.untyped_storage()
-        if isinstance(home, Home):
+        if isinstance(home, OutputBuffer):
             self._at = {storage._cdata: at for at, storage in enumerate(home.rest.storages)}
             self.rest = home.rest
             return
@@ -308,7 +310,7 @@ def _owners(args: Sequence[Any]) -> dict[int, int]:
 
 
 def _source_of(
-    position: int, output: torch.Tensor, owners: dict[int, int], static_args: Sequence[Any], inputs: Inputs
+    position: int, output: torch.Tensor, owners: dict[int, int], static_args: Sequence[Any], inputs: InputInfo
 ) -> int | None:
     """The input whose memory this output is; where inputs share it, the one of which the graph says so.
     Native programs alias in new storages: ask addresses.
@@ -322,7 +324,7 @@ def _source_of(
     return owners.get(storage_id(output))
 
 
-def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> Tied:
+def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> InputAlias:
     shift = _start(output) - _start(owner)
     if storage_id(output) != storage_id(owner):
         shift = output.data_ptr() - owner.data_ptr()
@@ -336,7 +338,7 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> T
     )
     memory = torch.empty(0, dtype=output.dtype, device="meta").untyped_storage()
     like = view_on(output, memory, 0)
-    return Tied(source, name, like, stride, _bits(owner), shift, same)
+    return InputAlias(source, name, like, stride, _bits(owner), shift, same)
 
 
 def _bits(tensor: torch.Tensor) -> tuple[bool, bool]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.inputs import Inputs, Role, repeated_dims
-from torchair.capture.base.output_buffers import Home
-from torchair.capture.recording.memory_pool import Arena
+from torchair.capture.base.inputs import InputInfo, Role, repeated_dims
+from torchair.capture.base.output_buffers import OutputBuffer
+from torchair.capture.recording.memory_pool import StaticInputArena
 from torchair.capture.recording.outputs import COPIED, Need, Outputs, move
 from torchair.core.errors import BadCall, first_line
 from torchair.core.native.fast_replay import Addresses, Repeat
@@ -43,7 +43,12 @@ class StaticInputs:
     """
 
     def __init__(
-        self, inputs: Inputs, args: Sequence[Any], arena: Arena | None, *, in_graph: bool = False
+        self,
+        inputs: InputInfo,
+        args: Sequence[Any],
+        arena: StaticInputArena | None,
+        *,
+        in_graph: bool = False,
     ) -> None:
         self._names = inputs.names
         self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
@@ -150,7 +155,7 @@ class StaticInputs:
         return None
 
 
-def may_borrow(inputs: Inputs, args: Sequence[Any]) -> bool:
+def may_borrow(inputs: InputInfo, args: Sequence[Any]) -> bool:
     """May the memory of plain inputs serve as their buffers? Not where two lie in one storage, as those of a
     later call need not; where several elements are one, and not in the graph; where reading is more than
     reading bytes; nor where others may hold it and torch does not know (numpy, other processes).
@@ -190,7 +195,7 @@ def _flattened(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return tensor
 
 
-class OutsideCapture(RuntimeError):
+class UncapturedWork(RuntimeError):
     """Work that a recording would have lost."""
 
 
@@ -203,7 +208,7 @@ class CannotRecord(RuntimeError):
         self.place = place
 
 
-class Watch(TorchDispatchMode):
+class CaptureMonitor(TorchDispatchMode):
     """Refuses a capture in which an op runs on a stream that is not being captured: it would run once, now,
     on data that is not there yet, and never again in a replay.
     """
@@ -225,7 +230,7 @@ class Watch(TorchDispatchMode):
             return result
         made = result if isinstance(result, list | tuple) else [result]
         if any(isinstance(value, torch.Tensor) and value.device.type == self._row.type for value in made):
-            raise OutsideCapture(
+            raise UncapturedWork(
                 f"{func} was launched on a stream that is not captured; let it wait for the current stream"
             )
         return result
@@ -241,7 +246,7 @@ class Recording:
     places: Addresses
     """Where all is that it may read without a copy: what the ledger has, and what was lent to it."""
     outputs: Outputs
-    home: Home | None
+    home: OutputBuffer | None
     """Where its outputs are; None where they stay in the pool."""
     private: bool
     """Its outputs are always copied out."""
@@ -287,14 +292,14 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordingPlan:
     """How to record."""
 
     row: Device
     into: CaptureTarget
-    arena: Arena | None = None
+    arena: StaticInputArena | None = None
     """Has the buffers of plain inputs; without one the memory of the call's tensors serves."""
-    home: Home | None = None
+    home: OutputBuffer | None = None
     """Where the graph moves its outputs in the end,"""
     needs: Sequence[Need] = ()
     """which take this there."""
@@ -304,7 +309,7 @@ class Plan:
 
 
 def record(
-    program: Program, args: Sequence[Any], inputs: Inputs, watched: list[int], plan: Plan
+    program: Program, args: Sequence[Any], inputs: InputInfo, watched: list[int], plan: RecordingPlan
 ) -> Recording:
     """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn."""
     started = time.perf_counter()
@@ -315,7 +320,7 @@ def record(
 
     def run(own: list[Any]) -> list[Any]:
         kept = list(own)  # the program may clear its list
-        with Watch(row):
+        with CaptureMonitor(row):
             results = program(own)
         return results if home is None else move(results, kept, inputs, home, plan.needs)
 

@@ -14,7 +14,7 @@ from torchair.fxgraph.partition import Partition
 from torchair.fxgraph.placeholders import placeholders
 
 
-class Step(NamedTuple):
+class PartitionCall(NamedTuple):
     """Who runs, and the slots of values that it takes, gives, and is the last to need."""
 
     run: Any
@@ -24,12 +24,12 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chain:
+class PartitionedProgram:
     """The program that runs the partitions of a graph one after the other. Values are let go of behind the
     last one that reads them.
     """
 
-    steps: list[Step]
+    steps: list[PartitionCall]
     outputs: list[tuple[bool, Any]]
     """Each a slot, or a constant."""
     space: int
@@ -39,7 +39,9 @@ class Chain:
     _boxed_call = True
 
     @staticmethod
-    def of(gm: fx.GraphModule, runs: Sequence[tuple[Partition, Call]], kind: str, source: str) -> Chain:
+    def of(
+        gm: fx.GraphModule, runs: Sequence[tuple[Partition, Call]], kind: str, source: str
+    ) -> PartitionedProgram:
         """Of the partitions of a graph, and who runs them."""
         inputs = placeholders(gm)
         given = [node for each, _ in runs for node in each.gives]
@@ -47,16 +49,16 @@ class Chain:
         returned: Any = gm.graph.output_node().args[0]
         outputs = [(True, slots[item]) if isinstance(item, fx.Node) else (False, item) for item in returned]
         kept = {slot for is_slot, slot in outputs if is_slot}
-        steps: list[Step] = []
+        steps: list[PartitionCall] = []
         for each, run in reversed(runs):
             takes, gives = [slots[node] for node in each.takes], [slots[node] for node in each.gives]
             last = [slot for slot in (*takes, *gives) if slot not in kept]
             kept.update(last)
-            steps.insert(0, Step(run, takes, gives, last))
-        return Chain(steps, outputs, len(given), kind, source)
+            steps.insert(0, PartitionCall(run, takes, gives, last))
+        return PartitionedProgram(steps, outputs, len(given), kind, source)
 
     @cached_property
-    def _boxed(self) -> list[Step]:
+    def _boxed(self) -> list[PartitionCall]:
         """With the quickest call of each."""
         return [step._replace(run=getattr(step.run, "boxed", step.run)) for step in self.steps]
 

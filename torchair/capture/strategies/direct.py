@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.addresses import Cause, moved_text
-from torchair.capture.base.compiled_program import KEY, PARAMETERS, Compiled
+from torchair.capture.base.addresses import RecaptureReason, moved_text
+from torchair.capture.base.compiled_program import KEY, PARAMETERS, CompiledProgram
 from torchair.capture.base.inputs import Role
 from torchair.capture.base.key import key_function
-from torchair.capture.base.pending_program import Growing, Pending, Programs, Specialist
+from torchair.capture.base.pending_program import PendingProgram, ProgramsByKey, Specialist, SwappableProgram
 from torchair.capture.base.stats import InputRow, Report
 from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import is_profiling
@@ -27,7 +27,7 @@ class Direct:
 
     _boxed_call = True
 
-    def __init__(self, compiled: Compiled, why_not: str | None, parts: tuple[Any, ...] = ()) -> None:
+    def __init__(self, compiled: CompiledProgram, why_not: str | None, parts: tuple[Any, ...] = ()) -> None:
         self.compiled = compiled
         self.program = compiled.program
         self.why_not = why_not
@@ -50,9 +50,9 @@ class Direct:
         return None
 
     @property
-    def awaited(self) -> Pending | None:
+    def awaited(self) -> PendingProgram | None:
         """See `Runner.awaited`."""
-        return self.program.awaited if isinstance(self.program, Growing) else None
+        return self.program.awaited if isinstance(self.program, SwappableProgram) else None
 
     def __call__(self, args: list[Any]) -> list[Any]:
         self._pack(args)
@@ -87,12 +87,12 @@ class Direct:
         return tuple(replace(part.report(), degradations=()) for part in self.parts)
 
 
-class Special(Direct):
+class SpecializedByKey(Direct):
     """Nothing is recorded; each key runs directly, with a program of its own once that is there."""
 
-    def __init__(self, compiled: Compiled, why_not: str, specialist: Specialist) -> None:
+    def __init__(self, compiled: CompiledProgram, why_not: str, specialist: Specialist) -> None:
         super().__init__(compiled, why_not)
-        self._programs = Programs(self.program, specialist)
+        self._programs = ProgramsByKey(self.program, specialist)
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
 
     @property
@@ -111,16 +111,16 @@ class Special(Direct):
         return self._directly(self._programs.of(key), args)
 
 
-class Bound(Direct):
+class CountedDirect(Direct):
     """Where the device has no graphs: the program runs directly, keys and moves are counted as everywhere.
 
     A program's outputs are fresh on every call, and it takes inputs where they are, so nothing is copied.
     """
 
-    def __init__(self, compiled: Compiled, specialist: Specialist | None = None) -> None:
+    def __init__(self, compiled: CompiledProgram, specialist: Specialist | None = None) -> None:
         super().__init__(compiled, compiled.row.why_no_graphs())
         policy = self.policy
-        self._programs = None if specialist is None else Programs(self.program, specialist)
+        self._programs = None if specialist is None else ProgramsByKey(self.program, specialist)
         self._token = policy.pool or compiled.row.new_pool()
         self._mutated = [] if policy.skip_validation else self.inputs.having(Role.MUTATED)
         self._forced = policy.force_recapture and not policy.skip_validation
@@ -167,10 +167,10 @@ class Bound(Direct):
             if self._programs is not None:
                 self._programs.ask(key, args)
         elif self._forced:
-            self.book.recapture(Cause.FORCED, "force_recapture is set")
+            self.book.recapture(RecaptureReason.FORCED, "force_recapture is set")
         elif known != where:
             moved = [i for i, old, new in zip(self._mutated, known, where, strict=True) if old != new]
-            self.book.recapture(Cause.MUTATED, moved_text(self.inputs, moved))
+            self.book.recapture(RecaptureReason.MUTATED, moved_text(self.inputs, moved))
         self._seen[key] = where
         self._seen.move_to_end(key)
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from torchair.capture.base.addresses import watched_inputs
-from torchair.capture.base.compiled_program import INPUTS, Compiled
-from torchair.capture.base.output_buffers import Home, Homes
-from torchair.capture.base.stats import Book
-from torchair.capture.recording.memory_pool import Arena, Turns, pool_for
-from torchair.capture.recording.recording import Plan, Recording, may_borrow, record
-from torchair.capture.strategies.recording_cache import Entry
+from torchair.capture.base.compiled_program import INPUTS, CompiledProgram
+from torchair.capture.base.output_buffers import OutputBuffer, OutputBufferPool
+from torchair.capture.base.stats import CaptureStats
+from torchair.capture.recording.memory_pool import LaunchOrder, StaticInputArena, pool_for
+from torchair.capture.recording.recording import Recording, RecordingPlan, may_borrow, record
+from torchair.capture.strategies.recording_cache import KeyState
 from torchair.core.environment import is_on
 from torchair.core.log import capture_logger as logger
 from torchair.core.native import fast_replay
@@ -26,13 +26,13 @@ from torchair.devices import CaptureTarget, Refused
 class Recorder:
     """Of one graph."""
 
-    def __init__(self, compiled: Compiled, book: Book, turns: Turns | None) -> None:
+    def __init__(self, compiled: CompiledProgram, book: CaptureStats, turns: LaunchOrder | None) -> None:
         self._compiled = compiled
         self._book = book
         self._row, self._device, policy = compiled.row, compiled.device, compiled.policy
         self.pool = pool_for(self._row, self._device, policy.pool, turns)
-        self.arena = Arena(self._device, compiled.room.inputs)
-        self._homes = Homes(self._device)
+        self.arena = StaticInputArena(self._device, compiled.room.inputs)
+        self._homes = OutputBufferPool(self._device)
         self._is_shared = policy.reuse_pool or policy.pool is not None
         self.copies_inside = self._row.copies_inside
         # The memory of a call's tensors would serve one key alone; buffers serve all. And who does not check
@@ -64,7 +64,7 @@ class Recorder:
         postponed, self._postponed = self._postponed, None
         return postponed
 
-    def record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
+    def record(self, entry: KeyState, args: list[Any], *, private: bool) -> Recording | None:
         """Record the program of an entry. None when it failed (`take_failure` says why); where another
         recording merely has no room, or the thread must run the program first, only for this call.
         """
@@ -93,17 +93,17 @@ class Recorder:
             self._failure = error
         return None
 
-    def _recorded(self, entry: Entry, args: list[Any], private: bool) -> Recording:
+    def _recorded(self, entry: KeyState, args: list[Any], private: bool) -> Recording:
         compiled, pool = self._compiled, self.pool
         if is_on("TORCH_NPUGRAPH_GC"):
             gc.collect()
         pool.open()
         token = pool.token if self._is_shared else self._row.new_pool()
         borrows = self.borrows and not entry.own_buffers and may_borrow(compiled.inputs, args)
-        plan = Plan(
+        plan = RecordingPlan(
             self._row,
             CaptureTarget(token, pool.turns.stream, self._error_mode(), self._device),
-            arena=None if borrows else self.arena if self._is_shared else Arena(self._device),
+            arena=None if borrows else self.arena if self._is_shared else StaticInputArena(self._device),
             home=self._home(entry) if self._moves_outputs and not private else None,
             needs=entry.needs,
             private=private,
@@ -118,12 +118,12 @@ class Recorder:
         logger.info("%s: recorded in %.1f ms, %d bytes", compiled.name, made.seconds * 1e3, made.nbytes)
         return made
 
-    def _home(self, entry: Entry) -> Home:
+    def _home(self, entry: KeyState) -> OutputBuffer:
         """For another recording of this entry."""
         room = [self._compiled.room.of_outputs(*need) for need in entry.needs]
         return self._homes.find(entry.sizes, room, entry.homes)
 
-    def has_room(self, entry: Entry) -> bool:
+    def has_room(self, entry: KeyState) -> bool:
         """May the outputs of another recording of this entry be overwritten now?"""
         if self._compiled.policy.clone_output:
             return False

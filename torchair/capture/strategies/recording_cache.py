@@ -6,11 +6,11 @@ import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
-from torchair.capture.base.compiled_program import Compiled
+from torchair.capture.base.compiled_program import CompiledProgram
 from torchair.capture.base.key import key_text
-from torchair.capture.base.output_buffers import TURNS, Home
-from torchair.capture.base.pending_program import Pending
-from torchair.capture.base.stats import Book
+from torchair.capture.base.output_buffers import TURNS, OutputBuffer
+from torchair.capture.base.pending_program import PendingProgram
+from torchair.capture.base.stats import CaptureStats
 from torchair.capture.recording.outputs import Need
 from torchair.capture.recording.recording import Recording
 from torchair.core.log import capture_logger as logger
@@ -23,12 +23,12 @@ REMEMBERED = 4096  # dropped keys that are remembered
 MOST_DOUBLED = 10  # times that a dropped key must come twice as often as before
 
 
-class Entry:
+class KeyState:
     """The recordings of one key, and the program they record."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.pending: Pending | None = None  # a better one on its way
+        self.pending: PendingProgram | None = None  # a better one on its way
         self.better: Program | None = None  # and here
         self.recordings: list[Recording] = []
         self.repeats: tuple[Repeat, ...] = ()  # of recordings that may serve the next call, in this order
@@ -55,22 +55,22 @@ class Entry:
         return [need.nbytes for need in self.needs]
 
     @property
-    def homes(self) -> list[Home]:
+    def homes(self) -> list[OutputBuffer]:
         """Where its recordings have their outputs, beside the pool."""
         return [recording.home for recording in self.recordings if recording.home is not None]
 
 
-class Entries:
+class RecordingCache:
     """A key is recorded once it has come often enough: as often as policy says, and once more when it was
     dropped, twice as often with every further time. Those that serve calls need nobody's turn to be found.
     """
 
-    def __init__(self, compiled: Compiled, book: Book) -> None:
+    def __init__(self, compiled: CompiledProgram, book: CaptureStats) -> None:
         self._compiled = compiled
         self._book = book
         policy = compiled.policy
         self._patience = policy.warm_up + (policy.patience if compiled.inputs.key else 0)
-        self._entries: dict[Hashable, Entry] = {}
+        self._entries: dict[Hashable, KeyState] = {}
         self.find = self._entries.get
         """The entry of a key, if it has one."""
         self.tick = itertools.count(1).__next__
@@ -82,11 +82,11 @@ class Entries:
         self._freshest = 0  # the number of the last of them
         self.dropped = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[KeyState]:
         """Least recently used first."""
         return iter([entry for _, entry in self._by_use()])
 
-    def _by_use(self) -> list[tuple[Hashable, Entry]]:
+    def _by_use(self) -> list[tuple[Hashable, KeyState]]:
         return sorted(self._entries.items(), key=lambda item: item[1].used)
 
     def recordings(self) -> list[tuple[Hashable, Recording]]:
@@ -116,7 +116,7 @@ class Entries:
             )
         return False
 
-    def add(self, key: Hashable, entry: Entry) -> None:
+    def add(self, key: Hashable, entry: KeyState) -> None:
         """A new key; older ones make room."""
         while len(self._entries) >= self._compiled.policy.capture_limit:
             self._drop_oldest()
@@ -127,7 +127,7 @@ class Entries:
         """Tell the book how many there are."""
         self._book.keys(len(self._entries))
 
-    def keep_budget(self, newest: Entry) -> None:
+    def keep_budget(self, newest: KeyState) -> None:
         """Drop what is too much for the memory that policy grants."""
         budget = self._compiled.policy.memory_budget
         if budget is None:
@@ -162,7 +162,7 @@ class Entries:
                 here=True,
             )
 
-    def drop(self, entry: Entry, keep: int) -> None:
+    def drop(self, entry: KeyState, keep: int) -> None:
         """Free the recordings of an entry but the newest few."""
         surplus = entry.recordings[: len(entry.recordings) - keep]
         entry.recordings = entry.recordings[len(surplus) :]

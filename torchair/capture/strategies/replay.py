@@ -31,19 +31,19 @@ from typing import Any
 
 import torch
 
-from torchair.capture.base.addresses import Cause, cause_of, moved_text
-from torchair.capture.base.compiled_program import Compiled
+from torchair.capture.base.addresses import RecaptureReason, cause_of, moved_text
+from torchair.capture.base.compiled_program import CompiledProgram
 from torchair.capture.base.inputs import Role
 from torchair.capture.base.key import key_text
 from torchair.capture.base.output_buffers import TURNS
-from torchair.capture.base.pending_program import Pending, Specialist, lost_in_pieces
+from torchair.capture.base.pending_program import PendingProgram, Specialist, lost_in_pieces
 from torchair.capture.base.stats import InputRow, RecordingRow, Report
-from torchair.capture.recording.memory_pool import Turns
+from torchair.capture.recording.memory_pool import LaunchOrder
 from torchair.capture.recording.outputs import needs_of
 from torchair.capture.recording.recording import CannotRecord, Recording
 from torchair.capture.strategies.direct import Direct, FastPath
 from torchair.capture.strategies.recorder import Recorder
-from torchair.capture.strategies.recording_cache import Entries, Entry
+from torchair.capture.strategies.recording_cache import KeyState, RecordingCache
 from torchair.capture.strategies.runner import Runner
 from torchair.core.errors import Degraded
 from torchair.core.log import capture_logger as logger
@@ -60,16 +60,16 @@ Split = Callable[[CannotRecord], Runner | None]
 
 
 @dataclass(frozen=True)
-class Around:
+class RunnerOptions:
     """Who helps to record."""
 
     specialist: Specialist | None = None
     """Makes better programs for single keys while this one serves."""
-    successor: Pending | None = None
+    successor: PendingProgram | None = None
     """A better program for all keys, on its way."""
     split: Split | None = None
     """Takes over where an op breaks a recording."""
-    turns: Turns | None = None
+    turns: LaunchOrder | None = None
     """Recordings with the same never run side by side."""
     parts: tuple[Runner, ...] | None = None
     """Runners inside the program, which record: the program itself is not."""
@@ -78,7 +78,7 @@ class Around:
 class Replay(Direct):
     """Records the program once per key and replays it."""
 
-    def __init__(self, compiled: Compiled, around: Around) -> None:
+    def __init__(self, compiled: CompiledProgram, around: RunnerOptions) -> None:
         super().__init__(compiled, None)
         policy, row = compiled.policy, compiled.row
         self._specialist = around.specialist
@@ -89,7 +89,7 @@ class Replay(Direct):
         self._row = row
         self._recorder = Recorder(compiled, self.book, around.turns)
         self._turns = self._recorder.pool.turns
-        self._entries = Entries(compiled, self.book)
+        self._entries = RecordingCache(compiled, self.book)
         self._is_capturing = row.is_capturing
         fast_replay.load_async()
         self._validates = not policy.skip_validation
@@ -99,7 +99,7 @@ class Replay(Direct):
         self._later: Callable[[], None] | None = None
 
     @property
-    def awaited(self) -> Pending | None:
+    def awaited(self) -> PendingProgram | None:
         return self._successor
 
     @property
@@ -189,14 +189,14 @@ class Replay(Direct):
         args.clear()
         return outputs
 
-    def _fetch(self, entry: Entry, pending: Pending) -> None:
+    def _fetch(self, entry: KeyState, pending: PendingProgram) -> None:
         """Load a better program; others replay meanwhile, and take it with their next call."""
         better = pending.take()
         with self._turns.lock:
             entry.better, entry.repeats = better, ()
         self._succeed()
 
-    def _replay(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
+    def _replay(self, entry: KeyState, recording: Recording, args: list[Any]) -> list[Any]:
         if self._validates:
             recording.statics.check(args)
         if isinstance(recording.repeat, fast_replay.PythonRepeat) and fast_replay.is_loaded():
@@ -206,7 +206,7 @@ class Replay(Direct):
                 return self._launch(entry, recording, args)
         return self._launch(entry, recording, args)
 
-    def _instead(self, entry: Entry, args: list[Any]) -> list[Any]:
+    def _instead(self, entry: KeyState, args: list[Any]) -> list[Any]:
         """Without a recording. Where none could be made, it was not for the arguments if the program runs."""
         failure, postponed = self._recorder.take_failure(), self._recorder.take_postponed()
         kept = list(args)
@@ -218,20 +218,20 @@ class Replay(Direct):
             self._fail(failure)
         return outputs
 
-    def _copy_before(self, entry: Entry, args: list[Any]) -> list[Any]:
+    def _copy_before(self, entry: KeyState, args: list[Any]) -> list[Any]:
         """The runtime does not let a graph copy from elsewhere: from now on inputs are copied before."""
         self._recorder.copies_inside = False
         for known in self._entries:
             self._entries.drop(known, 0)
         what = "a copy inside the graph was refused: inputs are copied before each launch"
-        recording = self._record_again(entry, args, Cause.COPIES, what, keep=0)
+        recording = self._record_again(entry, args, RecaptureReason.COPIES, what, keep=0)
         if recording is None:
             return self._instead(entry, args)
         outputs = self._replay(entry, recording, args)
         args.clear()
         return outputs
 
-    def _launch(self, entry: Entry, recording: Recording, args: list[Any]) -> list[Any]:
+    def _launch(self, entry: KeyState, recording: Recording, args: list[Any]) -> list[Any]:
         """The first replay of a graph that draws random numbers must advance the generator."""
         if recording.replays:
             return recording.replay(args)
@@ -245,10 +245,10 @@ class Replay(Direct):
 
     # Choosing a recording
 
-    def _choose(self, entry: Entry, args: list[Any]) -> Recording | None:
+    def _choose(self, entry: KeyState, args: list[Any]) -> Recording | None:
         """The recording for this call, made if need be; None to run directly."""
         if self._forced:
-            return self._record_again(entry, args, Cause.FORCED, "force_recapture is set", keep=0)
+            return self._record_again(entry, args, RecaptureReason.FORCED, "force_recapture is set", keep=0)
         bound, copying = 0, None
         for recording in entry.recordings:
             if recording.ledger.match(args):
@@ -265,7 +265,7 @@ class Replay(Direct):
             return self._record(entry, args, private=is_full)
         return self._rebind(entry, args)
 
-    def _settle(self, entry: Entry, recording: Recording, args: list[Any]) -> Recording | None:
+    def _settle(self, entry: KeyState, recording: Recording, args: list[Any]) -> Recording | None:
         """Last look at borrowed buffers: data that the caller still holds are not overwritten."""
         index = recording.statics.in_use(args)
         if index is None:
@@ -275,9 +275,9 @@ class Replay(Direct):
             f"input {self.inputs.title(index)} moved, and its first tensor is still held, or has given its "
             "memory back: it has a buffer now"
         )
-        return self._record_again(entry, args, Cause.PLAIN, what, keep=0)
+        return self._record_again(entry, args, RecaptureReason.PLAIN, what, keep=0)
 
-    def _rebind(self, entry: Entry, args: list[Any]) -> Recording | None:
+    def _rebind(self, entry: KeyState, args: list[Any]) -> Recording | None:
         """An input that is used in place is somewhere else."""
         latest = entry.recordings[-1]
         moved = latest.ledger.moved(args)
@@ -293,7 +293,7 @@ class Replay(Direct):
         keep = BINDINGS - 1 if entry.moves > 1 else 0
         return self._record_again(entry, args, cause_of(self.inputs, moved), what, keep=keep)
 
-    def _note_direct(self, entry: Entry, now: tuple[int, ...], moved: list[int], what: str) -> None:
+    def _note_direct(self, entry: KeyState, now: tuple[int, ...], moved: list[int], what: str) -> None:
         """A call runs directly because inputs are where they never were. Where parameters move too, it is for
         another module that shares the graph: its turn comes again, unless there are too many of them.
         """
@@ -312,7 +312,7 @@ class Replay(Direct):
             )
 
     def _record_again(
-        self, entry: Entry, args: list[Any], cause: Cause, what: str, *, keep: int
+        self, entry: KeyState, args: list[Any], cause: RecaptureReason, what: str, *, keep: int
     ) -> Recording | None:
         logger.info("%s: recording again: %s", self.name, what)
         self.book.recapture(cause, what)
@@ -328,7 +328,7 @@ class Replay(Direct):
         with torch.profiler.record_function("acl_graph_warm_up"):
             outputs = self.program(args)
         self._recorder.warmed_up()
-        entry = Entry(self.program)
+        entry = KeyState(self.program)
         self._entries.add(key, entry)
         entry.needs = needs_of(outputs, kept, self.inputs)
         entry.draws = offset is not None and self._row.random_offset(self.device) != offset
@@ -352,7 +352,7 @@ class Replay(Direct):
     def _count_calls(self) -> int:
         return sum(recording.replays for _, recording in self._entries.recordings())
 
-    def _take_over(self, entry: Entry, program: Program, args: list[Any]) -> list[Any]:
+    def _take_over(self, entry: KeyState, program: Program, args: list[Any]) -> list[Any]:
         """A better program for this key: it runs directly once, which warms it up, and is recorded."""
         kept = list(args)
         outputs = program(args)
@@ -370,7 +370,7 @@ class Replay(Direct):
             self._fail(failure)
         return recording is not None
 
-    def _record(self, entry: Entry, args: list[Any], *, private: bool) -> Recording | None:
+    def _record(self, entry: KeyState, args: list[Any], *, private: bool) -> Recording | None:
         made = self._recorder.record(entry, args, private=private)
         if made is not None:
             entry.recordings.append(made)

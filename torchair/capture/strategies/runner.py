@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from torchair.capture.base.compiled_program import Observer
-from torchair.capture.base.pending_program import Pending
+from torchair.capture.base.pending_program import PendingProgram
 from torchair.capture.base.stats import Report
 from torchair.capture.strategies.direct import Direct, FastPath
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.program import Program
 
 
@@ -70,7 +70,7 @@ class Runner:
         return self.strategy.program
 
     @property
-    def awaited(self) -> Pending | None:
+    def awaited(self) -> PendingProgram | None:
         """A better program for all calls that is on its way; None where there is none, or it serves."""
         return self.strategy.awaited
 
@@ -85,6 +85,6 @@ class Runner:
         return self.strategy.parts
 
     @property
-    def degradations(self) -> Degradations:
+    def degradations(self) -> Diagnostics:
         """What was less than promised."""
         return self.strategy.degradations

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchair.codegen.base.programs import Wrapped
-from torchair.core.program import Code, Program, Wrapper, code_of
+from torchair.codegen.base.programs import WrapperCode
+from torchair.core.program import Code, Program, ProgramWrapper, code_of
 from torchair.fxgraph.symbols import Binding
 
 REMEMBERED = 4096
 """Sizes of which it is known whether they fit."""
 
 
-class Fitting(Wrapper):
+class Fitting(ProgramWrapper):
     """A program that is right where conditions on sizes hold; another, which is loaded when it is needed,
     serves where they do not.
     """
@@ -26,7 +26,7 @@ class Fitting(Wrapper):
 
     @property
     def code(self) -> Code:
-        return Wrapped(Fitting, code_of(self.program), self._given)
+        return WrapperCode(Fitting, code_of(self.program), self._given)
 
     @property
     def standalone(self) -> None:

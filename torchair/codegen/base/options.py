@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class How:
+class CodegenOptions:
     """How to compile; what is here by default is an inference graph behind guards."""
 
     static: Sequence[int] = ()

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import NotPossible, first_line
-from torchair.core.program import Call, Code, Front, Program, Wrapper, code_of
+from torchair.core.program import Call, Code, Program, ProgramProxy, ProgramWrapper, code_of
 
 CHECKED = "expected size"
 """How the error of a check in Inductor's code begins."""
@@ -88,7 +88,7 @@ def _loaded_piece(code: Code) -> Piece:
 
 
 @dataclass(frozen=True)
-class Tied(Front):
+class NonSerializableCode(ProgramProxy):
     """The code of a program with constants that others hold and may update: in another process they would be
     copies.
     """
@@ -113,7 +113,7 @@ class Tied(Front):
 
 
 @dataclass(frozen=True)
-class Wrapped(Front):
+class WrapperCode(ProgramProxy):
     """The code of a program in front of another: how it is made of that one."""
 
     make: Callable[..., Program]
@@ -126,7 +126,7 @@ class Wrapped(Front):
 
 
 @dataclass(frozen=True)
-class Anchor:
+class StorageOffsets:
     """Where inputs begin in their storage, by their index, and how many inputs the graph had when it was
     given.
     """
@@ -135,12 +135,14 @@ class Anchor:
     takes: int
 
 
-class Anchored(Wrapper):
+class Anchored(ProgramWrapper):
     """A program that is right while some inputs begin at one place of their storage; another, of the first
     inputs alone, serves where they do not.
     """
 
-    def __init__(self, program: Program, anchor: Anchor, other: Code, degradations: Degradations) -> None:
+    def __init__(
+        self, program: Program, anchor: StorageOffsets, other: Code, degradations: Diagnostics
+    ) -> None:
         self.program = program
         self._given = (anchor, other, degradations)
         self._offsets = tuple(anchor.offsets.items())
@@ -150,7 +152,7 @@ class Anchored(Wrapper):
 
     @property
     def code(self) -> Code:
-        return Wrapped(Anchored, code_of(self.program), self._given)
+        return WrapperCode(Anchored, code_of(self.program), self._given)
 
     @property
     def standalone(self) -> None:
@@ -171,13 +173,13 @@ class Anchored(Wrapper):
         return self.program(args)
 
 
-class Doubted(Wrapper):
+class Doubted(ProgramWrapper):
     """A program with ops in it that may not have the layouts they told: its code checks. From the first call
     in which one has another, another program serves, which is loaded then. Only for graphs that write
     nothing: that call is run once more.
     """
 
-    def __init__(self, program: Program, other: Code, degradations: Degradations, at: str) -> None:
+    def __init__(self, program: Program, other: Code, degradations: Diagnostics, at: str) -> None:
         self.program = program
         self._given = (other, degradations, at)
         self._code = other
@@ -187,7 +189,7 @@ class Doubted(Wrapper):
 
     @property
     def code(self) -> Code:
-        return Wrapped(Doubted, code_of(self.program), self._given)
+        return WrapperCode(Doubted, code_of(self.program), self._given)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._other is not None:

@@ -11,9 +11,9 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from torchair.codegen.base import graph_prep as graph
-from torchair.codegen.base.programs import Wrapped
+from torchair.codegen.base.programs import WrapperCode
 from torchair.core.errors import NotPossible
-from torchair.core.program import Code, Program, Wrapper, code_of
+from torchair.core.program import Code, Program, ProgramWrapper, code_of
 from torchair.core.torch_private.fake.fake_tensors import disable_modes, fake_tensor_prop
 from torchair.core.torch_private.operators.schemas import OpOverload, has_kernel
 from torchair.devices import Backing, device_row
@@ -99,7 +99,7 @@ def written_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
     return tuple(sorted({places[node] for node in written if node in places}))
 
 
-class Backed(Wrapper):
+class MappedProgram(ProgramWrapper):
     """A program of another device, called with tensors of this one."""
 
     def __init__(self, program: Program, device: torch.device, written: tuple[int, ...]) -> None:
@@ -111,7 +111,7 @@ class Backed(Wrapper):
 
     @property
     def code(self) -> Code:
-        return Wrapped(Backed, code_of(self.program), (self._device, self._written))
+        return WrapperCode(MappedProgram, code_of(self.program), (self._device, self._written))
 
     @property
     def standalone(self) -> None:
@@ -122,7 +122,7 @@ class Backed(Wrapper):
 
 
 @dataclass(frozen=True)
-class Ground:
+class DeviceMapping:
     """Where a graph is compiled: on its own device, or on the one that backs it."""
 
     device: torch.device
@@ -131,10 +131,10 @@ class Ground:
     """Inputs that the graph writes."""
 
     @staticmethod
-    def of(gm: fx.GraphModule) -> Ground:
+    def of(gm: fx.GraphModule) -> DeviceMapping:
         """That of a graph with its values."""
         device = device_of(gm)
-        return Ground(device, device_row(device).backing, written_inputs(gm))
+        return DeviceMapping(device, device_row(device).backing, written_inputs(gm))
 
     def graph(self, gm: fx.GraphModule) -> fx.GraphModule:
         """A copy to compile there, without what is known of its values."""
@@ -151,7 +151,7 @@ class Ground:
 
     def program(self, program: Program) -> Program:
         """A program from there, for tensors of the graph's own device."""
-        return program if self.backing is None else Backed(program, self.device, self.written)
+        return program if self.backing is None else MappedProgram(program, self.device, self.written)
 
     def build(self, gm: fx.GraphModule, inputs: Sequence[Any], build: Build) -> Program:
         """The program that `build` makes of the graph there."""

@@ -20,7 +20,7 @@ from torch import fx
 from torchair.codegen import eager
 from torchair.codegen.base.graph_prep import has_effect
 from torchair.codegen.base.programs import Boxed
-from torchair.core.program import Code, Front
+from torchair.core.program import Code, ProgramProxy
 from torchair.fxgraph.effects import makes_views, written_by
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders
@@ -39,7 +39,7 @@ READERS = (
 
 
 @dataclass(frozen=True)
-class Views:
+class FrozenViews:
     """Views that became inputs of a graph, behind the others."""
 
     make: eager.EagerCode
@@ -49,7 +49,7 @@ class Views:
     fakes: tuple[torch.Tensor, ...]
 
 
-def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> Views | None:
+def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> FrozenViews | None:
     """Let a graph, which is ours to change, take views of these inputs as inputs; None where it has none."""
     places = {node: place for place, node in enumerate(placeholders(gm))}
     frozen = {node for node, place in places.items() if place in static} - _written(gm)
@@ -66,7 +66,7 @@ def take_views_out(gm: fx.GraphModule, static: Collection[int]) -> Views | None:
         node.replace_all_uses_with(given, delete_user_cb=lambda user: user.target in READERS)
     gm.graph.eliminate_dead_code(is_impure_node=has_effect)
     gm.recompile()
-    return Views(make, of, tuple(node.meta["val"] for node in found))
+    return FrozenViews(make, of, tuple(node.meta["val"] for node in found))
 
 
 def _written(gm: fx.GraphModule) -> set[fx.Node]:
@@ -100,7 +100,7 @@ class WithViews(Boxed):
 
     __slots__ = ()
 
-    def __init__(self, program: Boxed, views: Views) -> None:
+    def __init__(self, program: Boxed, views: FrozenViews) -> None:
         pick, make = _picker(views.of), views.make.load()
         current: tuple[Sequence[Any], list[Any]] = ((), [])
 
@@ -118,11 +118,11 @@ class WithViews(Boxed):
 
 
 @dataclass(frozen=True)
-class ViewsCode(Front):
+class ViewsCode(ProgramProxy):
     """Of a program with its views."""
 
     program: Code
-    views: Views
+    views: FrozenViews
 
     def load(self) -> WithViews:
         """Ready to run."""

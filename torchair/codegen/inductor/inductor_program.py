@@ -9,10 +9,10 @@ from typing import Any
 from torch import fx
 
 from torchair.codegen.base import graph_prep
-from torchair.codegen.base.options import How
+from torchair.codegen.base.options import CodegenOptions
 from torchair.codegen.base.programs import Boxed, FxCode
 from torchair.codegen.eager import KERNEL, literal
-from torchair.codegen.inductor.frozen_views import Views, WithViews, take_views_out
+from torchair.codegen.inductor.frozen_views import FrozenViews, WithViews, take_views_out
 from torchair.codegen.inductor.fx_fixups import improve
 from torchair.codegen.inductor.gemv import sum_products
 from torchair.core.native.memory_overlap import careful_writes
@@ -45,7 +45,7 @@ SEARCHED = 1 << 20  # elements of a matrix from which on a search for block size
 GUARDED = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False, "scalar_asserts": False}
 
 
-def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
+def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Boxed:
     """Compile with Inductor; a second build of the same graph comes from its cache on disk."""
     mode = graph_prep.fake_mode_of(gm, inputs)
     device = device_of(gm)
@@ -91,7 +91,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Boxed:
 
 
 def with_views(
-    inputs: Sequence[Any], static: Sequence[int], views: Views | None
+    inputs: Sequence[Any], static: Sequence[int], views: FrozenViews | None
 ) -> tuple[list[Any], list[int]]:
     """The example inputs, and which of them stay where they are; views of such inputs do so too."""
     made = [] if views is None else list(views.fakes)

@@ -21,10 +21,10 @@ import torch
 from torch import fx
 
 from torchair.codegen.base import graph_prep
-from torchair.codegen.base.options import How
+from torchair.codegen.base.options import CodegenOptions
 from torchair.codegen.inductor.inductor_program import keep_output_strides
-from torchair.codegen.native.native_split import Split
-from torchair.core.diagnostics import Degradations
+from torchair.codegen.native.native_split import HostDeviceSplit
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import NotPossible
 from torchair.core.log import logger
 from torchair.core.native.memory_overlap import CAREFUL, careful_writes
@@ -90,7 +90,7 @@ def has_any() -> bool:
     return any(cache_folder().glob("*/manifest.json"))
 
 
-def obtain(parts: Split, mode: Any, how: How) -> Library:
+def obtain(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
     """The library for this graph: from disk, else compiled now, unless only kept ones are wanted."""
     keep_output_strides(parts.library)
     # Inductor writes into this dictionary; a fresh one keeps the digest the same from build to build.
@@ -114,7 +114,7 @@ def load(entry: Path) -> Library | None:
         path = entry / manifest["library"]
         found = [_sha(path.read_bytes()), _sha(_read(_calls_of(path)))]
         if found != [manifest["sha256"], manifest.get("calls", "")]:
-            Degradations().add(f"native library {path} does not match its manifest; it is compiled again")
+            Diagnostics().add(f"native library {path} does not match its manifest; it is compiled again")
             return None
         return Library(path, "\n".join((entry / name).read_text() for name in manifest["sources"]))
     except (OSError, ValueError, KeyError):
@@ -140,7 +140,7 @@ def _place(path: Path, content: bytes) -> None:
     os.replace(made, path)
 
 
-def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Library:
+def _make(parts: HostDeviceSplit, entry: Path, *, backward: bool, inference: bool) -> Library:
     with Scratch(entry.parent) as folder:
         place = folder / "library"
         place.mkdir(mode=0o700)
@@ -151,7 +151,7 @@ def _make(parts: Split, entry: Path, *, backward: bool, inference: bool) -> Libr
         return _publish(place, entry)
 
 
-def _compile(parts: Split, *, backward: bool, inference: bool) -> Path:
+def _compile(parts: HostDeviceSplit, *, backward: bool, inference: bool) -> Path:
     try:
         with aot_compilation(), careful_writes():
             result = compile_fx_inner(
@@ -210,7 +210,7 @@ def _publish(place: Path, entry: Path) -> Library:
     return made
 
 
-def digest(parts: Split, mode: Any, extra: str) -> str:
+def digest(parts: HostDeviceSplit, mode: Any, extra: str) -> str:
     """Everything that shapes the generated code, as one name."""
     lines = [
         extra,

@@ -21,11 +21,11 @@ from torch import fx
 
 from torchair.codegen import eager
 from torchair.codegen.base import graph_prep
-from torchair.codegen.base.options import How
+from torchair.codegen.base.options import CodegenOptions
 from torchair.codegen.eager import KERNEL
 from torchair.codegen.inductor.fx_fixups import improve
 from torchair.codegen.native import native_library as library
-from torchair.codegen.native.native_split import Split, split
+from torchair.codegen.native.native_split import HostDeviceSplit, split
 from torchair.core.errors import NotPossible
 from torchair.core.program import Call, Code
 from torchair.core.torch_private.compilers.inductor import fake_tracing, native_runner
@@ -41,7 +41,7 @@ INSTANCES = min(os.cpu_count() or 1, 8)
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
-def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Native:
+def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Native:
     """Compile to a library, or load the one compiled before; `NotPossible` says why where there is no way."""
     if how.kept_only and not library.has_any():
         raise NotPossible("no library is on disk", next="ask for codegen native by name")
@@ -52,11 +52,11 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: How) -> Native:
     parts = split(gm, how.static)
     made = library.obtain(parts, mode, how)
     host = eager.generate(parts.host) if parts.host is not None else None
-    return NativeCode(Wiring.of(parts), made, host, how.frozen).load()
+    return NativeCode(ArgumentBinding.of(parts), made, host, how.frozen).load()
 
 
 @dataclass(frozen=True)
-class Wiring:
+class ArgumentBinding:
     """Who gets which input of a graph and gives which output, as in `Split`, without the graphs."""
 
     device: torch.device
@@ -68,11 +68,11 @@ class Wiring:
     places: list[tuple[bool, int]]
 
     @staticmethod
-    def of(parts: Split) -> Wiring:
+    def of(parts: HostDeviceSplit) -> ArgumentBinding:
         """That of a graph which was cut."""
         device = device_of(parts.library)
-        names = [field.name for field in fields(Wiring) if field.name != "device"]
-        return Wiring(device, **{name: getattr(parts, name) for name in names})
+        names = [field.name for field in fields(ArgumentBinding) if field.name != "device"]
+        return ArgumentBinding(device, **{name: getattr(parts, name) for name in names})
 
     def text(self) -> str | None:
         """Python that makes it; None where a constant has no text."""
@@ -88,7 +88,7 @@ class Wiring:
 class NativeCode:
     """A library, how its inputs are bound, and the part that Python runs."""
 
-    wiring: Wiring
+    wiring: ArgumentBinding
     library: library.Library
     host: eager.EagerCode | None
     frozen: bool
@@ -127,7 +127,7 @@ class NativeCode:
         return "\n".join(["import torch", host, "", *lines])
 
 
-def restore(content: str, wiring: Wiring, host: Call | None) -> Native:
+def restore(content: str, wiring: ArgumentBinding, host: Call | None) -> Native:
     """A program from the text of its library (`NativeCode.standalone`)."""
     return Native(NativeCode(wiring, library.keep(base64.b64decode(content)), None, frozen=False), host)
 

@@ -31,7 +31,7 @@ NUMBERS = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat)
 
 
 @dataclass
-class Split:
+class HostDeviceSplit:
     """A graph for the library, a graph for Python, and who gets which input and gives which output."""
 
     library: fx.GraphModule
@@ -50,9 +50,9 @@ class Split:
     """For each output: does the library give it, and at which place of its results (else of the host's)."""
 
 
-def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
+def split(gm: fx.GraphModule, static: Sequence[int]) -> HostDeviceSplit:
     """Cut `gm`, which is ours to change."""
-    parts = Split(gm, [])
+    parts = HostDeviceSplit(gm, [])
     outputs = list(returned(gm))
     _place_outputs(parts, outputs)
     parts.host = _host_graph(gm, [v for v, place in zip(outputs, parts.places, strict=True) if not place[0]])
@@ -67,7 +67,7 @@ def split(gm: fx.GraphModule, static: Sequence[int]) -> Split:
     return parts
 
 
-def _place_outputs(parts: Split, outputs: Sequence[Any]) -> None:
+def _place_outputs(parts: HostDeviceSplit, outputs: Sequence[Any]) -> None:
     native: dict[fx.Node, int] = {}
     hosts = 0
     for value in outputs:
@@ -141,7 +141,7 @@ def _find_symbols(host: fx.Graph, symbols: dict[Any, fx.Node]) -> None:
                 symbols[size.node.expr].meta["val"] = size
 
 
-def _name_constants(parts: Split) -> None:
+def _name_constants(parts: HostDeviceSplit) -> None:
     """Tensors of the graph: single numbers become literals, the others get names that a library can have."""
     gm = parts.library
     names: dict[str, str] = {}
@@ -168,7 +168,7 @@ def _replace_by_literal(node: fx.Node, value: torch.Tensor) -> None:
     node.graph.erase_node(node)
 
 
-def _assign_inputs(parts: Split, static: set[int]) -> None:
+def _assign_inputs(parts: HostDeviceSplit, static: set[int]) -> None:
     """Who gets each input: bound, passed, read from a size, or nobody."""
     nodes = placeholders(parts.library)
     start = next(node for node in parts.library.graph.nodes if node.op != "placeholder")
@@ -190,7 +190,7 @@ def _assign_inputs(parts: Split, static: set[int]) -> None:
         node.graph.erase_node(node)
 
 
-def _bind(parts: Split, index: int, node: fx.Node, start: fx.Node) -> None:
+def _bind(parts: HostDeviceSplit, index: int, node: fx.Node, start: fx.Node) -> None:
     """An input of constant address is a constant of the library, under a name of ours."""
     if node.users:
         name = f"bound_{index}"
@@ -211,7 +211,7 @@ def _stand_in(value: torch.Tensor) -> torch.Tensor:
 
 
 def _replace_number(
-    parts: Split, index: int, node: fx.Node, tensors: Sequence[fx.Node], start: fx.Node
+    parts: HostDeviceSplit, index: int, node: fx.Node, tensors: Sequence[fx.Node], start: fx.Node
 ) -> None:
     """A number is a literal, the size of a passed tensor, or the length of a carrier."""
     value = node.meta.get("val")
@@ -236,7 +236,7 @@ def _size_source(value: torch.SymInt, tensors: Sequence[fx.Node]) -> tuple[fx.No
     return None
 
 
-def _carrier(parts: Split, index: int, node: fx.Node) -> fx.Node:
+def _carrier(parts: HostDeviceSplit, index: int, node: fx.Node) -> fx.Node:
     value = node.meta["val"]
     if lower_bound(value) < 0:
         raise NotPossible(

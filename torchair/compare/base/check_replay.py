@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from torchair.capture import Inputs, Role, Runner
+from torchair.capture import InputInfo, Role, Runner
 from torchair.compare.base.culprit import Culprit, Judge
-from torchair.compare.base.replay_call import Scene, copies, frozen, set_random_state
+from torchair.compare.base.replay_call import RecordedCall, copies, frozen, set_random_state
 from torchair.compare.base.tolerances import EXACT, Errors, worst
 from torchair.core.errors import first_line
 
@@ -33,11 +33,13 @@ def calls_of(runner: Runner) -> int:
     return runner.strategy.policy.patience + CALLS + HOLDING
 
 
-def play(runner: Runner, right: Call, scenes: Sequence[Scene], judge: Judge) -> tuple[Errors, Culprit | None]:
+def play(
+    runner: Runner, right: Call, scenes: Sequence[RecordedCall], judge: Judge
+) -> tuple[Errors, Culprit | None]:
     """Call the runner until it replays, with the arguments of these scenes in turn, in other memory each
     time. `right` is what a call should give.
     """
-    player = Player(runner, right, scenes[0], judge)
+    player = ReplayChecker(runner, right, scenes[0], judge)
     found: list[Errors] = []
     count = calls_of(runner)
     for number in range(count):
@@ -49,7 +51,7 @@ def play(runner: Runner, right: Call, scenes: Sequence[Scene], judge: Judge) -> 
     return worst(found), None
 
 
-def other_inputs(runner: Runner, eager: Call, scene: Scene) -> list[Any]:
+def other_inputs(runner: Runner, eager: Call, scene: RecordedCall) -> list[Any]:
     """Other arguments of the same kind: the elements of each input in reverse. Integers are indices and
     lengths, so they are turned only where eager, which checks them on the CPU, accepts it.
     """
@@ -61,7 +63,7 @@ def other_inputs(runner: Runner, eager: Call, scene: Scene) -> list[Any]:
     return scene.args if scene.run(eager, floats).error else floats
 
 
-def _turned(scene: Scene, places: Sequence[int], takes: Callable[[torch.Tensor], bool]) -> list[Any]:
+def _turned(scene: RecordedCall, places: Sequence[int], takes: Callable[[torch.Tensor], bool]) -> list[Any]:
     """Copies of the arguments, with the memory of some in reverse, whoever looks at it; memory that another
     argument looks at, too, stays as it is.
     """
@@ -76,19 +78,19 @@ def _turned(scene: Scene, places: Sequence[int], takes: Callable[[torch.Tensor],
 
 
 @dataclass
-class Player:
+class ReplayChecker:
     """Calls one after the other: for each the arguments, what is held of it, and what that should be."""
 
     runner: Runner
     eager: Call
-    scene: Scene
+    scene: RecordedCall
     judge: Judge
     args: list[list[Any]] = field(default_factory=list[list[Any]])
     wanted: list[list[Any]] = field(default_factory=list[list[Any]])
     held: dict[int, list[Any]] = field(default_factory=dict[int, list[Any]])  # outputs, by the call
 
     @property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> InputInfo:
         """What the runner knows of its inputs."""
         return self.runner.strategy.inputs
 

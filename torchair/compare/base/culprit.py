@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.compare.base.graph_history import FX_PASS, GE_PASS, Step
-from torchair.compare.base.replay_call import Scene, Values, is_unset
+from torchair.compare.base.graph_history import FX_PASS, GE_PASS, Snapshot
+from torchair.compare.base.replay_call import RecordedCall, Values, is_unset
 from torchair.compare.base.tolerances import EXACT, Errors
 from torchair.fxgraph.effects import mutates
 from torchair.ge.graph import OUTPUT_TYPE, ConstantResult, Graph, Op
@@ -34,7 +34,7 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Blame:
+class LocatedMismatch:
     """The first wrong node of a graph. `nodes` are calls of `graph` that show the fault by themselves."""
 
     culprit: Culprit
@@ -45,7 +45,9 @@ class Blame:
     nodes: tuple[fx.Node, ...] = ()
 
 
-def blame_pass(before: Step, after: Step, scene: Scene, judge: Judge, made_from: fx.GraphModule) -> Blame:
+def blame_pass(
+    before: Snapshot, after: Snapshot, scene: RecordedCall, judge: Judge, made_from: fx.GraphModule
+) -> LocatedMismatch:
     """The first value that is not what it was before the pass; a GE graph was `made_from` this FX graph."""
     if isinstance(before.graph, fx.GraphModule) and isinstance(after.graph, fx.GraphModule):
         return _fx_pass(before.graph, after, scene, judge)
@@ -55,7 +57,7 @@ def blame_pass(before: Step, after: Step, scene: Scene, judge: Judge, made_from:
     return _ge_pass(before.graph, after, scene, judge, made_from)
 
 
-def _fx_pass(before: fx.GraphModule, step: Step, scene: Scene, judge: Judge) -> Blame:
+def _fx_pass(before: fx.GraphModule, step: Snapshot, scene: RecordedCall, judge: Judge) -> LocatedMismatch:
     after = step.graph
     assert isinstance(after, fx.GraphModule), "a pass keeps the kind of graph"
     was, now = scene.values(before).values, scene.values(after).values
@@ -64,7 +66,7 @@ def _fx_pass(before: fx.GraphModule, step: Step, scene: Scene, judge: Judge) -> 
         if not errors.ok:
             lost, why = _lost_input(node, old, was, now, judge)
             culprit = Culprit(FX_PASS, step.title, why)
-            return Blame(
+            return LocatedMismatch(
                 culprit, lost, str((lost if lost is not old else node).target), errors, before, (lost,)
             )
     # All values are right: something is not done any more, or something else is returned.
@@ -72,8 +74,12 @@ def _fx_pass(before: fx.GraphModule, step: Step, scene: Scene, judge: Judge) -> 
     lost = next((n for n in before.graph.nodes if mutates(n.target) and n.name not in kept), None)
     if lost is not None:
         why = f"{lost.name} wrote an input, and is gone"
-        return Blame(Culprit(FX_PASS, step.title, why), lost, str(lost.target), graph=before, nodes=(lost,))
-    return Blame(Culprit(FX_PASS, step.title, "all nodes are right, what is returned is not"), graph=before)
+        return LocatedMismatch(
+            Culprit(FX_PASS, step.title, why), lost, str(lost.target), graph=before, nodes=(lost,)
+        )
+    return LocatedMismatch(
+        Culprit(FX_PASS, step.title, "all nodes are right, what is returned is not"), graph=before
+    )
 
 
 def _lost_input(node: fx.Node, old: fx.Node, was: Values, now: Values, judge: Judge) -> tuple[fx.Node, str]:
@@ -127,7 +133,9 @@ def _is_alike(a: fx.Node, b: fx.Node) -> bool:
     return x.dtype == y.dtype and list(map(str, x.shape)) == list(map(str, y.shape))
 
 
-def _ge_pass(before: Graph, step: Step, scene: Scene, judge: Judge, made_from: fx.GraphModule) -> Blame:
+def _ge_pass(
+    before: Graph, step: Snapshot, scene: RecordedCall, judge: Judge, made_from: fx.GraphModule
+) -> LocatedMismatch:
     after = step.graph
     assert isinstance(after, Graph), "a pass keeps the kind of graph"
     was, now = scene.edges(before), scene.edges(after)
@@ -138,8 +146,10 @@ def _ge_pass(before: Graph, step: Step, scene: Scene, judge: Judge, made_from: f
             told = before.by_name[old.rpartition(":")[0]]
             why = "" if told.name == op.name else f"{op.name} stands in the place of {told.name}"
             node = node_of(op, made_from) or node_of(told, made_from)
-            return Blame(Culprit(GE_PASS, step.title, why), node, f"{op.type} ({op.name})", errors, made_from)
-    return Blame(Culprit(GE_PASS, step.title, "all ops are right, what is returned is not"))
+            return LocatedMismatch(
+                Culprit(GE_PASS, step.title, why), node, f"{op.type} ({op.name})", errors, made_from
+            )
+    return LocatedMismatch(Culprit(GE_PASS, step.title, "all ops are right, what is returned is not"))
 
 
 def ge_matches(before: Graph, after: Graph) -> dict[str, str]:

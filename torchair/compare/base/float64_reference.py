@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.compare.base.replay_call import Outcome, Recorder, Scene, copies, frozen, set_random_state
+from torchair.compare.base.replay_call import (
+    Outcome,
+    RecordedCall,
+    Recorder,
+    copies,
+    frozen,
+    set_random_state,
+)
 from torchair.core.torch_private.fake.fake_tensors import tree_map
 from torchair.fxgraph.effects import flat
 from torchair.fxgraph.placeholders import placeholders
@@ -75,7 +82,7 @@ class Double(Recorder):
         return value
 
 
-def truth(scene: Scene, gm: fx.GraphModule) -> tuple[Outcome, Double]:
+def truth(scene: RecordedCall, gm: fx.GraphModule) -> tuple[Outcome, Double]:
     """What the graph should give for the arguments of a scene, and the run that found out."""
     run = Double(gm)
     set_random_state(scene.random)

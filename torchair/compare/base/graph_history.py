@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.compare.base.replay_call import Scene, run_fx
+from torchair.compare.base.replay_call import RecordedCall, run_fx
 from torchair.engine.interpret import interpret
 from torchair.fxgraph.edit import copy_graph as copy_fx
 from torchair.ge.graph import Graph
@@ -20,7 +20,7 @@ COMPILED, REPLAYED = "compiled", "replayed"
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class Snapshot:
     """A graph that one stage left behind."""
 
     kind: str
@@ -32,7 +32,7 @@ class Step:
         """As tables show it."""
         return f"{self.kind} {self.title}" if self.kind in (FX_PASS, GE_PASS) else self.title
 
-    def run(self, scene: Scene) -> Any:
+    def run(self, scene: RecordedCall) -> Any:
         """Its outcome for the arguments of a scene."""
         graph = self.graph
         if isinstance(graph, Graph):
@@ -48,10 +48,10 @@ TITLES = {
 
 
 @dataclass
-class Trail:
+class GraphHistory:
     """The steps of the last try to compile one graph; what a pass left as it was is no step."""
 
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[Snapshot] = field(default_factory=list[Snapshot])
     is_closed: bool = False
     unchanged: int = 0  # passes
 
@@ -63,17 +63,17 @@ class Trail:
             self.unchanged = 0
         kept = copy_ge(graph) if isinstance(graph, Graph) else copy_fx(graph)
         if title in TITLES:
-            self.steps.append(Step(*TITLES[title], kept))
+            self.steps.append(Snapshot(*TITLES[title], kept))
         elif _is_same(self.steps[-1].graph, kept):
             self.unchanged += 1
         else:
-            self.steps.append(Step(GE_PASS if isinstance(graph, Graph) else FX_PASS, title, kept))
+            self.steps.append(Snapshot(GE_PASS if isinstance(graph, Graph) else FX_PASS, title, kept))
 
     def last(self, kind: type[Any]) -> Any:
         """The last graph of this class, or None."""
         return next((step.graph for step in reversed(self.steps) if isinstance(step.graph, kind)), None)
 
-    def before(self, step: Step) -> Step:
+    def before(self, step: Snapshot) -> Snapshot:
         """The step that another one was made from."""
         return self.steps[self.steps.index(step) - 1]
 

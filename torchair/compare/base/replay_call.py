@@ -65,7 +65,7 @@ class Outcome:
     error: str = ""
 
 
-class Scene:
+class RecordedCall:
     """The arguments of a call as they were, and the random state: every run starts from both."""
 
     def __init__(self, args: Sequence[Any], device: torch.device) -> None:

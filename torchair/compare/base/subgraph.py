@@ -14,7 +14,7 @@ from torchair.compare.base.replay_call import Values
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgraph:
     """Some calls of a graph as a graph: `inputs` and `outputs` are the nodes of the whole that it takes and
     gives, in order.
     """
@@ -33,7 +33,9 @@ class Part:
         return [values[node.name] for node in self.outputs]
 
 
-def part_of(gm: fx.GraphModule, nodes: Collection[fx.Node], outputs: Sequence[fx.Node] | None = None) -> Part:
+def part_of(
+    gm: fx.GraphModule, nodes: Collection[fx.Node], outputs: Sequence[fx.Node] | None = None
+) -> Subgraph:
     """The graph of these calls alone. Without `outputs` it returns what others read of them; a call with
     several results comes with all that is picked from them.
     """
@@ -54,7 +56,7 @@ def part_of(gm: fx.GraphModule, nodes: Collection[fx.Node], outputs: Sequence[fx
         outputs = [call for call in calls if not call.users or any(user not in inside for user in call.users)]
     returned = [node for node in outputs if isinstance(node.meta.get("val"), torch.Tensor)]
     graph.output(tuple(mapped[node] for node in returned))
-    return Part(fx.GraphModule(gm, graph), tuple(calls), tuple(inputs), tuple(returned))
+    return Subgraph(fx.GraphModule(gm, graph), tuple(calls), tuple(inputs), tuple(returned))
 
 
 def _closed(nodes: Collection[fx.Node]) -> set[fx.Node]:

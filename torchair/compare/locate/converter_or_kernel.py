@@ -39,7 +39,7 @@ USERS = "(the user's)"
 
 
 @dataclass
-class Witness:
+class CrossCheck:
     """What the declared cases of other converters say about the kernel of one op."""
 
     right: int = 0
@@ -139,9 +139,9 @@ def whose(target: Any) -> str:
     return f"{target_name(target)} {USERS}" if row is not None and row.from_user else target_name(target)
 
 
-def hear(kinds: Collection[str], without: Any) -> dict[str, Witness]:
+def hear(kinds: Collection[str], without: Any) -> dict[str, CrossCheck]:
     """Run the declared cases of other ops whose converters emit ops of these kinds."""
-    heard = {kind: Witness() for kind in kinds}
+    heard = {kind: CrossCheck() for kind in kinds}
     for target in _witnesses(kinds, without):
         for case in _cases(target):
             deciding, why = _emits(target, case, heard) or (set[str](), "")

@@ -13,17 +13,17 @@ import torch
 from torch import fx
 
 from torchair.backend.settings.settings import Settings
-from torchair.compare.base.culprit import Blame, Culprit, Judge, node_of
+from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch, node_of
 from torchair.compare.base.replay_call import (
+    RecordedCall,
     Recorder,
-    Scene,
     copies,
     edge_value,
     frozen,
     is_unset,
     set_random_state,
 )
-from torchair.compare.base.subgraph import Part, around, calls_of, part_of
+from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
 from torchair.compare.base.tolerances import Errors
 from torchair.compare.locate.converter_or_kernel import CONVERTER, Suspect, converted, emitted, weigh, whose
 from torchair.core.errors import first_line
@@ -41,7 +41,7 @@ LEVELS = (1, 2, 4, 8)  # of calls before a node, to see it in its context
 class Alone:
     """One call, converted by itself and run on given inputs."""
 
-    part: Part
+    part: Subgraph
     graph: Graph
     is_taken_apart: bool
     errors: Errors
@@ -55,7 +55,7 @@ class Nodes:
 
     gm: fx.GraphModule
     run: Recorder
-    scene: Scene
+    scene: RecordedCall
     settings: Settings
 
     def alone(self, node: fx.Node, judge: Judge) -> Alone | None:
@@ -92,7 +92,7 @@ class Nodes:
 
         return Alone(part, graph, bool(report.decomposed), errors, right[-1] if right else "", is_right)
 
-    def errors(self, part: Part, judge: Judge) -> Errors:
+    def errors(self, part: Subgraph, judge: Judge) -> Errors:
         """How far some calls, converted together, are from what they should give."""
         graph, _ = converted(part.gm, [source.meta["val"] for source in part.inputs], self.settings)
         made = self.scene.run(
@@ -111,17 +111,17 @@ def _is_right(judge: Judge, value: Any, wanted: Any) -> bool:
 
 
 def blame_conversion(
-    graph: Graph, gm: fx.GraphModule, scene: Scene, judge: Judge, settings: Settings
-) -> Blame:
+    graph: Graph, gm: fx.GraphModule, scene: RecordedCall, judge: Judge, settings: Settings
+) -> LocatedMismatch:
     """The first call that is wrong by itself; if none is, the first value that is wrong in the whole."""
     nodes = Nodes(gm, scene.values(gm), scene, settings)
     for node, alone in wrong_calls(nodes, judge):
         if isinstance(alone, str):
-            return Blame(
+            return LocatedMismatch(
                 Culprit("converter", str(node.target), alone), node, str(node.target), graph=gm, nodes=(node,)
             )
         culprit = _culprit(nodes, node, alone, judge)
-        return Blame(culprit, node, str(node.target), alone.errors, gm, (node,))
+        return LocatedMismatch(culprit, node, str(node.target), alone.errors, gm, (node,))
     return _in_context(graph, nodes, judge)
 
 
@@ -163,7 +163,7 @@ def _parts(nodes: Nodes, node: fx.Node, alone: Alone) -> Nodes | None:
     gm = graph.owning_module
     flat_nodes, _ = tree_flatten((list(node.args), dict(node.kwargs)))
     varying = [n for n in flat_nodes if isinstance(n, fx.Node) and _varies(n.meta.get("val"))]
-    scene = Scene([nodes.run.values[n.name] for n in varying], nodes.scene.device)
+    scene = RecordedCall([nodes.run.values[n.name] for n in varying], nodes.scene.device)
     return Nodes(gm, scene.values(gm), scene, nodes.settings)
 
 
@@ -171,13 +171,15 @@ def _varies(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or is_symbol(value)
 
 
-def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> Blame:
+def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> LocatedMismatch:
     """Every call is right by itself: a converter that looks at where its inputs come from, views that were
     folded, or an error that grows from op to op.
     """
     found = next(_wrong_values(graph, nodes, judge), None)
     if found is None:
-        return Blame(Culprit("conversion", "of the whole graph", "no single value is wrong"), graph=nodes.gm)
+        return LocatedMismatch(
+            Culprit("conversion", "of the whole graph", "no single value is wrong"), graph=nodes.gm
+        )
     node, errors = found
     for levels in LEVELS:
         part = part_of(nodes.gm, around(nodes.gm, node, levels))
@@ -185,9 +187,9 @@ def _in_context(graph: Graph, nodes: Nodes, judge: Judge) -> Blame:
             others = ", ".join(call.name for call in part.nodes if call is not node)
             why = f"it is right by itself, and wrong behind {others}: it looks at where its inputs come from"
             culprit = Culprit(CONVERTER, whose(node.target), why)
-            return Blame(culprit, node, str(node.target), errors, nodes.gm, part.nodes)
+            return LocatedMismatch(culprit, node, str(node.target), errors, nodes.gm, part.nodes)
     why = "each call is right by itself, and with those before it: errors grow from op to op"
-    return Blame(Culprit("rounding", "", why), node, str(node.target), errors, nodes.gm)
+    return LocatedMismatch(Culprit("rounding", "", why), node, str(node.target), errors, nodes.gm)
 
 
 def _wrong_values(graph: Graph, nodes: Nodes, judge: Judge) -> Iterator[tuple[fx.Node, Errors]]:

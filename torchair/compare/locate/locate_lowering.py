@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.compile import Stage, lowered_for
-from torchair.compare.base.culprit import UNSET, Blame, Culprit, Judge, node_of
-from torchair.compare.base.replay_call import Scene, edge_value, run_fx
+from torchair.compare.base.culprit import UNSET, Culprit, Judge, LocatedMismatch, node_of
+from torchair.compare.base.replay_call import RecordedCall, edge_value, run_fx
 from torchair.compare.base.tolerances import Errors
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.engine.lower import lower
@@ -37,19 +37,19 @@ class Lowered:
         return lower(graph, named, self.stage.fake_mode, self.stage.device, table)
 
 
-def blame_lowering(lowered: Lowered, scene: Scene, judge: Judge) -> Blame:
+def blame_lowering(lowered: Lowered, scene: RecordedCall, judge: Judge) -> LocatedMismatch:
     """The first op whose ATen calls give something else than its kernel."""
     table = lowering_table(lowered_for(lowered.stage))
     probe = Probe(lowered, scene, scene.edges(lowered.graph), judge)
     wrong = probe.first_wrong(table)
     if wrong is None:
-        return Blame(
+        return LocatedMismatch(
             Culprit(LOWERING, "of the whole graph", "each op is lowered rightly by itself"), graph=lowered.gm
         )
     edge, errors = wrong
     node = node_of(edge.op, lowered.gm)
     nodes = () if node is None else (node,)
-    return Blame(
+    return LocatedMismatch(
         _rule(edge.op, probe, table), node, f"{edge.op.type} ({edge.op.name})", errors, lowered.gm, nodes
     )
 
@@ -59,7 +59,7 @@ class Probe:
     """The graph with all its values as results, lowered with one table of decompositions or another."""
 
     lowered: Lowered
-    scene: Scene
+    scene: RecordedCall
     edges: Mapping[str, Any]  # what should flow
     judge: Judge
 

@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.compile import Stage, to_program
-from torchair.backend.pipeline.fallback import Detours
-from torchair.compare.base.culprit import Blame, Culprit, Judge
-from torchair.compare.base.replay_call import Outcome, Scene, Values, is_unset
-from torchair.compare.base.subgraph import Part, around, calls_of, part_of
+from torchair.backend.pipeline.fallback import Fallbacks
+from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch
+from torchair.compare.base.replay_call import Outcome, RecordedCall, Values, is_unset
+from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
 from torchair.compare.base.tolerances import EXACT, Errors
 from torchair.core.program import Program
 from torchair.core.torch_private.operators.schemas import OpOverload
@@ -43,16 +43,16 @@ class Generator:
 
     def program(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Program:
         """Compile a graph of these fake inputs."""
-        detours = Detours(without_ir=self.stage.detours.without_ir, degradations=self.stage.degradations)
+        detours = Fallbacks(without_ir=self.stage.detours.without_ir, degradations=self.stage.degradations)
         stage = replace(
             self.stage, inputs=list(inputs), static=(), ge_graph=None, observe=None, detours=detours
         )
         return to_program(gm, gm, stage)
 
-    def errors(self, part: Part) -> dict[fx.Node, Errors]:
+    def errors(self, part: Subgraph) -> dict[fx.Node, Errors]:
         """The outputs of a part that are wrong once it is compiled."""
         program = self.program(part.gm, [node.meta["val"] for node in part.inputs])
-        scene = Scene(part.args(self.values), self.stage.device)
+        scene = RecordedCall(part.args(self.values), self.stage.device)
         return self._wrong(scene.run(program), part.outputs)
 
     def _wrong(self, outcome: Outcome, nodes: Sequence[fx.Node]) -> dict[fx.Node, Errors]:
@@ -62,7 +62,7 @@ class Generator:
         judged = {n: self.judge(value, self.values[n.name]) for n, value in pairs if not is_unset(n)}
         return {node: errors for node, errors in judged.items() if not errors.ok}
 
-    def wrong_in_whole(self, scene: Scene) -> dict[fx.Node, Errors]:
+    def wrong_in_whole(self, scene: RecordedCall) -> dict[fx.Node, Errors]:
         """All values that are wrong where the graph is compiled so that it returns every one of them."""
         probe = copy_graph(self.gm)
         watched = _lasting(self.gm)
@@ -93,7 +93,7 @@ def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
     return [node for node in kept if not is_unset(node)]
 
 
-def blame_code(generator: Generator, scene: Scene, program: Program) -> Blame:
+def blame_code(generator: Generator, scene: RecordedCall, program: Program) -> LocatedMismatch:
     """The calls whose compiled form is wrong, and the kernel that was generated for them."""
     wrong = generator.wrong_in_whole(scene)
     found = _smallest(generator, next(iter(wrong))) if wrong else None
@@ -102,21 +102,21 @@ def blame_code(generator: Generator, scene: Scene, program: Program) -> Blame:
     if found is None:
         text = "parts of the graph are right when they are compiled by themselves"
         node, errors = next(iter(wrong.items())) if wrong else (None, EXACT)
-        return Blame(Culprit(CODE, program.kind, text), node, _target(node), errors, generator.gm)
+        return LocatedMismatch(Culprit(CODE, program.kind, text), node, _target(node), errors, generator.gm)
     part, node, errors = found
     names = ", ".join(call.name for call in part.nodes)
     what = "it is" if len(part.nodes) == 1 else "they are"
     why = f"{names}: {what} right op by op, and wrong compiled by {program.kind}"
     kernel = kernel_of(generator, program, part) if program.kind == "inductor" else ""
     culprit = Culprit(CODE, kernel or program.kind, why)
-    return Blame(culprit, node, _target(node), errors, generator.gm, part.nodes)
+    return LocatedMismatch(culprit, node, _target(node), errors, generator.gm, part.nodes)
 
 
 def _target(node: fx.Node | None) -> str:
     return "" if node is None else str(node.target)
 
 
-Found = tuple[Part, fx.Node, Errors]
+Found = tuple[Subgraph, fx.Node, Errors]
 
 
 def _smallest(generator: Generator, node: fx.Node) -> Found | None:
@@ -137,7 +137,7 @@ def _by_halves(generator: Generator) -> Found | None:
     """Where the fault hides as soon as values are returned: the shortest run of calls that shows it."""
     calls = calls_of(generator.gm)
 
-    def wrong(begin: int, end: int) -> tuple[Part, dict[fx.Node, Errors]]:
+    def wrong(begin: int, end: int) -> tuple[Subgraph, dict[fx.Node, Errors]]:
         part = part_of(generator.gm, calls[begin:end])
         return part, generator.errors(part)
 
@@ -157,7 +157,7 @@ def _first(low: int, high: int, is_wrong: Callable[[int], bool]) -> int:
     return high
 
 
-def kernel_of(generator: Generator, program: Program, part: Part) -> str:
+def kernel_of(generator: Generator, program: Program, part: Subgraph) -> str:
     """The kernel in the generated code that was made of these calls: the first whose ops include theirs.
 
     Inductor tells the ops of a kernel where nodes say what they were in the model. Lowered nodes do not, so

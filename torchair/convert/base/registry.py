@@ -14,7 +14,7 @@ from torchair.convert.base.auto_converters import BUILT_IN, automatic, why_not_a
 from torchair.convert.base.operands import promote
 from torchair.core.errors import BadConverter, UnsupportedOp
 from torchair.core.log import logger
-from torchair.core.registries.lazy_registry import LateTable
+from torchair.core.registries.lazy_registry import LazyRegistry
 from torchair.core.registries.user_registrations import extend, forget
 from torchair.ge.graph import Tensor
 
@@ -35,10 +35,10 @@ class Converter:
 
 
 _EVERY = "torchair.convert.all_converters"
-_builtin: LateTable[Any, Converter] = LateTable(_EVERY)
+_builtin: LazyRegistry[Any, Converter] = LazyRegistry(_EVERY)
 _user: dict[Any, Converter] = {}
-_parts: LateTable[Any, Fn] = LateTable(_EVERY)
-_opaque: LateTable[Any, str] = LateTable(_EVERY)
+_parts: LazyRegistry[Any, Fn] = LazyRegistry(_EVERY)
+_opaque: LazyRegistry[Any, str] = LazyRegistry(_EVERY)
 
 
 def converter(*targets: Any, only: Callable[..., str | None] | None = None) -> Callable[[Fn], Fn]:

@@ -14,11 +14,11 @@ from torchair.core.dtypes import LACKING, to_ge
 from torchair.ge.graph import Tensor, transposed
 from torchair.ops.npu import ROWS
 from torchair.ops.npu.common.library import by_op, full_name, schema_of
-from torchair.ops.npu.common.op_spec import Held, Row, bind, choose
+from torchair.ops.npu.common.op_spec import Held, NpuOp, bind, choose
 from torchair.ops.numerics.formats import E8M0, INT4
 
 
-def from_rows(op: str, rows: Sequence[Row]) -> Callable[..., Any]:
+def from_rows(op: str, rows: Sequence[NpuOp]) -> Callable[..., Any]:
     """The converter of one torch op."""
     builders = {row.ir: getattr(ge, row.ir) for row in rows if row.ir}
     schema = schema_of(op)
@@ -70,14 +70,14 @@ def _swapped(x: Tensor) -> Tensor:
     return ge.Transpose(x, [*range(rank - 2), rank - 1, rank - 2]) if source is None else source
 
 
-def _packed(part: Any, row: Row, bytes_of: Collection[int]) -> Any:
+def _packed(part: Any, row: NpuOp, bytes_of: Collection[int]) -> Any:
     """Values of these types as torch stores them."""
     if isinstance(part, Tensor) and part.dtype in bytes_of:
         return as_type(part, to_ge(row.word if part.dtype == INT4 else torch.uint8))
     return part
 
 
-def _attributes(row: Row, given: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(row: NpuOp, given: Mapping[str, Any]) -> dict[str, Any]:
     found = row.attributes(given)
     for name, held in row.held(given).items():
         if held.turned and not held.flag:
@@ -90,7 +90,7 @@ def _attributes(row: Row, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _count(row: Row, given: Mapping[str, Any]) -> dict[str, int]:
+def _count(row: NpuOp, given: Mapping[str, Any]) -> dict[str, int]:
     return {} if row.count is None else {"outputs": row.count(given)}
 
 

@@ -23,7 +23,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 @dataclass
-class Together:
+class FileTransaction:
     """Files under other names beside their own, which they get at the end."""
 
     parts: dict[Path, Path] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Together:
 
 
 @contextmanager
-def together() -> Iterator[Together]:
+def file_transaction() -> Iterator[FileTransaction]:
     """All of the files that are written here get their names, or none: an interrupt leaves what was there."""
-    made = Together()
+    made = FileTransaction()
     try:
         yield made
         for path, part in made.parts.items():
@@ -52,9 +52,9 @@ def together() -> Iterator[Together]:
 
 
 @contextmanager
-def whole_file(path: Path, mode: int = FILE_MODE) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, mode: int = FILE_MODE) -> Iterator[IO[bytes]]:
     """A file to write bytes into, which has its name only once all of them are written."""
-    with together() as files, files.file(path, mode) as file:
+    with file_transaction() as files, files.file(path, mode) as file:
         yield file
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.environment import is_on
 from torchair.core.log import logger
 from torchair.core.native.cpp_extension import Extension
@@ -308,7 +308,7 @@ def _build_and_load(path: Path) -> None:
 
 def _stay_with_python(error: Exception) -> None:
     what = f"replays ask about their inputs in Python, which takes the host longer: {error}"
-    Degradations().add(what, next=f"install a C++ compiler, or set {SWITCH}=0 if this is wanted")
+    Diagnostics().add(what, next=f"install a C++ compiler, or set {SWITCH}=0 if this is wanted")
 
 
 def load(path: Path) -> None:

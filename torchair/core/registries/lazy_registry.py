@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from torchair.core.gc_control import uncollected
-from torchair.core.torch_private.operators.lazy_namespace import LateNamespace
+from torchair.core.torch_private.operators.lazy_namespace import LazyOpNamespace
 
 NAMESPACES = {
     "air": "torchair.ops.npu",
@@ -28,7 +28,7 @@ Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
-class LateTable(UserDict[Key, Row]):
+class LazyRegistry(UserDict[Key, Row]):
     """A table whose rows are declared by modules that this one imports; it is imported when somebody first
     looks at the table. `COMPLETE` is the last thing that it says.
     """
@@ -57,8 +57,8 @@ def declare_operators() -> None:
     """
     for name, module in NAMESPACES.items():
         known = vars(torch.ops).get(name)
-        if module not in sys.modules and not isinstance(known, LateNamespace):
-            made = LateNamespace(name, module)
+        if module not in sys.modules and not isinstance(known, LazyOpNamespace):
+            made = LazyOpNamespace(name, module)
             vars(made).update({} if known is None else vars(known) | {"_module": module})
             setattr(torch.ops, name, made)
 

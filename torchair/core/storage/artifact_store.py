@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import AirError, BadEntry, first_line
 from torchair.core.fingerprint.file_permissions import OWN_FILE, own_folder, read_own
 
@@ -84,7 +84,7 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class Store:
+class ArtifactStore:
     """The entries below one directory. A key is a path of plain names: `Model_static_1f…/forward`."""
 
     root: Path
@@ -102,7 +102,7 @@ class Store:
         try:
             entry = self.read(key)
         except BadEntry as error:
-            Degradations().add(f"{error.what}; it is made again")
+            Diagnostics().add(f"{error.what}; it is made again")
             return None
         return None if entry is None else dict(entry.files)
 

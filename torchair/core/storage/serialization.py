@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from torchair.core.errors import BadGraph, NotPossible, first_line
-from torchair.core.sym_expr import Number
+from torchair.core.sym_expr import SymExpr
 from torchair.core.torch_private.fake.fake_tensors import (
     FakeTensorMode,
     ShapeEnv,
@@ -153,7 +153,7 @@ def _carried(value: torch.Tensor) -> torch.Tensor:
 def _number(expr: Any, is_float: bool, is_unbacked: bool) -> Any:
     if expr.is_number:
         return float(expr) if is_float else int(expr)
-    return Number(expr, is_float, is_unbacked)
+    return SymExpr(expr, is_float, is_unbacked)
 
 
 def _named(name: str) -> Any:

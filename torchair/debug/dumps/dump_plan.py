@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchair.configs.binding import default_of
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption
 from torchair.debug.dumps.files import rank_folder
 from torchair.debug.dumps.options import DebugOptions
@@ -65,7 +65,7 @@ class DumpPlan:
         return not self.steps or any(step in part for part in self.steps)
 
 
-def plan_of(options: DebugOptions, degradations: Degradations) -> DumpPlan | None:
+def plan_of(options: DebugOptions, degradations: Diagnostics) -> DumpPlan | None:
     """The plan, or None where nothing is dumped."""
     path = options.dump_config_path
     if path is None and not options.enable_dump:
@@ -112,7 +112,7 @@ def steps_of(text: str) -> tuple[range, ...]:
     return tuple(found)
 
 
-def _read(path: Path, degradations: Degradations) -> dict[str, Any]:
+def _read(path: Path, degradations: Diagnostics) -> dict[str, Any]:
     """The object `dump` of the file, checked."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))

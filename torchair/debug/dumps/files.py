@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line, is_of_user
-from torchair.core.fingerprint.atomic_files import FILE_MODE, FOLDER_MODE, checked, make_parents, whole_file
+from torchair.core.fingerprint.atomic_files import FILE_MODE, FOLDER_MODE, atomic_write, checked, make_parents
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -69,16 +69,16 @@ def open_log(path: Path) -> int:
 
 def write_text(path: Path, text: str, mode: int = FILE_MODE) -> None:
     """The text as a file."""
-    with whole_file(path, mode) as file:
+    with atomic_write(path, mode) as file:
         file.write(text.encode("utf-8", errors="backslashreplace"))
 
 
-class Told:
+class WarnOnWriteError:
     """`with Told(degradations):` what cannot be written is told, and ends nothing; what is the user's own
     error stays one.
     """
 
-    def __init__(self, degradations: Degradations, what: str = "a debug file") -> None:
+    def __init__(self, degradations: Diagnostics, what: str = "a debug file") -> None:
         self._degradations = degradations
         self._what = what
 

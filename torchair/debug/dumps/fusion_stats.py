@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line
 from torchair.core.log import logger
 from torchair.debug.dumps.files import write_text
@@ -42,7 +42,7 @@ class FusionResults:
         self._lock = threading.Lock()
         self._waits = False
 
-    def add(self, name: str, found: Mapping[str, Counts], when: str, degradations: Degradations) -> None:
+    def add(self, name: str, found: Mapping[str, Counts], when: str, degradations: Diagnostics) -> None:
         """One graph, `graph_<number>`, is compiled; it is written now, at exit, or never."""
         if when == NEVER:
             return

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.debug.dumps.dump_plan import DumpPlan
-from torchair.debug.dumps.files import Told, make_folder, now, rank_and_size, write_text
+from torchair.debug.dumps.files import WarnOnWriteError, make_folder, now, rank_and_size, write_text
 from torchair.debug.dumps.options import DebugOptions
 from torchair.debug.dumps.tensor_dump import array_of, save_array
 from torchair.engine.evaluate import Value
@@ -46,9 +46,7 @@ Tensors = list[torch.Tensor]
 class EngineDump:
     """Dumps the runs of one graph."""
 
-    def __init__(
-        self, graph: Graph, plan: DumpPlan, device: torch.device, degradations: Degradations
-    ) -> None:
+    def __init__(self, graph: Graph, plan: DumpPlan, device: torch.device, degradations: Diagnostics) -> None:
         self._plan = plan
         self._degradations = degradations
         self._names = layers(graph, plan)
@@ -81,7 +79,7 @@ class Run:
     """Sees the ops of one run."""
 
     def __init__(
-        self, plan: DumpPlan, names: frozenset[str], below: tuple[str, ...], degradations: Degradations
+        self, plan: DumpPlan, names: frozenset[str], below: tuple[str, ...], degradations: Diagnostics
     ) -> None:
         self._plan, self._names, self._degradations = plan, names, degradations
         self._below = below
@@ -94,7 +92,7 @@ class Run:
         """An op is about to run, and may write into what it reads."""
         read: Tensors = []
         if self._wants(op) and ("input" in self._plan.sides or self._plan.overflow):
-            with Told(self._degradations, "a dumped tensor"):
+            with WarnOnWriteError(self._degradations, "a dumped tensor"):
                 read = [_tensor(value).detach().clone() for value in values]
         self._begun.append((self._tasks, read))
         self._tasks += 1
@@ -104,7 +102,7 @@ class Run:
         task, read = self._begun.pop()
         if not self._wants(op):
             return
-        with Told(self._degradations, "a dumped tensor"):
+        with WarnOnWriteError(self._degradations, "a dumped tensor"):
             made = [_tensor(value) for value in values]
             if self._plan.overflow and (_overflows(read) or not _overflows(made)):
                 return
@@ -119,7 +117,7 @@ class Run:
             return
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([STATISTICS, *self._rows])
-        with Told(self._degradations, "the statistics of a run"):
+        with WarnOnWriteError(self._degradations, "the statistics of a run"):
             write_text(self._folder() / "statistics.csv", text.getvalue())
 
     def _wants(self, op: Op) -> bool:

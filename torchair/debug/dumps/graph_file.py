@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from torchair.codegen import eager
-from torchair.core.fingerprint.atomic_files import FILE_MODE, PRIVATE_MODE, whole_file
+from torchair.core.fingerprint.atomic_files import FILE_MODE, PRIVATE_MODE, atomic_write
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.debug.dumps.files import write_text
 from torchair.debug.dumps.output_code import main_text, views_text
@@ -65,7 +65,7 @@ class GraphText:
     def write(self, path: Path) -> None:
         """The file, and the one beside it first: a script is never without its constants."""
         if self.constants:
-            with whole_file(path.with_suffix(BESIDE)) as file:
+            with atomic_write(path.with_suffix(BESIDE)) as file:
                 torch.save(self.constants, file)
         write_text(path, self.text, PRIVATE_MODE if path.suffix == ".py" else FILE_MODE)
 

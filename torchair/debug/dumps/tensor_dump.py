@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import fx
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadOption, BadOptionType
-from torchair.core.fingerprint.atomic_files import whole_file
+from torchair.core.fingerprint.atomic_files import atomic_write
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
-from torchair.debug.dumps.files import Told, make_folder, now, rank_folder
+from torchair.debug.dumps.files import WarnOnWriteError, make_folder, now, rank_folder
 
 SAVING = "save_npugraph_tensor"  # the user's own way to save a tensor: such a tensor is not saved twice
 
@@ -27,7 +27,7 @@ class Dumping(fx.Interpreter):
 
     kind = "eager"
 
-    def __init__(self, gm: fx.GraphModule, degradations: Degradations) -> None:
+    def __init__(self, gm: fx.GraphModule, degradations: Diagnostics) -> None:
         super().__init__(gm)
         self.source = gm.code
         self._degradations = degradations
@@ -42,7 +42,7 @@ class Dumping(fx.Interpreter):
 class TensorFolder:
     """Tensors as `<node>_device_<index>_<call>.pt`; of the CPU without the device."""
 
-    def __init__(self, root: str, degradations: Degradations) -> None:
+    def __init__(self, root: str, degradations: Diagnostics) -> None:
         self._folder = rank_folder(root)
         self._degradations = degradations
         self._count: Counter[str] = Counter()
@@ -50,9 +50,9 @@ class TensorFolder:
     def save(self, name: str, value: torch.Tensor) -> None:
         """What a node has computed in one more call."""
         where = "" if value.device.type == "cpu" else f"_device_{value.device.index or 0}"
-        with Told(self._degradations, "a dumped tensor"):
+        with WarnOnWriteError(self._degradations, "a dumped tensor"):
             path = make_folder(self._folder) / f"{name}{where}_{self._count[name]}.pt"
-            with whole_file(path) as file:
+            with atomic_write(path) as file:
                 torch.save(value.detach().cpu(), file)
         self._count[name] += 1
 
@@ -66,7 +66,7 @@ def saved_by_user(gm: fx.GraphModule) -> set[fx.Node]:
 class TensorFiles(Dumping):
     """Every tensor in a `TensorFolder`."""
 
-    def __init__(self, gm: fx.GraphModule, folder: TensorFolder, degradations: Degradations) -> None:
+    def __init__(self, gm: fx.GraphModule, folder: TensorFolder, degradations: Diagnostics) -> None:
         super().__init__(gm, degradations)
         self._folder = folder
         self._left_out = saved_by_user(gm)
@@ -82,7 +82,7 @@ class ArrayFiles(Dumping):
     """Inputs and outputs of the kept calls as `.npy`, one folder per run."""
 
     def __init__(
-        self, gm: fx.GraphModule, folder: Path, kept: Collection[fx.Node], degradations: Degradations
+        self, gm: fx.GraphModule, folder: Path, kept: Collection[fx.Node], degradations: Diagnostics
     ) -> None:
         super().__init__(gm, degradations)
         self._folder = folder
@@ -105,7 +105,7 @@ class ArrayFiles(Dumping):
         return value
 
     def _save(self, name: str, side: str, values: Any, stamp: str) -> None:
-        with Told(self._degradations, "a dumped array"):
+        with WarnOnWriteError(self._degradations, "a dumped array"):
             folder = make_folder(self._folder, str(self._step))
             for place, value in _leaves(values):
                 save_array(folder / f"{name}.{side}.{place}.{stamp}.npy", value)
@@ -140,7 +140,7 @@ def _answer(choose: Callable[[fx.Node], Any], node: fx.Node) -> Any:
 
 def save_array(path: Path, value: Any) -> None:
     """The value as a numpy file."""
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         np.save(file, array_of(value), allow_pickle=False)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import NotInThisMode, NotPossible
-from torchair.debug.dumps.files import Told, make_folder, stamped, write_text
+from torchair.debug.dumps.files import WarnOnWriteError, make_folder, stamped, write_text
 from torchair.debug.dumps.graph_file import Call, GraphText, fx_text, ir_text
 from torchair.debug.dumps.op_summary import summary_text
 from torchair.debug.dumps.options import DebugOptions
@@ -27,13 +27,13 @@ DEFAULT_TYPE = "pbtxt"
 
 
 @dataclass
-class Watch:
+class CompileObserver:
     """What was asked for, and what is known of the graph under way."""
 
     options: DebugOptions = field(default_factory=DebugOptions)
     files: PhaseFiles | None = None
     captures: bool = False
-    degradations: Degradations = field(default_factory=Degradations)
+    degradations: Diagnostics = field(default_factory=Diagnostics)
     name: str = ""
     is_summed: bool = False  # a compile that is tried again has one summary
     call: Call = field(default_factory=Call)
@@ -43,7 +43,7 @@ class Watch:
         self._in_folder(lambda files: files.fx("graph", gm))
         if self.options.summary is not None and not self.captures and not self.is_summed:
             self.is_summed = True
-            with Told(self.degradations, "a summary of operators"):
+            with WarnOnWriteError(self.degradations, "a summary of operators"):
                 folder = make_folder(Path(self.options.summary_path or "."))
                 write_text(folder / stamped("summary", self.options.summary), summary_text(gm))
         if self.captures:
@@ -88,14 +88,14 @@ class Watch:
 
     def _in_folder(self, write: Callable[[PhaseFiles], None]) -> None:
         if self.files is not None:
-            with Told(self.degradations):
+            with WarnOnWriteError(self.degradations):
                 write(self.files)
 
     def _dump(self, which: str, make: Callable[[str], GraphText]) -> None:
         kind = self.options.graph_dump
         if kind is None:
             return
-        with Told(self.degradations, "a graph dump"):
+        with WarnOnWriteError(self.degradations, "a graph dump"):
             text = make(kind)
             text.write(self._dump_folder() / stamped(f"dynamo_{which}_{self.name}", kind))
             if text.why_not:

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.environment import text_of
 from torchair.core.fingerprint.atomic_files import PRIVATE_MODE
 from torchair.core.log import LineFormat, capture_logger, logger
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_utils
-from torchair.debug.dumps.files import Told, make_folder, next_folder, open_log, write_text
+from torchair.debug.dumps.files import WarnOnWriteError, make_folder, next_folder, open_log, write_text
 from torchair.debug.dumps.graph_file import GraphText
 from torchair.debug.dumps.output_code import module_text
 
@@ -98,7 +98,7 @@ def open_model(gm: fx.GraphModule, *, captures: bool) -> ModelFiles | None:
     """A folder for what Dynamo hands over; None when nobody debugs."""
     model = _open("model", captures)
     if model is not None:
-        with Told(Degradations()):
+        with WarnOnWriteError(Diagnostics()):
             write_text(model / "dynamo_out_graph.txt", _readable(gm))
     return None if model is None else ModelFiles(model)
 
@@ -112,7 +112,7 @@ def open_compile(*, captures: bool) -> PhaseFiles | None:
 def _open(stem: str, captures: bool) -> Path | None:
     if not is_debugging():
         return None
-    with Told(Degradations()):
+    with WarnOnWriteError(Diagnostics()):
         run = Path(dynamo_utils.get_debug_dir())
         product = make_folder(run.parent, run.name, CAPTURE_MODE if captures else GRAPH_MODE)
         _log_into(product / "debug.log")

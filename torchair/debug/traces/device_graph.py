@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchair.capture import Observer
-from torchair.core.diagnostics import Degradations
+from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line
 from torchair.core.fingerprint.atomic_files import FILE_MODE
 from torchair.debug.dumps.files import make_folder, now
@@ -27,7 +27,7 @@ class TraceFiles(Observer):
     name: str
     device: torch.device
     folder: Path
-    degradations: Degradations
+    degradations: Diagnostics
     checks: bool
     _ids: Iterator[int] = field(default_factory=itertools.count, init=False)
 

@@ -18,7 +18,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, BadPath
-from torchair.core.fingerprint.atomic_files import Together, make_parents, together
+from torchair.core.fingerprint.atomic_files import FileTransaction, file_transaction, make_parents
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.ge.attr import DataType, ListInt, Str, as_bytes
 from torchair.ge.attr import Tensor as TensorAttr
@@ -36,7 +36,7 @@ class Writing:
     """Files that appear together, in one folder."""
 
     folder: Path
-    files: Together
+    files: FileTransaction
     digests: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
@@ -63,7 +63,7 @@ class _Hashed:
 @contextmanager
 def writing(folder: Path) -> Iterator[Writing]:
     """Several files of one folder: all of them, or none."""
-    with together() as files:
+    with file_transaction() as files:
         yield Writing(folder, files)
 
 

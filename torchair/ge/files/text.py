@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchair.core.errors import AirError, NotPossible
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 from torchair.core.torch_private.fake.fake_tensors import without_modes
 from torchair.ge.attr import BY_PROTOTYPE, KNOWN, Attr, Form, Str, raw
 from torchair.ge.attr import Tensor as TensorAttr
@@ -38,7 +38,7 @@ from torchair.ge.schema.runtime_attrs import runtime_attrs
 if TYPE_CHECKING:
     from google.protobuf import text_format
 else:
-    text_format = LateModule("google.protobuf.text_format")
+    text_format = LazyModule("google.protobuf.text_format")
 
 __all__ = ["from_python", "fx_code", "to_pbtxt", "to_python", "to_txt"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 from torchair.ge.attr import (
     BY_PROTOTYPE,
     KNOWN,
@@ -48,7 +48,7 @@ from torchair.ge.toposort import sort_ops
 if TYPE_CHECKING:
     from google.protobuf import message as protobuf
 else:
-    protobuf = LateModule("google.protobuf.message")
+    protobuf = LazyModule("google.protobuf.message")
 
 _SCALARS: dict[str, type[Attr]] = {
     kind.field: kind for kind in (Int, Float, Bool, Str, DataType, ListListInt, ListListFloat)

@@ -11,14 +11,14 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 
 if TYPE_CHECKING:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 else:
-    descriptor_pb2 = LateModule("google.protobuf.descriptor_pb2")
-    descriptor_pool = LateModule("google.protobuf.descriptor_pool")
-    message_factory = LateModule("google.protobuf.message_factory")
+    descriptor_pb2 = LazyModule("google.protobuf.descriptor_pb2")
+    descriptor_pool = LazyModule("google.protobuf.descriptor_pool")
+    message_factory = LazyModule("google.protobuf.message_factory")
 
 PACKAGE = "ge.proto"
 

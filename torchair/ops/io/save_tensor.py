@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from torchair.core.fingerprint.atomic_files import make_parents, whole_file
+from torchair.core.fingerprint.atomic_files import atomic_write, make_parents
 from torchair.core.registries.vendor_plugin import real_plugin
 from torchair.core.torch_private.operators.schemas import has_operator, register_fake
 from torchair.ops.io.print_tensor import on_host
@@ -104,7 +104,7 @@ def _write(tensors: list[torch.Tensor], is_list: bool, path: str) -> None:
     def act(values: list[torch.Tensor]) -> None:
         make_parents(Path(path).parent)
         copies = [x.clone() for x in values]  # without the rest of the memory that they are windows of
-        with whole_file(Path(path)) as file:
+        with atomic_write(Path(path)) as file:
             torch.save(copies if is_list else copies[0], file)
 
     on_host(tensors, act)

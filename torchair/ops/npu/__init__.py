@@ -18,7 +18,7 @@ from torchair.ops.npu.common.library import (
     keep_calls,
     schemas,
 )
-from torchair.ops.npu.common.op_spec import InPlace, Row
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp
 from torchair.ops.npu.dense import activation, matmul, norm, quant, sampling
 from torchair.ops.npu.moe import communication, disaggregated, dispatch, grouped, moe_all_to_all, routing
 
@@ -29,7 +29,7 @@ FAMILIES = (
     norm, activation, rotary, quant, matmul, grouped, cache, recurrent, sampling, infer_attention, flash,
     sparse, mla, routing, dispatch, communication, moe_all_to_all, disaggregated,
 )  # fmt: skip
-ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
+ROWS: tuple[NpuOp, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
 IN_PLACE: tuple[InPlace, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))
 

@@ -39,8 +39,8 @@ from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationM
 from torch._guards import TracingContext, tracing
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchair.core.diagnostics import Degradations
-from torchair.core.lazy_module import LateModule
+from torchair.core.diagnostics import Diagnostics
+from torchair.core.lazy_module import LazyModule
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import OpOverload
 
@@ -80,8 +80,8 @@ __all__ = [
 ]
 
 
-_partitioners: Any = LateModule("torch._functorch.partitioners")
-_remat: Any = LateModule(
+_partitioners: Any = LazyModule("torch._functorch.partitioners")
+_remat: Any = LazyModule(
     "torch._functorch._activation_checkpointing.remat_using_tags_for_fwd_loss_bwd_graph_pass"
 )
 _LATE = {
@@ -93,7 +93,7 @@ _LATE = {
 
 def __getattr__(name: str) -> Any:
     if name in _LATE:
-        return getattr(LateModule(_LATE[name]), name)
+        return getattr(LazyModule(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -109,7 +109,7 @@ def default_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any
     asked = [node for node in joint.graph.nodes if effects and _partitioners.must_recompute(node)]
     if asked:
         why = f"{effects[0].target} would do twice what it does"
-        Degradations().add(
+        Diagnostics().add(
             f"what is checkpointed is kept and not computed again: {why}", at=source_of(effects[0])
         )
     for node in asked:

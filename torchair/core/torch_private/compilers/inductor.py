@@ -29,7 +29,7 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
 from torchair.core.environment import changed
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
 
@@ -69,13 +69,13 @@ __all__ = [
 ]
 
 _COMPILERS = ("compile_fx", "graph", "codegen.cpp", "codegen.cpp_wrapper_cpu", "codegen.triton")
-_compile_fx: Any = LateModule("torch._inductor.compile_fx")
-_codecache: Any = LateModule("torch._inductor.codecache")
-_tasks: Any = LateModule("torch._inductor.runtime.compile_tasks")
-_lowering: Any = LateModule("torch._inductor.lowering")
-_decomposition: Any = LateModule("torch._inductor.decomposition")
-_post_grad: Any = LateModule("torch._inductor.fx_passes.post_grad")
-_scheduler: Any = LateModule("torch._inductor.scheduler")
+_compile_fx: Any = LazyModule("torch._inductor.compile_fx")
+_codecache: Any = LazyModule("torch._inductor.codecache")
+_tasks: Any = LazyModule("torch._inductor.runtime.compile_tasks")
+_lowering: Any = LazyModule("torch._inductor.lowering")
+_decomposition: Any = LazyModule("torch._inductor.decomposition")
+_post_grad: Any = LazyModule("torch._inductor.fx_passes.post_grad")
+_scheduler: Any = LazyModule("torch._inductor.scheduler")
 
 
 def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:

@@ -18,14 +18,14 @@ from torch._inductor.runtime.runtime_utils import cache_dir
 from torch._inductor.utils import BoxedBool
 from torch.utils._ordered_set import OrderedSet
 
-from torchair.core.fingerprint.atomic_files import PRIVATE_MODE, below, whole_file
-from torchair.core.lazy_module import LateModule
+from torchair.core.fingerprint.atomic_files import PRIVATE_MODE, atomic_write, below
+from torchair.core.lazy_module import LazyModule
 
-_codecache: Any = LateModule("torch._inductor.codecache")
-_output_code: Any = LateModule("torch._inductor.output_code")
-_triton: Any = LateModule("torch._inductor.triton_bundler")
-_folders: Any = LateModule("torch._inductor.runtime.cache_dir_utils")
-_choices: Any = LateModule("torch._inductor.runtime.autotune_cache")
+_codecache: Any = LazyModule("torch._inductor.codecache")
+_output_code: Any = LazyModule("torch._inductor.output_code")
+_triton: Any = LazyModule("torch._inductor.triton_bundler")
+_folders: Any = LazyModule("torch._inductor.runtime.cache_dir_utils")
+_choices: Any = LazyModule("torch._inductor.runtime.autotune_cache")
 _TUNERS = "torch._inductor.runtime.triton_heuristics"
 
 LIGHTER = {
@@ -145,7 +145,7 @@ def _light(source: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path, PRIVATE_MODE) as file:
+    with atomic_write(path, PRIVATE_MODE) as file:
         file.write(content)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 
 __all__ = [
     "accepts_decompositions",
@@ -30,7 +30,7 @@ __all__ = [
     "values_in",
 ]
 
-_PATTERNS: Any = LateModule("torch._inductor.pattern_matcher")
+_PATTERNS: Any = LazyModule("torch._inductor.pattern_matcher")
 
 
 def pattern_pass(name: str) -> Any:

@@ -42,7 +42,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from torchair.core.sym_expr import Number
+from torchair.core.sym_expr import SymExpr
 
 __all__ = [
     "DATA_ERRORS",
@@ -165,7 +165,7 @@ DATA_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardO
 
 def is_unbacked(number: Any) -> bool:
     """A symbolic size that only the data decides."""
-    if isinstance(number, Number):
+    if isinstance(number, SymExpr):
         return number.is_unbacked
     return isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) and not number.node.has_hint()
 

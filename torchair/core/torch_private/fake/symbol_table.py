@@ -15,7 +15,7 @@ from torch._dynamo.source import ConstantSource
 from torch._guards import detect_fake_mode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torchair.core.sym_expr import Number
+from torchair.core.sym_expr import SymExpr
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class World:
                 assert number >= bound if is_least else number <= bound, "the example is within its bounds"
         return symbol
 
-    def number(self, value: int | Number) -> int | torch.SymInt:
+    def number(self, value: int | SymExpr) -> int | torch.SymInt:
         """A number of the other environment in this one."""
-        if not isinstance(value, Number):
+        if not isinstance(value, SymExpr):
             return value
         expr = value.expr.xreplace(self._there)
         return self.env.create_symintnode(expr, hint=int(expr.xreplace(_examples(self.env))))

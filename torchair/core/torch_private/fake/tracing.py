@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import dispatch_functionalize
 
-from torchair.core.lazy_module import LateModule
+from torchair.core.lazy_module import LazyModule
 
 __all__ = ["as_in_a_compile", "functionalized"]
 
-_FRAMES: Any = LateModule("torch._dynamo.convert_frame")
+_FRAMES: Any = LazyModule("torch._dynamo.convert_frame")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from torch._ops import _OpNamespace as OpNamespace
 
 
-class LateNamespace(OpNamespace):
+class LazyOpNamespace(OpNamespace):
     """`torch.ops.<name>`, whose operators are defined by a module that is imported with the first that is
     not known yet.
     """

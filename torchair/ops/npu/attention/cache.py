@@ -11,7 +11,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.ops.npu.attention.rotary import HALF, INTERLEAVE_HALF, roped
-from torchair.ops.npu.common.op_spec import InPlace, Row, fixed, made
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp, fixed, made
 from torchair.ops.npu.dense.activation import dequantised
 from torchair.ops.npu.dense.norm import normalised
 from torchair.ops.numerics.formats import INT8, static, wide
@@ -347,7 +347,7 @@ _ROPE = {"quant_mode": made(lambda mode: ("static", "dynamic")[mode], "quant_mod
 def _rope_rows(op, **kind):
     """Two rows: the IR op has no word for pages."""
     return (
-        Row(
+        NpuOp(
             op,
             "",
             paged_rope_quant_kvcache,
@@ -356,7 +356,7 @@ def _rope_rows(op, **kind):
             ignored=("cache_mode",),
             **kind,
         ),
-        Row(
+        NpuOp(
             op, "DequantRopeQuantKvcache", dequant_rope_quant_kvcache, _ROPE, ignored=("cache_mode",), **kind
         ),
     )
@@ -371,9 +371,9 @@ _PAGES = {
 _PAGE_WRITES = {"key_cache": 0, "value_cache": 1}
 _QKV_COPIES = ("q_out", "k_cache", "v_cache")
 ROWS = (
-    Row("scatter_update", "Scatter", scatter, _UPDATE, copies=("self",)),
-    Row("scatter_update_", "Scatter", scatter, _UPDATE, writes={"self": 0}),
-    Row(
+    NpuOp("scatter_update", "Scatter", scatter, _UPDATE, copies=("self",)),
+    NpuOp("scatter_update_", "Scatter", scatter, _UPDATE, writes={"self": 0}),
+    NpuOp(
         "npu_quant_scatter",
         "QuantUpdateScatter",
         quant_update_scatter,
@@ -381,7 +381,7 @@ ROWS = (
         copies=("self",),
         ignored=("dst_type",),
     ),
-    Row(
+    NpuOp(
         "npu_quant_scatter_",
         "QuantUpdateScatter",
         quant_update_scatter,
@@ -389,9 +389,9 @@ ROWS = (
         writes={"self": 0},
         ignored=("dst_type",),
     ),
-    Row("npu_scatter_nd_update", "ScatterNdUpdate", scatter_nd_update, _VAR, copies=("self",)),
-    Row("npu_scatter_nd_update_", "ScatterNdUpdate", scatter_nd_update, _VAR, writes={"self": 0}),
-    Row(
+    NpuOp("npu_scatter_nd_update", "ScatterNdUpdate", scatter_nd_update, _VAR, copies=("self",)),
+    NpuOp("npu_scatter_nd_update_", "ScatterNdUpdate", scatter_nd_update, _VAR, writes={"self": 0}),
+    NpuOp(
         "npu_scatter_list",
         "ScatterList",
         scatter_list,
@@ -399,14 +399,14 @@ ROWS = (
         copies=("self",),
         count=lambda given: len(given["self"]),
     ),
-    Row(
+    NpuOp(
         "npu_scatter_pa_kv_cache_functional",
         "ScatterPaKvCache",
         scatter_pa_kv_cache,
         _PAGES,
         copies=("key_cache", "value_cache"),
     ),
-    Row(
+    NpuOp(
         "npu_scatter_pa_kv_cache",
         "ScatterPaKvCache",
         scatter_pa_kv_cache,
@@ -414,7 +414,7 @@ ROWS = (
         outputs=(),
         writes=_PAGE_WRITES,
     ),
-    Row(
+    NpuOp(
         "npu_kv_rmsnorm_rope_cache_v2_functional",
         "KvRmsNormRopeCache",
         kv_rms_norm_rope_cache,
@@ -423,17 +423,17 @@ ROWS = (
         ignored=_KV,
     ),
     *(
-        Row(op, "KvRmsNormRopeCache", kv_rms_norm_rope_cache, writes={"k_cache": 0, "ckv_cache": 1})
+        NpuOp(op, "KvRmsNormRopeCache", kv_rms_norm_rope_cache, writes={"k_cache": 0, "ckv_cache": 1})
         for op in ("npu_kv_rmsnorm_rope_cache", "npu_inference::npu_kv_rmsnorm_rope_cache")
     ),
-    Row(
+    NpuOp(
         "npu_qkv_rms_norm_rope_cache_functional",
         "QkvRmsNormRopeCache",
         qkv_rms_norm_rope_cache,
         outputs=(3, 4, 5, 0, 1, 2),
         copies=_QKV_COPIES,
     ),
-    Row(
+    NpuOp(
         "npu_qkv_rms_norm_rope_cache",
         "QkvRmsNormRopeCache",
         qkv_rms_norm_rope_cache,

@@ -22,7 +22,7 @@ from torchair.ops.npu.common.attention_core import (
     scores,
     with_sink,
 )
-from torchair.ops.npu.common.op_spec import Row
+from torchair.ops.npu.common.op_spec import NpuOp
 from torchair.ops.npu.common.sequences import (
     FAR,
     PACKED,
@@ -214,26 +214,26 @@ _IGNORED = ("padding_mask", "inner_precise", "gen_mask_parallel", "sync", "softm
 _ZEROS = (0, 0, 0)
 _FORWARD = {"real_shift": "pse", "drop_mask": "dropout_mask", "scale_value": "scale"}
 ROWS = (
-    Row(
+    NpuOp(
         "npu_fusion_attention", "", fusion_attention_with_sink, outputs=(3, 0, 1, 2), extra=_ZEROS,
         when=lambda given: given["sink"] is not None, ignored=_IGNORED,
     ),
-    Row(
+    NpuOp(
         "npu_fusion_attention", "FlashAttentionScore", flash_attention_score, _FORWARD, outputs=(3, 0, 1, 2),
         extra=_ZEROS, ignored=(*_IGNORED, "sink"),
     ),
-    Row(
+    NpuOp(
         "npu_fusion_attention_grad", "", fusion_attention_grad,
         when=lambda given: given["sink"] is not None, ignored=(*_IGNORED, "softmax_in", "numels"),
     ),
     # Nobody reads the gradient of a sink that is not there.
-    Row(
+    NpuOp(
         "npu_fusion_attention_grad", "FlashAttentionScoreGrad", flash_attention_score_grad,
         {"pse_shift": "pse"}, outputs=(0, 1, 2, 3), extra=(None,),
         when=lambda given: given["pse"] is not None, ignored=(*_IGNORED, "sink", "numels"),
     ),
     # Without shift and sink both of their gradients are the same empty tensor.
-    Row(
+    NpuOp(
         "npu_fusion_attention_grad", "FlashAttentionScoreGrad", flash_attention_score_grad,
         {"pse_shift": "pse"}, outputs=(0, 1, 2, 3, 3), ignored=(*_IGNORED, "sink", "numels"),
     ),

@@ -17,7 +17,7 @@ from torchair.core.errors import BadAttribute, UnsupportedOp
 from torchair.core.kernel_params import Ints
 from torchair.core.torch_private.fake.fake_tensors import statically_known_true
 from torchair.ops.npu.common.attention_core import Heads, attend, attend_quantised, attend_with_lse, with_sink
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.packing import operand
 from torchair.ops.npu.common.sequences import (
     FAR,
@@ -522,29 +522,29 @@ _PROMPT = {
 _FUSED = ("FusedInferAttentionScore", fused_infer_attention_score)
 ROWS = (
     *(
-        Row(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD | _HELD_PREFIX)
+        NpuOp(f"{space}::npu_fused_infer_attention_score", *_FUSED, _LISTED, holds=_HELD | _HELD_PREFIX)
         for space in ("npu", "air")
     ),
     *(
         row
         for space in ("npu", "air")
         for row in (
-            Row(
+            NpuOp(
                 f"{space}::npu_fused_infer_attention_score_v2", "", fused_infer_attention_score, _CODED,
                 when=_needs_codes, ignored=_CODES,
             ),
-            Row(f"{space}::npu_fused_infer_attention_score_v2", *_FUSED, _V2, holds=_HELD, ignored=_CODES),
+            NpuOp(f"{space}::npu_fused_infer_attention_score_v2", *_FUSED, _V2, holds=_HELD, ignored=_CODES),
         )
     ),
-    Row(
+    NpuOp(
         "npu_prompt_flash_attention", "PromptFlashAttention", prompt_flash_attention, _PROMPT,
         ignored=("padding_mask",),
     ),
-    Row(
+    NpuOp(
         "npu_incre_flash_attention", "IncreFlashAttention", incre_flash_attention, _LISTED,
         holds=_HELD, ignored=("padding_mask",),
     ),
-    Row(
+    NpuOp(
         "npu_attention_update", "AttentionUpdate", attention_update,
         {"go": "local_out", "sp": made(len, "lse")},
     ),

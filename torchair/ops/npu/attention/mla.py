@@ -13,7 +13,7 @@ import torch
 from torchair.core import dtypes
 from torchair.ops.npu.attention.cache import put_in_nz_pages, put_in_pages, token_slots
 from torchair.ops.npu.attention.rotary import INTERLEAVE_HALF, roped
-from torchair.ops.npu.common.op_spec import InPlace, Row, made
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp, made
 from torchair.ops.npu.common.sequences import numbers, packed
 from torchair.ops.npu.dense.matmul import product
 from torchair.ops.npu.dense.norm import normalised
@@ -273,19 +273,19 @@ _WRITES = {"kv_cache": 2, "kr_cache": 3}
 def _rows(op, **kind):
     """Two rows: the IR does not say that bytes are hifloat8."""
     return (
-        Row(
+        NpuOp(
             op, "", mla_prolog_v3, _CODED, ignored=_CODES, **kind,
             when=lambda given: any(ir_type(given[code]) == HIF8 for code in _CODES),
         ),
-        Row(op, "MlaPrologV3", mla_prolog_v3, ignored=_CODES, **kind),
+        NpuOp(op, "MlaPrologV3", mla_prolog_v3, ignored=_CODES, **kind),
     )  # fmt: skip
 
 
 ROWS = (
-    Row("torchair::npu_mla_prolog_functional", "MlaProlog", mla_prolog, copies=_CACHES),
-    Row("npu_mla_prolog", "MlaProlog", mla_prolog, writes=_WRITES),
-    Row("torchair::npu_mla_prolog_v2_functional", "MlaPrologV2", mla_prolog_with_scale, copies=_CACHES),
-    Row("npu_mla_prolog_v2", "MlaPrologV2", mla_prolog_with_scale, writes=_WRITES),
+    NpuOp("torchair::npu_mla_prolog_functional", "MlaProlog", mla_prolog, copies=_CACHES),
+    NpuOp("npu_mla_prolog", "MlaProlog", mla_prolog, writes=_WRITES),
+    NpuOp("torchair::npu_mla_prolog_v2_functional", "MlaPrologV2", mla_prolog_with_scale, copies=_CACHES),
+    NpuOp("npu_mla_prolog_v2", "MlaPrologV2", mla_prolog_with_scale, writes=_WRITES),
     *_rows("npu_mla_prolog_v3_functional", outputs=(0, 1, 4, 5, 6, 2, 3), copies=_CACHES),
     *_rows("npu_mla_prolog_v3", outputs=(0, 1, 4, 5, 6), writes=_WRITES),
 )

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from torchair.ops.npu.attention.cache import put_tokens
 from torchair.ops.npu.common.groups import COUNTS, local_rows
-from torchair.ops.npu.common.op_spec import InPlace, Row, made
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp, made
 from torchair.ops.numerics.delta_rule import delta_rule
 from torchair.ops.numerics.formats import wide
 
@@ -214,8 +214,8 @@ _CONV = {
 
 def _delta_rows(op, **kind):
     return (
-        Row(op, "", recurrent_gated_delta_rule, _SCALE, when=_is_bare, **kind),
-        Row(op, "RecurrentGatedDeltaRule", recurrent_gated_delta_rule, _SCALE, **kind),
+        NpuOp(op, "", recurrent_gated_delta_rule, _SCALE, when=_is_bare, **kind),
+        NpuOp(op, "RecurrentGatedDeltaRule", recurrent_gated_delta_rule, _SCALE, **kind),
     )
 
 
@@ -226,9 +226,9 @@ _DELTA, _CONV_TWIN = (
 ROWS = (
     *_delta_rows(_DELTA, copies=("state",)),
     *_delta_rows("npu_recurrent_gated_delta_rule", outputs=(0,), writes={"state": 1}),
-    Row("npu_chunk_gated_delta_rule", "ChunkGatedDeltaRule", chunk_gated_delta_rule, _SCALE),
-    Row(_CONV_TWIN, "FusedCausalConv1d", causal_conv, _CONV, outputs=(1, 0), copies=("conv_states",)),
-    Row(
+    NpuOp("npu_chunk_gated_delta_rule", "ChunkGatedDeltaRule", chunk_gated_delta_rule, _SCALE),
+    NpuOp(_CONV_TWIN, "FusedCausalConv1d", causal_conv, _CONV, outputs=(1, 0), copies=("conv_states",)),
+    NpuOp(
         "npu_fused_causal_conv1d",
         "FusedCausalConv1d",
         causal_conv,
@@ -236,7 +236,7 @@ ROWS = (
         outputs=(1,),
         writes={"conv_states": 0},
     ),
-    Row(
+    NpuOp(
         "npu_fused_causal_conv1d_v2",
         "InplaceFusedCausalConv1d",
         causal_conv,
@@ -244,7 +244,7 @@ ROWS = (
         outputs=(),
         writes={"conv_states": 0, "x": 1},
     ),
-    Row("npu_masked_causal_conv1d", "MaskedCausalConv1d", masked_causal_conv1d),
+    NpuOp("npu_masked_causal_conv1d", "MaskedCausalConv1d", masked_causal_conv1d),
 )
 IN_PLACE = (
     InPlace("npu_recurrent_gated_delta_rule", _DELTA, {"state": 1}, (0,)),

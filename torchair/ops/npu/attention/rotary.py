@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.numerics.formats import wide
 
 MODES = ("half", "interleave", "quarter", "interleave-half")
@@ -108,7 +108,7 @@ def _is_plain(given):
 _MODE = made(MODES.index, "rotary_mode")
 _ROTARY = {"x": "self", "cos": "r1", "sin": "r2", "mode": _MODE}
 ROWS = (
-    Row(
+    NpuOp(
         "npu_rotary_mul",
         "RotaryMul",
         rotary_mul,
@@ -116,8 +116,8 @@ ROWS = (
         when=_is_plain,
         ignored=("rotary_mode", "rotate"),
     ),
-    Row("npu_rotary_mul", "RotaryPositionEmbedding", rotary_position_embedding, _ROTARY),
-    Row(
+    NpuOp("npu_rotary_mul", "RotaryPositionEmbedding", rotary_position_embedding, _ROTARY),
+    NpuOp(
         "npu_rotary_mul_backward",
         "RotaryMulGrad",
         rotary_mul_grad,
@@ -125,19 +125,19 @@ ROWS = (
         when=_is_plain,
         ignored=("rotary_mode",),
     ),
-    Row(
+    NpuOp(
         "npu_rotary_mul_backward",
         "RotaryPositionEmbeddingGrad",
         rotary_position_embedding_grad,
         _ROTARY | {"dy": "grad"},
     ),
-    Row(
+    NpuOp(
         "npu_apply_rotary_pos_emb",
         "ApplyRotaryPosEmb",
         apply_rotary_pos_emb,
         {"layout": made(LAYOUTS.__getitem__, "layout")},
         copies=("query", "key"),
     ),
-    Row("npu_interleave_rope", "InterleaveRope", interleave_rope),
-    Row("npu_inference::npu_interleave_rope", "InterleaveRope", interleave_rope),
+    NpuOp("npu_interleave_rope", "InterleaveRope", interleave_rope),
+    NpuOp("npu_inference::npu_interleave_rope", "InterleaveRope", interleave_rope),
 )

@@ -18,7 +18,7 @@ from torchair.ops.npu.attention.infer_attention import (
     seen_by,
 )
 from torchair.ops.npu.common.attention_core import Heads, attend_with_lse, with_sink
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.sequences import PACKED, Tokens, both, from_heads, side_by_side, to_heads
 from torchair.ops.numerics.formats import FP4, HIF8, ir_type, load, wide
 
@@ -251,27 +251,27 @@ def _needs(*names):
 
 _KV_HINTS = ("attention_mode", "key_quant_mode", "value_quant_mode")
 ROWS = (
-    Row(
+    NpuOp(
         "npu_sparse_flash_attention", "", sparse_flash_attention_with_sinks, ignored=("attention_mode",),
         when=lambda given: given["sinks"] is not None or given["value"] is None,
     ),
-    Row("npu_sparse_flash_attention", "SparseFlashAttention", sparse_flash_attention, ignored=("sinks",)),
-    Row(
+    NpuOp("npu_sparse_flash_attention", "SparseFlashAttention", sparse_flash_attention, ignored=("sinks",)),
+    NpuOp(
         "npu_kv_quant_sparse_flash_attention", "", kv_quant_sparse,
         {"kind": made(lambda key, value: ir_type(key), "key_dtype", "value_dtype")},
         when=_needs("key_dtype", "value_dtype"), ignored=_KV_HINTS,
     ),
-    Row(
+    NpuOp(
         "npu_kv_quant_sparse_flash_attention", "KvQuantSparseFlashAttention",
         kv_quant_sparse_flash_attention, ignored=("key_dtype", "value_dtype"),
     ),
-    Row("npu_lightning_indexer", "LightningIndexer", lightning_indexer, {"return_values": "return_value"}),
-    Row(
+    NpuOp("npu_lightning_indexer", "LightningIndexer", lightning_indexer, {"return_values": "return_value"}),
+    NpuOp(
         "npu_quant_lightning_indexer", "", quant_lightning_indexer,
         {"query": made(_loaded, "query", "query_dtype"), "key": made(_loaded, "key", "key_dtype")},
         when=_needs("query_dtype", "key_dtype"),
     ),
-    Row(
+    NpuOp(
         "npu_quant_lightning_indexer", "QuantLightningIndexer", quant_lightning_indexer,
         ignored=("query_dtype", "key_dtype"),
     ),

@@ -21,7 +21,7 @@ from torchair.core.torch_private.device.memory import storage_id
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten, tree_unflatten
 from torchair.core.torch_private.operators.schemas import parse_schema, register_fake
 from torchair.ops.npu.common.gradients import Gradient
-from torchair.ops.npu.common.op_spec import TYPES, InPlace, Row, bind, choose, defaults
+from torchair.ops.npu.common.op_spec import TYPES, InPlace, NpuOp, bind, choose, defaults
 from torchair.ops.npu.common.packing import packed, read
 from torchair.ops.numerics.self_returning import DIRECT
 
@@ -79,9 +79,9 @@ def _parameter(argument: Any) -> inspect.Parameter:
     return inspect.Parameter(argument.name, kind, default=default)
 
 
-def by_op(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
+def by_op(rows: Sequence[NpuOp]) -> dict[str, tuple[NpuOp, ...]]:
     """The rows of each torch op, in order."""
-    found: dict[str, tuple[Row, ...]] = {}
+    found: dict[str, tuple[NpuOp, ...]] = {}
     for row in rows:
         unread = {argument.name for argument in schema_of(row.op).arguments} - row.reads()
         assert not unread, f"{row.op}: {row.ir} does not read {sorted(unread)}"
@@ -89,7 +89,7 @@ def by_op(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
     return found
 
 
-def define_rows(rows: Sequence[Row]) -> None:
+def define_rows(rows: Sequence[NpuOp]) -> None:
     """Define the ops that are calls of one IR op."""
     for op, served in by_op(rows).items():
         if not any(row.writes for row in served):
@@ -223,7 +223,7 @@ def _with_own_results(fn: Fn) -> Fn:
     return run
 
 
-def _from_rows(op: str, rows: Sequence[Row]) -> Fn:
+def _from_rows(op: str, rows: Sequence[NpuOp]) -> Fn:
     schema = schema_of(op)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -237,7 +237,7 @@ def _from_rows(op: str, rows: Sequence[Row]) -> Fn:
     return run
 
 
-def _packed(row: Row, made: Any, known: Mapping[str, Any]) -> Any:
+def _packed(row: NpuOp, made: Any, known: Mapping[str, Any]) -> Any:
     """The results with values of four bits packed as torch has them."""
     if not row.makes:
         return made

@@ -23,7 +23,7 @@ Fn = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Made:
+class Computed:
     """An input or attribute computed from torch arguments. The function sees Python values and whether a
     tensor is there, never data: it also runs while a graph is built.
     """
@@ -35,14 +35,14 @@ class Made:
         return self.fn(*(given[name] for name in self.names))
 
 
-def made(fn: Fn, *names: str) -> Made:
+def made(fn: Fn, *names: str) -> Computed:
     """`fn` of these torch arguments."""
-    return Made(fn, names)
+    return Computed(fn, names)
 
 
-def fixed(value: Any) -> Made:
+def fixed(value: Any) -> Computed:
     """The same value always."""
-    return Made(lambda: value, ())
+    return Computed(lambda: value, ())
 
 
 class Held(NamedTuple):
@@ -58,7 +58,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class NpuOp:
     """One torch op as a call of one IR op.
 
     `args`: IR name -> the torch argument of another name, or a `Made`; equal names need no entry.
@@ -78,14 +78,14 @@ class Row:
     op: str
     ir: str
     fn: Fn
-    args: Mapping[str, str | Made] = field(default_factory=dict)
+    args: Mapping[str, str | Computed] = field(default_factory=dict)
     outputs: tuple[int, ...] | None = None
     extra: tuple[int | None, ...] = ()
     copies: tuple[str, ...] = ()
     writes: Mapping[str, int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-    holds: Mapping[str, Made] = field(default_factory=dict)
-    makes: Mapping[int, str | Made] = field(default_factory=dict)
+    holds: Mapping[str, Computed] = field(default_factory=dict)
+    makes: Mapping[int, str | Computed] = field(default_factory=dict)
     word: torch.dtype = torch.int32
     count: Callable[[Arguments], int] | None = None
     when: Callable[[Arguments], bool] | None = None
@@ -136,13 +136,15 @@ class Row:
         names = {name for kind in parameters(self.fn) for name in kind}
         sources = [*(self.args.get(name, name) for name in names), *self.holds.values()]
         used = {
-            name for source in sources for name in (source.names if isinstance(source, Made) else (source,))
+            name
+            for source in sources
+            for name in (source.names if isinstance(source, Computed) else (source,))
         }
         return used | set(self.ignored)
 
     def _value(self, name: str, given: Arguments) -> Any:
         source = self.args.get(name, name)
-        return source(given) if isinstance(source, Made) else given.get(source)
+        return source(given) if isinstance(source, Computed) else given.get(source)
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def defaults(fn: Fn) -> dict[str, Any]:
     return {p.name: p.default for p in listed if p.kind is p.KEYWORD_ONLY and p.default is not p.empty}
 
 
-def choose(rows: Sequence[Row], given: Arguments) -> Row:
+def choose(rows: Sequence[NpuOp], given: Arguments) -> NpuOp:
     """The first row that serves the arguments."""
     found = next((row for row in rows if row.serves(given)), None)
     assert found is not None, f"the last row of {rows[0].op} serves everything"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchair.core import dtypes
-from torchair.ops.npu.common.op_spec import Held, Made, dtype_of, made, shape_of
+from torchair.ops.npu.common.op_spec import Computed, Held, dtype_of, made, shape_of
 from torchair.ops.numerics.formats import E8M0, HIF8, INT4, ir_type, pack, unpack
 
 _CODED = (*dtypes.SMALL, HIF8, E8M0)
@@ -26,7 +26,7 @@ def kind_of(x: Any, code: Any = None, of_bytes: int | None = None) -> int | None
     return kind if (kind := ir_type(code)) in _CODED else of_bytes
 
 
-def operand(x: str, code: str | None = None, of_bytes: int | None = None) -> Made:
+def operand(x: str, code: str | None = None, of_bytes: int | None = None) -> Computed:
     """An argument that may be packed along its last dim."""
 
     def held(x: Any, code: Any = None) -> Held | None:
@@ -36,14 +36,14 @@ def operand(x: str, code: str | None = None, of_bytes: int | None = None) -> Mad
     return made(held, x, *([code] if code else []))
 
 
-def scale_of(x: str) -> Made:
+def scale_of(x: str) -> Computed:
     """A scale: bytes are powers of two."""
     return operand(x, of_bytes=E8M0)
 
 
 def weight(
     name: str, beside: str, codes: tuple[str, ...] = (), *, of_bytes: int | None = None, flag: str = ""
-) -> Made:
+) -> Computed:
     """The right operand [.., K, N] of a product. One that is a transposed view is packed along K; `flag` is
     the attribute by which the IR op takes it transposed.
     """

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.ops.npu.common.groups import COUNTS, ENDS, group_ids, grouped_mx, row_values
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.numerics.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
 
 # Rounding modes by their number in torch's schema.
@@ -167,16 +167,16 @@ _DEQUANT_SWIGLU = {
     "activate_dim": made(lambda dim: -1 if dim is None else dim, "activate_dim"),
 }
 ROWS = (
-    Row("npu_swiglu", "SwiGlu", swi_glu, _SELF),
-    Row("npu_swiglu_backward", "SwiGluGrad", swi_glu_grad, {"y_grad": "grad_output", "x": "self"}),
-    Row("npu_clipped_swiglu", "ClippedSwiglu", clipped_swiglu),
-    Row("npu_geglu", "GeGluV2", geglu, _SELF),
-    Row("npu_gelu", "GeluV2", gelu, _SELF, shared=True),
-    Row("npu_gelu_backward", "GeluGradV2", gelu_grad, {"dy": "grad_output", "x": "self"}, shared=True),
-    Row("npu_fast_gelu", "FastGelu", fast_gelu, _SELF, shared=True),
-    Row("fast_gelu", "FastGelu", fast_gelu, _SELF, shared=True),
-    Row("npu_fast_gelu_backward", "FastGeluGrad", fast_gelu_grad, {"dy": "grad", "x": "self"}),
-    Row(
+    NpuOp("npu_swiglu", "SwiGlu", swi_glu, _SELF),
+    NpuOp("npu_swiglu_backward", "SwiGluGrad", swi_glu_grad, {"y_grad": "grad_output", "x": "self"}),
+    NpuOp("npu_clipped_swiglu", "ClippedSwiglu", clipped_swiglu),
+    NpuOp("npu_geglu", "GeGluV2", geglu, _SELF),
+    NpuOp("npu_gelu", "GeluV2", gelu, _SELF, shared=True),
+    NpuOp("npu_gelu_backward", "GeluGradV2", gelu_grad, {"dy": "grad_output", "x": "self"}, shared=True),
+    NpuOp("npu_fast_gelu", "FastGelu", fast_gelu, _SELF, shared=True),
+    NpuOp("fast_gelu", "FastGelu", fast_gelu, _SELF, shared=True),
+    NpuOp("npu_fast_gelu_backward", "FastGeluGrad", fast_gelu_grad, {"dy": "grad", "x": "self"}),
+    NpuOp(
         "npu_gelu_quant",
         "GeluQuant",
         gelu_quant,
@@ -187,12 +187,12 @@ ROWS = (
         when=lambda given: given["quant_mode"] == "static",
         makes=_TYPED,
     ),
-    Row("npu_gelu_quant", "GeluQuant", gelu_quant, _GELU_QUANT, makes=_TYPED),
+    NpuOp("npu_gelu_quant", "GeluQuant", gelu_quant, _GELU_QUANT, makes=_TYPED),
     *(
-        Row(op, "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU, makes=_TYPED)
+        NpuOp(op, "DequantSwigluQuant", dequant_swiglu_quant, _DEQUANT_SWIGLU, makes=_TYPED)
         for op in ("npu_dequant_swiglu_quant", "npu_inference::npu_dequant_swiglu_quant")
     ),
-    Row(
+    NpuOp(
         "npu_swiglu_mx_quant",
         "SwigluMxQuant",
         swiglu_mx_quant,

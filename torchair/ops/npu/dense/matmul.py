@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.kernel_params import Ints
-from torchair.ops.npu.common.op_spec import InPlace, Row, dtype_of, fixed, made
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp, dtype_of, fixed, made
 from torchair.ops.npu.common.packing import operand, scale_of, weight
 from torchair.ops.npu.dense.quant import unpacked_scale
 from torchair.ops.numerics.formats import (
@@ -369,21 +369,21 @@ _HELD = {
 }
 _HELD_SCALED = _HELD | {"x1_scale": scale_of("x1_scale"), "x2_scale": scale_of("x2_scale")}
 ROWS = (
-    Row(
+    NpuOp(
         "npu_linear",
         "MatMul",
         mat_mul,
         {"x1": "input", "x2": "weight", "transpose_x2": fixed(True)},
         shared=True,
     ),
-    Row("npu_fused_matmul", "FusedMatMul", fused_mat_mul),
-    Row(
+    NpuOp("npu_fused_matmul", "FusedMatMul", fused_mat_mul),
+    NpuOp(
         "npu_transpose_batchmatmul",
         "TransposeBatchMatMul",
         transpose_batch_mat_mul,
         {"x1": "input", "x2": "weight", "perm_y": _TURNED, **_PERMS},
     ),
-    Row(
+    NpuOp(
         "npu_transpose_quant_batchmatmul",
         "TransposeQuantBatchMatMul",
         transpose_quant_batch_mat_mul,
@@ -401,7 +401,7 @@ ROWS = (
             "x2_scale": scale_of("x2_scale"),
         },
     ),
-    Row(
+    NpuOp(
         "npu_quant_matmul",
         "QuantBatchMatmulV3",
         quant_batch_matmul,
@@ -410,7 +410,7 @@ ROWS = (
         holds=_HELD,
         ignored=(*_CODES, "group_sizes", "y_scale"),
     ),
-    Row(
+    NpuOp(
         "npu_quant_matmul",
         "QuantBatchMatmulV4",
         quant_batch_matmul_blocks,
@@ -418,7 +418,7 @@ ROWS = (
         holds=_HELD | {"x1_scale": scale_of("pertoken_scale"), "x2_scale": scale_of("scale")},
         ignored=_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_inference::npu_fused_quant_matmul",
         "FusedQuantMatMul",
         fused_quant_mat_mul,
@@ -426,16 +426,16 @@ ROWS = (
         holds=_HELD,
         ignored=(*_CODES, "x3_dtype"),
     ),
-    Row(
+    NpuOp(
         "npu_quant_matmul_dequant", "QuantMatmulDequant", quant_matmul_dequant, {"x_quant_mode": "quant_mode"}
     ),
-    Row(
+    NpuOp(
         "npu_quant_matmul_reduce_sum",
         "QuantMatmulReduceSum",
         quant_matmul_reduce_sum,
         {"dims": fixed([0]), "dtype": fixed(BF16)},
     ),
-    Row(
+    NpuOp(
         "npu_add_quant_matmul",
         "QuantBatchMatmulInplaceAdd",
         quant_batch_matmul_inplace_add,
@@ -444,7 +444,7 @@ ROWS = (
         holds=_HELD_SCALED,
         ignored=_ADDED_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_add_quant_matmul_",
         "QuantBatchMatmulInplaceAdd",
         quant_batch_matmul_inplace_add,
@@ -453,14 +453,14 @@ ROWS = (
         holds=_HELD_SCALED,
         ignored=_ADDED_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_weight_quant_batchmatmul",
         "WeightQuantBatchMatmulV2",
         weight_quant_batch_matmul,
         holds={"weight": weight("weight", "x", of_bytes=E2M1, flag="transpose_weight")},
         ignored=("weight_dtype",),
     ),
-    Row(
+    NpuOp(
         "npu_quant_conv2d",
         "QuantConv2D",
         quant_conv2d,
@@ -478,7 +478,7 @@ ROWS = (
             "filter": operand("weight", "weight_dtype", of_bytes=HIF8),
         },
     ),
-    Row(
+    NpuOp(
         "npu_batch_gather_matmul",
         "AddLora",
         add_lora,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.ops.npu.common.op_spec import InPlace, Row, fixed, made
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp, fixed, made
 from torchair.ops.numerics.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
 
 
@@ -175,46 +175,48 @@ def batch_norm_reduce(input, eps):
 
 _MX = {"dst_type": made(ir_type, "dst_type"), "output_rstd": fixed(False)}
 ROWS = (
-    Row("npu_rms_norm", "RmsNorm", rms_norm, {"x": "self"}, shared=True),
-    Row("npu_rms_norm_backward", "RmsNormGrad", rms_norm_grad, {"x": "self"}, shared=True),
-    Row(
+    NpuOp("npu_rms_norm", "RmsNorm", rms_norm, {"x": "self"}, shared=True),
+    NpuOp("npu_rms_norm_backward", "RmsNormGrad", rms_norm_grad, {"x": "self"}, shared=True),
+    NpuOp(
         "_npu_rms_norm_backward_quant",
         "RmsNormGradQuant",
         rms_norm_grad_quant,
         {"dst_type": made(ir_type_or(INT8), "dst_type")},
         makes={0: "dst_type"},
     ),
-    Row("npu_add_rms_norm", "AddRmsNorm", add_rms_norm),
-    Row("npu_add_rms_norm_cast", "AddRmsNormCast", add_rms_norm_cast),
-    Row("npu_add_rms_norm_v2_functional", "AddRmsNorm", add_rms_norm, outputs=(1, 0, 2), copies=("x1", "x2")),
-    Row(
+    NpuOp("npu_add_rms_norm", "AddRmsNorm", add_rms_norm),
+    NpuOp("npu_add_rms_norm_cast", "AddRmsNormCast", add_rms_norm_cast),
+    NpuOp(
+        "npu_add_rms_norm_v2_functional", "AddRmsNorm", add_rms_norm, outputs=(1, 0, 2), copies=("x1", "x2")
+    ),
+    NpuOp(
         "npu_add_rms_norm_dynamic_quant",
         "AddRmsNormDynamicQuant",
         add_rms_norm_dynamic_quant,
         {"dst_type": made(ir_type_or(INT8), "y_dtype")},
         makes={0: "dst_type", 1: "dst_type"},
     ),
-    Row(
+    NpuOp(
         "npu_add_rms_norm_dynamic_mx_quant",
         "AddRmsNormDynamicMxQuant",
         add_rms_norm_dynamic_mx_quant,
         _MX,
         makes={0: "dst_type"},
     ),
-    Row(
+    NpuOp(
         "npu_rms_norm_dynamic_mx_quant",
         "RmsNormDynamicMxQuant",
         rms_norm_dynamic_mx_quant,
         _MX,
         makes={0: "dst_type"},
     ),
-    Row(
+    NpuOp(
         "npu_group_norm_silu",
         "GroupNormSilu",
         group_norm_silu,
         {"x": "input", "gamma": "weight", "beta": "bias", "num_groups": "group"},
     ),
-    Row(
+    NpuOp(
         "npu_masked_softmax_with_rel_pos_bias",
         "MaskedSoftmaxWithRelPosBias",
         masked_softmax_with_rel_pos_bias,

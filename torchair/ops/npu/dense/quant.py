@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.ops.npu.common.groups import block_slots, group_ids, grouped_mx
-from torchair.ops.npu.common.op_spec import Row, fixed, made
+from torchair.ops.npu.common.op_spec import NpuOp, fixed, made
 from torchair.ops.npu.common.packing import operand, packed, scale_of
 from torchair.ops.npu.dense.activation import dequantised
 from torchair.ops.numerics.formats import (
@@ -366,7 +366,7 @@ _DYNAMIC = {"x": "input"}
 _QUANTIZE = {"x": "self", "offset": "zero_points", "scale": "scales"}
 _QUANTIZE_DIVIDE = {"x": "self", "dtype": made(lambda code: QUANTIZE_TYPES[ir_type(code)], "dtype")}
 ROWS = (
-    Row(
+    NpuOp(
         "npu_quantize",
         "",
         quantize,
@@ -375,7 +375,7 @@ ROWS = (
         makes={0: fixed(INT4)},
         ignored=("div_mode",),
     ),
-    Row(
+    NpuOp(
         "npu_quantize",
         "Quantize",
         quantize,
@@ -384,7 +384,7 @@ ROWS = (
         makes={0: made(_named_type, "dtype")},
         ignored=("div_mode",),
     ),
-    Row(
+    NpuOp(
         "npu_quantize",
         "AscendQuantV2",
         ascend_quant,
@@ -398,7 +398,7 @@ ROWS = (
         makes=_TYPED,
         ignored=("div_mode",),
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_quant",
         "DynamicQuant",
         dynamic_quant,
@@ -407,7 +407,7 @@ ROWS = (
         makes=_TYPED,
         ignored=("quant_mode", "dst_type_max"),
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_quant",
         "DynamicQuantV2",
         dynamic_quant_any,
@@ -415,94 +415,94 @@ ROWS = (
         outputs=(0, 1),
         makes=_TYPED,
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_quant_asymmetric",
         "DynamicQuantV2",
         dynamic_quant_any,
         _DYNAMIC | _INT8 | {"is_symmetrical": fixed(False)},
         makes=_TYPED,
     ),
-    Row(
+    NpuOp(
         "npu_group_quant",
         "GroupQuant",
         group_quant,
         {"dst_type": made(ir_type_or(INT8), "dst_dtype")},
         makes=_TYPED,
     ),
-    Row(
+    NpuOp(
         "npu_anti_quant",
         "AscendAntiQuantV2",
         ascend_anti_quant,
         {"dst_type": made(ir_type_or(FP16), "dst_dtype"), "sqrt_mode": fixed(False)},
         holds={"x": operand("x", "src_dtype", of_bytes=HIF8)},
     ),
-    Row(
+    NpuOp(
         "npu_anti_mx_quant",
         "AntiMxQuant",
         anti_mx_quant,
         {"dst_type": made(ir_type_or(BF16), "dst_type")},
         holds={"x": operand("x", "src_type", of_bytes=E2M1), "mxscale": scale_of("mxscale")},
     ),
-    Row("npu_dynamic_block_quant", "DynamicBlockQuant", dynamic_block_quant, _KIND, makes=_TYPED),
-    Row(
+    NpuOp("npu_dynamic_block_quant", "DynamicBlockQuant", dynamic_block_quant, _KIND, makes=_TYPED),
+    NpuOp(
         "npu_grouped_dynamic_block_quant",
         "GroupedDynamicBlockQuant",
         grouped_dynamic_block_quant,
         _KIND,
         makes=_TYPED,
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_mx_quant",
         "DynamicMxQuant",
         dynamic_mx_quant,
         _DYNAMIC | _KIND | _ALG | {"blocksize": "block_size"},
         makes=_TYPED,
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_mx_quant_with_dual_axis",
         "DynamicMxQuantWithDualAxis",
         dynamic_mx_quant_with_dual_axis,
         _DYNAMIC | _KIND | _ALG,
         makes={0: "dst_type", 2: "dst_type"},
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_block_mx_quant",
         "DynamicBlockMxQuant",
         dynamic_block_mx_quant,
         _DYNAMIC | _KIND,
         makes=_TYPED,
     ),
-    Row(
+    NpuOp(
         "npu_dynamic_dual_level_mx_quant",
         "DynamicDualLevelMxQuant",
         dynamic_dual_level_mx_quant,
         _DYNAMIC,
         makes={0: fixed(E2M1)},
     ),
-    Row(
+    NpuOp(
         "npu_grouped_dynamic_mx_quant",
         "GroupedDynamicMxQuant",
         grouped_dynamic_mx_quant,
         _KIND | _ALG,
         makes=_TYPED,
     ),
-    Row("npu_quant_max", "QuantMax", quant_max, {"dst_type": made(ir_type, "dst_dtype")}, makes=_TYPED),
-    Row(
+    NpuOp("npu_quant_max", "QuantMax", quant_max, {"dst_type": made(ir_type, "dst_dtype")}, makes=_TYPED),
+    NpuOp(
         "npu_rotate_quant",
         "RotateQuant",
         rotate_quant,
         {"y_dtype": made(ir_type_or(INT8), "dst_dtype"), **_ALG},
         makes={0: "y_dtype"},
     ),
-    Row(
+    NpuOp(
         "npu_kronecker_quant",
         "FlatQuant",
         flat_quant,
         {"dst_dtype": made(ir_type_or(INT32), "dst_dtype")},
         makes={0: made(_flat_type, "dst_dtype")},
     ),
-    Row("npu_trans_quant_param", "TransQuantParamV2", trans_quant_param),
-    Row(
+    NpuOp("npu_trans_quant_param", "TransQuantParamV2", trans_quant_param),
+    NpuOp(
         "npu_dequant_bias",
         "DequantBias",
         dequant_bias,

@@ -10,7 +10,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import UnsupportedOp
-from torchair.ops.npu.common.op_spec import Row, dtype_of, made
+from torchair.ops.npu.common.op_spec import NpuOp, dtype_of, made
 from torchair.ops.npu.common.packing import operand, scale_of, weight
 from torchair.ops.npu.common.ranks import (
     all_gather,
@@ -348,21 +348,21 @@ _HELD_PLAIN = {
 }
 _HELD_GATHERED, _HELD_EXCHANGED = _held("self", "is_trans_b"), _held("x1", "transpose_x2")
 ROWS = (
-    Row(
+    NpuOp(
         "npu_all_gather_base_mm", "AllGatherMatmul", all_gather_matmul, _GATHERED_OUT, when=_is_plain,
         ignored=_PLAIN_ONLY,
     ),
-    Row(
+    NpuOp(
         "npu_all_gather_base_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
         {**_GATHERED_OUT, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0, 1),
         holds=_HELD_PLAIN, makes={1: "x1"},
     ),
-    Row(
+    NpuOp(
         "npu_all_gather_quant_mm", "AllGatherMatmulV2", all_gather_matmul_quantised,
         {**_GATHERED_OUT, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
         holds=_HELD_GATHERED, makes={1: "x1"}, ignored=_SCALE_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_mm_all_reduce_base", "MatmulAllReduce", matmul_all_reduce,
         {
             "group": "hcom", "group_size": _GROUP,
@@ -375,25 +375,25 @@ ROWS = (
         },
         ignored=("dequant_scale_dtype", "pertoken_scale_dtype"),
     ),
-    Row(
+    NpuOp(
         "npu_mm_reduce_scatter_base", "MatmulReduceScatter", matmul_reduce_scatter, _GATHERED,
         when=_is_plain, ignored=_PLAIN_ONLY,
     ),
-    Row(
+    NpuOp(
         "npu_mm_reduce_scatter_base", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
         {**_GATHERED, "y_dtype": made(_kind_like, "output_dtype", "self")}, outputs=(0,),
         holds=_HELD_PLAIN,
     ),
-    Row(
+    NpuOp(
         "npu_quant_mm_reduce_scatter", "MatmulReduceScatterV2", matmul_reduce_scatter_quantised,
         {**_GATHERED, **_SCATTERED_OUT, "y_dtype": made(_kind_like, "y_dtype", "self")},
         holds=_HELD_GATHERED, ignored=_SCALE_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_all_to_all_matmul", "AlltoAllMatmul", all_to_all_matmul,
         {"group": "hcom", "alltoall_out_flag": "all2all_out_flag"}, makes={1: "x1"},
     ),
-    Row(
+    NpuOp(
         "npu_all_to_all_quant_matmul", "AlltoAllMatmul", all_to_all_matmul,
         {
             **_QUANTISED_EXCHANGE, "alltoall_out_flag": "all2all_out_flag",
@@ -401,13 +401,13 @@ ROWS = (
         },
         holds=_HELD_EXCHANGED, makes={1: "x1"}, ignored=(*_SCALE_CODES, *_UNUSED_CODES),
     ),
-    Row("npu_matmul_all_to_all", "MatmulAlltoAll", matmul_all_to_all, {"group": "hcom"}),
-    Row(
+    NpuOp("npu_matmul_all_to_all", "MatmulAlltoAll", matmul_all_to_all, {"group": "hcom"}),
+    NpuOp(
         "npu_quant_matmul_all_to_all", "MatmulAlltoAll", matmul_all_to_all, _QUANTISED_EXCHANGE,
         holds=_HELD_EXCHANGED, ignored=(*_SCALE_CODES, *_UNUSED_CODES),
     ),
     *(
-        Row(
+        NpuOp(
             op, ir, fn,
             {
                 "group": "hcom", "output_dtype": made(ir_type_or(BF16), "output_dtype"),
@@ -421,6 +421,6 @@ ROWS = (
             ("npu_quant_reduce_scatter", "QuantReduceScatter", quant_reduce_scatter, str),
         )
     ),
-    Row("_npu_distribute_barrier", "DistributeBarrier", distribute_barrier, copies=("x_ref",)),
+    NpuOp("_npu_distribute_barrier", "DistributeBarrier", distribute_barrier, copies=("x_ref",)),
 )  # fmt: skip
 ACTING = ("_npu_distribute_barrier",)

@@ -16,7 +16,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible, UnsupportedOp
 from torchair.core.torch_private.operators.schemas import register_fake
-from torchair.ops.npu.common.op_spec import InPlace, Row
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp
 
 # What runs wherever a call of these ops would: sizes of all results, how many dims each has, their types.
 _SCHEMA = "(str op, Tensor[] given, SymInt[] sizes, int[] dims, ScalarType[] dtypes) -> Tensor[]"
@@ -134,10 +134,10 @@ def _updated(op, context):
 
 _CONTEXT = {"schedule_context": "self"}
 ROWS = (
-    Row("npu_attention_to_ffn", "AttentionToFFN", attention_to_ffn, outputs=()),
-    Row("npu_ffn_to_attention", "FFNToAttention", ffn_to_attention, outputs=()),
-    Row("npu_ffn_worker_batching", "FfnWorkerBatching", ffn_worker_batching),
-    Row(
+    NpuOp("npu_attention_to_ffn", "AttentionToFFN", attention_to_ffn, outputs=()),
+    NpuOp("npu_ffn_to_attention", "FFNToAttention", ffn_to_attention, outputs=()),
+    NpuOp("npu_ffn_worker_batching", "FfnWorkerBatching", ffn_worker_batching),
+    NpuOp(
         "npu_attention_worker_combine",
         "AttentionWorkerCombine",
         attention_worker_combine,
@@ -150,8 +150,8 @@ ROWS = (
             ("ffn_worker_scheduler", "FfnWorkerScheduler", ffn_worker_scheduler),
         )
         for row in (
-            Row(op, ir, fn, _CONTEXT, copies=("self",)),
-            Row(f"{op}_", ir, fn, _CONTEXT, writes={"self": 0}),
+            NpuOp(op, ir, fn, _CONTEXT, copies=("self",)),
+            NpuOp(f"{op}_", ir, fn, _CONTEXT, writes={"self": 0}),
         )
     ),
 )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from torchair.core.errors import BadGroup, UnsupportedOp
 from torchair.ops.npu.common.expert_ranks import Holders, holders
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.dense.norm import normalised
 from torchair.ops.npu.moe.routing import expert_counts, placed
 from torchair.ops.numerics.formats import INT8, dynamic, ir_type, static, wide
@@ -346,21 +346,21 @@ _TRAVEL = (
     "group_list", "out_dtype", "comm_quant_mode", "group_list_type",
 )  # fmt: skip
 ROWS = (
-    Row("npu_moe_distribute_dispatch", "MoeDistributeDispatch", moe_distribute_dispatch),
-    Row(
+    NpuOp("npu_moe_distribute_dispatch", "MoeDistributeDispatch", moe_distribute_dispatch),
+    NpuOp(
         "npu_moe_distribute_dispatch_v2", "MoeDistributeDispatchV2", moe_distribute_dispatch_v2,
         {"y_dtype": made(ir_type, "y_dtype")}, ignored=("x_dtype", "scales_dtype"),
     ),
-    Row(
+    NpuOp(
         "npu_moe_distribute_combine", "", combined_with_shared, ignored=_TRAVEL,
         when=lambda given: given["shared_expert_x"] is not None,
     ),
-    Row(
+    NpuOp(
         "npu_moe_distribute_combine", "MoeDistributeCombine", moe_distribute_combine,
         ignored=("shared_expert_x",),
     ),
-    Row("npu_moe_distribute_combine_v2", "MoeDistributeCombineV2", moe_distribute_combine_v2),
-    Row(
+    NpuOp("npu_moe_distribute_combine_v2", "MoeDistributeCombineV2", moe_distribute_combine_v2),
+    NpuOp(
         "npu_moe_distribute_combine_add_rms_norm", "MoeDistributeCombineAddRmsNorm",
         moe_distribute_combine_add_rms_norm, {"assist_info": "expand_idx"},
     ),

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.ops.npu.common.groups import ENDS, PAIRS, group_ends, group_ids
-from torchair.ops.npu.common.op_spec import InPlace, Row, dtype_of, made
+from torchair.ops.npu.common.op_spec import InPlace, NpuOp, dtype_of, made
 from torchair.ops.npu.common.packing import operand, scale_of, weight
 from torchair.ops.npu.common.sequences import numbers
 from torchair.ops.npu.dense.matmul import (
@@ -385,7 +385,7 @@ _HELD_ADDED = {
 }
 _ADDED_CODES = ("x1_dtype", "x2_dtype", "x1_scale_dtype", "x2_scale_dtype")
 ROWS = (
-    Row(
+    NpuOp(
         "npu_grouped_matmul",
         "GroupedMatmul",
         grouped_matmul,
@@ -394,7 +394,7 @@ ROWS = (
         holds=_HELD,
         ignored=(*_GROUPED_IGNORED, *_CODES),
     ),
-    Row(
+    NpuOp(
         "npu_grouped_matmul.List",
         "GroupedMatmul",
         grouped_matmul,
@@ -403,7 +403,7 @@ ROWS = (
         holds=_HELD_LISTS,
         ignored=_GROUPED_IGNORED,
     ),
-    Row(
+    NpuOp(
         "npu_grouped_matmul_finalize_routing",
         "GroupedMatmulFinalizeRouting",
         grouped_matmul_finalize_routing,
@@ -416,7 +416,7 @@ ROWS = (
         },
         ignored=("scale_dtype", "pertoken_scale_dtype"),
     ),
-    Row(
+    NpuOp(
         "npu_grouped_matmul_swiglu_quant_v2",
         "GroupedMatmulSwigluQuantV2",
         grouped_matmul_swiglu_quant,
@@ -429,13 +429,13 @@ ROWS = (
         makes={0: made(ir_type, "quant_dtype")},
         ignored=("weight_scale_dtype", "x_scale_dtype"),
     ),
-    Row(
+    NpuOp(
         "npu_quant_grouped_matmul_dequant",
         "QuantGroupedMatmulDequant",
         quant_grouped_matmul_dequant,
         {"x_quant_mode": "quant_mode"},
     ),
-    Row(
+    NpuOp(
         "npu_add_quant_gmm",
         "QuantGroupedMatmulInplaceAdd",
         quant_grouped_matmul_inplace_add,
@@ -444,7 +444,7 @@ ROWS = (
         holds=_HELD_ADDED,
         ignored=_ADDED_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_add_quant_gmm_",
         "QuantGroupedMatmulInplaceAdd",
         quant_grouped_matmul_inplace_add,
@@ -453,7 +453,7 @@ ROWS = (
         holds=_HELD_ADDED,
         ignored=_ADDED_CODES,
     ),
-    Row(
+    NpuOp(
         "npu_ffn",
         "FFN",
         ffn,

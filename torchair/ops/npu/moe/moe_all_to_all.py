@@ -10,7 +10,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.core.errors import BadGroup
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.packing import operand, scale_of, weight
 from torchair.ops.npu.common.ranks import all_to_all
 from torchair.ops.npu.dense.matmul import block_scaled_product, packed_group_size
@@ -211,13 +211,13 @@ _SCALE_CODES = (
     "gmm_x_scale_dtype", "gmm_weight_scale_dtype", "mm_x_scale_dtype", "mm_weight_scale_dtype",
 )  # fmt: skip
 ROWS = (
-    Row("npu_alltoallv_gmm", "AlltoAllvGroupedMatMul", all_to_allv_grouped_mat_mul, {"group": "hcom"}),
-    Row(
+    NpuOp("npu_alltoallv_gmm", "AlltoAllvGroupedMatMul", all_to_allv_grouped_mat_mul, {"group": "hcom"}),
+    NpuOp(
         "npu_alltoallv_quant_gmm", "AlltoAllvQuantGroupedMatMul", all_to_allv_quant_grouped_mat_mul,
         _QUANTISED, holds=_HELD, makes={2: "gmm_x"}, ignored=_SCALE_CODES,
     ),
-    Row("npu_gmm_alltoallv", "GroupedMatMulAlltoAllv", grouped_mat_mul_all_to_allv, {"group": "hcom"}),
-    Row(
+    NpuOp("npu_gmm_alltoallv", "GroupedMatMulAlltoAllv", grouped_mat_mul_all_to_allv, {"group": "hcom"}),
+    NpuOp(
         "npu_quant_gmm_alltoallv", "QuantGroupedMatMulAlltoAllv", quant_grouped_mat_mul_all_to_allv,
         {
             **_QUANTISED,

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from torchair.core.errors import BadAttribute
-from torchair.ops.npu.common.op_spec import Row, made
+from torchair.ops.npu.common.op_spec import NpuOp, made
 from torchair.ops.npu.common.packing import operand, scale_of
 from torchair.ops.numerics.formats import E2M1, E4M3, E5M2, HIF8, INT4, INT8, dynamic, mx, static, store, wide
 
@@ -356,36 +356,36 @@ _BACK = {
     "expanded_row_idx": "expanded_src_to_dst_row",
 }
 ROWS = (
-    Row("npu_moe_gating_top_k", "MoeGatingTopK", moe_gating_top_k),
-    Row("npu_inference::npu_moe_gating_top_k", "MoeGatingTopK", moe_gating_top_k),
-    Row("npu_moe_gating_top_k_softmax", "MoeGatingTopKSoftmax", moe_gating_top_k_softmax),
-    Row("npu_moe_gating_top_k_softmax_v2", "MoeGatingTopKSoftmaxV2", moe_gating_top_k_softmax_v2),
-    Row("npu_moe_init_routing", "MoeInitRouting", moe_init_routing),
-    Row(
+    NpuOp("npu_moe_gating_top_k", "MoeGatingTopK", moe_gating_top_k),
+    NpuOp("npu_inference::npu_moe_gating_top_k", "MoeGatingTopK", moe_gating_top_k),
+    NpuOp("npu_moe_gating_top_k_softmax", "MoeGatingTopKSoftmax", moe_gating_top_k_softmax),
+    NpuOp("npu_moe_gating_top_k_softmax_v2", "MoeGatingTopKSoftmaxV2", moe_gating_top_k_softmax_v2),
+    NpuOp("npu_moe_init_routing", "MoeInitRouting", moe_init_routing),
+    NpuOp(
         "npu_moe_init_routing_v2", "MoeInitRoutingV3", moe_init_routing_v3,
         holds={"x": operand("x", "x_dtype", of_bytes=HIF8), "scale": scale_of("scale")},
         makes={0: made(routed_type, "quant_mode")}, word=torch.uint8,
     ),
-    Row(
+    NpuOp(
         "npu_moe_compute_expert_tokens", "MoeComputeExpertTokens", moe_compute_expert_tokens,
         {"sorted_experts": "sorted_expert_for_source_row", "num_experts": "num_expert"},
     ),
-    Row(
+    NpuOp(
         "npu_moe_finalize_routing", "MoeFinalizeRouting", moe_finalize_routing,
         {**_BACK, "expanded_expert_idx": "export_for_source_row"}, when=_is_whole,
         ignored=("drop_pad_mode", "k"),
     ),
-    Row(
+    NpuOp(
         "npu_moe_finalize_routing", "MoeFinalizeRoutingV2", moe_finalize_routing_v2,
         {**_BACK, "expert_idx": "export_for_source_row"},
     ),
-    Row(
+    NpuOp(
         "npu_moe_re_routing", "MoeReRouting", moe_re_routing,
         holds={"tokens": operand("tokens", "tokens_dtype", of_bytes=HIF8)}, makes={0: "tokens"},
     ),
-    Row("npu_moe_update_expert", "MoeUpdateExpert", moe_update_expert),
-    Row("npu_inference::npu_tome_merge", "TomeMerge", tome_merge, {"topRate": "top_rate"}),
-    Row(
+    NpuOp("npu_moe_update_expert", "MoeUpdateExpert", moe_update_expert),
+    NpuOp("npu_inference::npu_tome_merge", "TomeMerge", tome_merge, {"topRate": "top_rate"}),
+    NpuOp(
         "npu_inference::npu_tome_unmerge", "TomeUnmerge", tome_unmerge,
         {
             "Ori_IndiceA": "ori_indice_a", "Ori_IndiceB": "ori_indice_b", "TOPK_Indice": "topk_indice",

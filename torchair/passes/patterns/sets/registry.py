@@ -41,7 +41,7 @@ from torchair.passes.patterns.match.wildcards import has_wildcards, told_apart
 from torchair.passes.patterns.sets.builtin import Rule as Builtin
 from torchair.passes.patterns.sets.builtin import anchors, rules
 from torchair.passes.patterns.spec.explicit_pattern import check_explicit
-from torchair.passes.patterns.spec.pattern_hash import Told
+from torchair.passes.patterns.spec.pattern_hash import PatternHash
 from torchair.passes.patterns.spec.pattern_text import text_of
 from torchair.passes.patterns.spec.subgraphs import branches_of
 from torchair.passes.patterns.spec.user_pattern import Given, check_callables, check_flag, given
@@ -139,7 +139,9 @@ class RuleSet:
             key = f"pattern {self.name} {len(self.of_users)} {rule.name}"
             self.of_users.append(rule)
         scalars = sorted(wanted.scalars.items())
-        extend(key, [Told(search_fn, replace_fn, extra_check, trace_fn), str(rule.patterns), str(scalars)])
+        extend(
+            key, [PatternHash(search_fn, replace_fn, extra_check, trace_fn), str(rule.patterns), str(scalars)]
+        )
 
     def _is_known(self, rule: Rule, forms: list[Variant], may_skip: bool) -> bool:
         text = _text(rule, forms[0] if forms else None)

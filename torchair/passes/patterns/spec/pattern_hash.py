@@ -20,7 +20,7 @@ from torchair.core.fingerprint.python_objects import OWN, data, identity
 _FOREIGN = (*OWN, "builtins")
 
 
-class Told:
+class PatternHash:
     """Its text says what these functions are, when it is asked for; `NotPossible` where one has what is no
     data.
     """
