@@ -122,7 +122,7 @@ def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pyt
     if "builds" not in request.fixturenames:
         monkeypatch.setattr(SCHEDULER, "give", lambda job: job)
     if "warm_starts" not in request.fixturenames:
-        monkeypatch.setattr(entry_points, "compile_or_take", compile_dynamo)
+        monkeypatch.setattr(entry_points, "compile_or_get_cached", compile_dynamo)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_the_next_one_serves_what_is_compiled_here(
     mode: str, length: int, kinds: list[str], tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph that no other process knows is compiled in its first call."""
-    monkeypatch.setattr(backend, "why_not_elsewhere", lambda gm: "of this process alone")
+    monkeypatch.setattr(backend, "worker_unsupported_reason", lambda gm: "of this process alone")
     config = CompilerConfig()
     config.mode = mode
     x = torch.randn(3)

@@ -93,7 +93,7 @@ class Quick:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     made = Quick()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", made)
+    monkeypatch.setattr(scheduler, "compile_in_worker", made)
     yield made
     made.gate.set()
     assert SCHEDULER.wait(60)
@@ -395,7 +395,7 @@ def test_conditions_are_those_of_the_build_alone() -> None:
     symbols = tiered.Symbols.of(order.symbols_of([x]))
     assert {str(fact).count("Mod") for fact in symbols.facts} == {0, 1}
     world = symbols.world()
-    again = [world.number(size) for size in tiered.likes_of([x])[0].size]
+    again = [world.number(size) for size in tiered.tensor_metadata_of([x])[0].size]
     assert bool(again[0] % 4 == 0)
     assert not world.conditions()
     assert bool(again[0] == 8)
@@ -515,7 +515,7 @@ def test_what_cannot_be_ordered_is_served(jobs: list[Job], monkeypatch: pytest.M
     def fail() -> None:
         raise LookupError("no such thing")
 
-    monkeypatch.setattr(tiered.Surroundings, "now", fail)
+    monkeypatch.setattr(tiered.TorchState, "now", fail)
     model, x = net(), torch.randn(4, 16)
     run = compiled(model, "npugraph_ex")
     with torch.no_grad(), pytest.warns(torchair.DegradedWarning, match="not ordered: LookupError: no such"):

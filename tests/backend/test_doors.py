@@ -81,7 +81,7 @@ def test_the_modes_of_torch_compile_act(mode: str, captures: bool, monkeypatch: 
         seen.append(settings.captures)
         return compile_dynamo(gm, inputs, settings, decompositions)
 
-    monkeypatch.setattr(entry_points, "compile_or_take", spy)
+    monkeypatch.setattr(entry_points, "compile_or_get_cached", spy)
     for made in ("npu", backend("npugraph_ex" if mode == "max-autotune" else "max-autotune")):
         torch.compiler.reset()
         torch.compile(torch.sin, backend=made, mode=mode)(torch.ones(2))

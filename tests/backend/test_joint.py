@@ -370,7 +370,7 @@ def test_what_is_checkpointed_is_computed_again(mode: str) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_computed_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_private, "_remat", torch_private.LateModule("torch.no_such_module"))
+    monkeypatch.setattr(torch_private, "_remat", torch_private.LazyModule("torch.no_such_module"))
     with pytest.warns(DegradedWarning, match="what is checkpointed is kept"):
         compiled(checkpointed, {JOINT: True})(torch.randn(4), torch.randn(4, requires_grad=True))
 

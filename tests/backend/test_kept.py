@@ -44,7 +44,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def counting(place: Path, monkeypatch: pytest.MonkeyPatch) -> Counting:
     made = Counting()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", made)
+    monkeypatch.setattr(scheduler, "compile_in_worker", made)
     return made
 
 

@@ -224,7 +224,7 @@ class Lost:
     ],
 )
 def test_kernels_that_cannot_be_made_are_told(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "compile_elsewhere", lambda *order: made)
+    monkeypatch.setattr(scheduler, "compile_in_worker", lambda *order: made)
     given = job(Diagnostics())
     given.run()
     with pytest.warns(DegradedWarning, match=rf"static kernels for graph_t \(3,\) are {told}"):
@@ -260,7 +260,7 @@ def test_a_failing_job_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) 
     def fail(*order: Any) -> Any:
         raise OSError("no room")
 
-    monkeypatch.setattr(scheduler, "compile_elsewhere", fail)
+    monkeypatch.setattr(scheduler, "compile_in_worker", fail)
     jobs = [job(Diagnostics()) for _ in range(2)]
     for each in jobs:
         SCHEDULER.give(each)

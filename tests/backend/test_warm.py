@@ -489,7 +489,7 @@ def test_the_better_program_is_what_is_kept(
     counted: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     builds = Quick()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_in_worker", builds)
     model = net()
     with torch.no_grad():
         run = new_process(model, engine_config__codegen="auto")
@@ -505,7 +505,7 @@ def test_the_better_program_is_what_is_kept(
 def test_nothing_better_is_another_wish(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wants no better program gets none of another process, and keeps none from those who do."""
     builds = Quick()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_in_worker", builds)
     with torch.no_grad():
         for budget in (0, None, 0):
             run = new_process(
@@ -520,7 +520,7 @@ def test_nothing_better_is_another_wish(counted: Counted, monkeypatch: pytest.Mo
 
 @pytest.mark.filterwarnings("ignore::torchair.DegradedWarning")
 def test_a_build_that_failed_is_tried_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "compile_elsewhere", lambda *args: (None, "there is no compiler"))
+    monkeypatch.setattr(scheduler, "compile_in_worker", lambda *args: (None, "there is no compiler"))
     with torch.no_grad():
         for _ in range(2):
             run = new_process(torch.sin, engine_config__codegen="auto")

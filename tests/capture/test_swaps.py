@@ -71,7 +71,7 @@ def locks(monkeypatch: pytest.MonkeyPatch) -> list[Waits]:
 def builds_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[Quick]:
     made = Quick()
     made.gate.clear()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", made)
+    monkeypatch.setattr(scheduler, "compile_in_worker", made)
     yield made
     made.gate.set()
     assert SCHEDULER.wait(60)

@@ -379,7 +379,7 @@ class Swap:
             patches.enter_context(mock.patch.object(Job, "__init__", noted))
             patches.enter_context(mock.patch.object(Job, "take", taken))
             if self._is_eager:
-                patches.enter_context(mock.patch.object(scheduler, "compile_elsewhere", self._fill))
+                patches.enter_context(mock.patch.object(scheduler, "compile_in_worker", self._fill))
             try:
                 yield
             finally:

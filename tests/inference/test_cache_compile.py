@@ -342,7 +342,7 @@ def test_a_miss_names_what_differs(
     elif what == "sizes":
         options["dynamic"] = True
     else:
-        own = cache_compile.__globals__["place_of"].__globals__["facts_of"]
+        own = cache_compile.__globals__["location_of"].__globals__["facts_of"]
         monkeypatch.setitem(own.__globals__, "facts_of", lambda *args: {**own(*args), what: "another"})
     second = processes.new(net.both, **options)
     second(X)
@@ -740,7 +740,7 @@ def test_an_entry_has_the_better_program(
     there, or will never be.
     """
     builds = Quick()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_in_worker", builds)
     builds.gate.clear()
     builds.failed = "no compiler here" if fails else ""
     config = config_of(mode)
@@ -784,7 +784,7 @@ def test_a_process_that_ends_early_leaves_the_rest_to_the_next(
         for job in taken:
             job.end("the process ended", is_wished=True)
     builds = Quick()
-    monkeypatch.setattr(scheduler, "compile_elsewhere", builds)
+    monkeypatch.setattr(scheduler, "compile_in_worker", builds)
     second = processes.new(net.both, config=config, dynamic=dynamic)
     for _ in range(3):
         torch.testing.assert_close(second(X), wanted(net.both, X))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 KEYWORDS = {"backend", "options", "custom_decompositions", "ge_cache"}
 """What `cache_compile` takes beside its parameters."""
 _HEAVY = {
-    "Place": "torchair.backend.export.writer",
+    "OutputPath": "torchair.backend.export.writer",
     "write_model": "torchair.backend.export.writer",
     "load_air": "torchair.backend.export.loader",
 }
@@ -53,7 +53,7 @@ def _late(name: str) -> Any:
 
 def _place(folder: Path) -> OutputPath:
     rank, size = rank_and_size()
-    make = _late("Place")
+    make = _late("OutputPath")
     if size == 1:
         return make(folder, "compiled_graph.air")
     return make(folder / f"rank_{rank}", f"compiled_graph{rank}.air")

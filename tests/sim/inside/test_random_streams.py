@@ -117,7 +117,7 @@ def test_better_programs(mode: str, program: Program) -> None:
     """Their pieces are built while the ops serve: here of the same ops, without a compiler."""
     with pytest.MonkeyPatch.context() as patch:
         taken = kinds_of(patch)
-        patch.setattr(scheduler, "compile_elsewhere", Quick())
+        patch.setattr(scheduler, "compile_in_worker", Quick())
         run = compiled(program, mode, "auto")
         check(run, program, calls=1)
         assert torchair.wait_until_optimised(60)
