@@ -43,11 +43,12 @@ def refuse(*args, **kwargs):
     raise AssertionError("a compile result is not compiled again")
 
 inductor.compile_fx_inner = refuse
-from torchair.backend import compile, artefact
+from torchair.backend.pipeline import compile
+from torchair.backend.runtime.artifact import CompiledArtifact
 
 compile.compile_fx = compile.convert = compile.lower = refuse
 data = torch.load("data.pt")
-runner = artefact.Artefact.unpack(data["artefact"]).runner()
+runner = CompiledArtifact.unpack(data["artefact"]).runner()
 assert runner.program.kind == data["kind"], runner.program.kind
 for args, expected in data["calls"]:
     torch.manual_seed(3)

@@ -669,16 +669,17 @@ def test_modules_with_names_of_pythons(is_beside: bool, tmp_path: Path) -> None:
 ORDERED = """
 from pathlib import Path
 import tempfile, torch, torchair
-from torchair.backend.service.request import Order, likes_of
-from torchair.backend.service.worker_pool import compile_elsewhere
-from torchair.codegen import How
+from torchair.backend.service.request import CompileRequest, tensor_metadata_of
+from torchair.backend.service.worker_pool import compile_in_worker
+from torchair.codegen import CodegenOptions
 from torchair.core.torch_private.fake.fake_tensors import dump_graph, make_fx
 x = torch.randn(3)
 gm = make_fx(lambda x: [x.sin()])(x)
 for node in gm.graph.nodes:
     node.meta = {}
 with tempfile.TemporaryDirectory() as folder:
-    made, why = compile_elsewhere(Order(dump_graph(gm), likes_of([x]), How(), ("eager",)), Path(folder))
+    request = CompileRequest(dump_graph(gm), tensor_metadata_of([x]), CodegenOptions(), ("eager",))
+    made, why = compile_in_worker(request, Path(folder))
 print(why or made.code.kind)
 """
 

@@ -553,14 +553,14 @@ def _of_another_torch(found: Any) -> Any:
 
 SCRIPT = """
 import torch, torchair
-from torchair.backend import warm
+from torchair.backend.dynamo import graph_cache
 config = torchair.CompilerConfig()
 config.engine_config.codegen = "eager"
 seen = []
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
-compile = warm.compile_dynamo
-warm.compile_dynamo = lambda *args: seen.append(1) or compile(*args)
+compile = graph_cache.compile_dynamo
+graph_cache.compile_dynamo = lambda *args: seen.append(1) or compile(*args)
 run = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
 with torch.no_grad():
     torch.testing.assert_close(run(torch.ones(3, 8)), model(torch.ones(3, 8)))

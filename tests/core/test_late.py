@@ -31,14 +31,17 @@ def test_capture_mode_loads_no_converters_and_no_kernels(tmp_path: Path) -> None
 
 
 def test_parts_of_a_package_are_found_without_its_library(tmp_path: Path) -> None:
-    code = "import sys; from torchair.ops import places; assert 'torchair.ops.npu' not in sys.modules"
+    code = (
+        "import sys; from torchair.ops.streams import scope_analysis\n"
+        "assert 'torchair.ops.npu' not in sys.modules"
+    )
     done = python(["-c", code], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 THREADS = """
 import threading
-from torchair.convert import registry
+from torchair.convert.base import registry
 from torchair.engine import registry as kernels
 
 found = []

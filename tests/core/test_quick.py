@@ -81,14 +81,14 @@ def test_without_a_compiler_everything_works(tmp_path: Path) -> None:
     """In a process of its own: what is asked for once is not asked for again."""
     code = (
         "import logging, threading, torch, warnings\n"
-        "from torchair.core import quick\n"
+        "from torchair.core.native import fast_replay\n"
         "with warnings.catch_warnings(record=True) as told:\n"
-        "    quick.load_async()\n"
+        "    fast_replay.load_async()\n"
         "    [t.join() for t in threading.enumerate() if t.name == 'torchair quick']\n"
         "assert 'install a C++ compiler' in str(told[0].message)\n"
         "x = torch.randn(2)\n"
-        "assert quick._extension is None\n"
-        "assert quick.Addresses([0], [x]).match([x])\n"
+        "assert fast_replay._extension is None\n"
+        "assert fast_replay.Addresses([0], [x]).match([x])\n"
     )
     environment = {
         "PATH": "",

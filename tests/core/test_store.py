@@ -264,9 +264,10 @@ def test_a_write_that_fails_leaves_what_was_there(
 KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
-from torchair.core.storage.artifact_store import Store
+from torchair.core.storage.artifact_store import ArtifactStore
 
-store, rounds, chance = Store(Path(sys.argv[1]), "compiled_module"), int(sys.argv[2]), random.Random(7)
+store, rounds = ArtifactStore(Path(sys.argv[1]), "compiled_module"), int(sys.argv[2])
+chance = random.Random(7)
 
 def write(mark):
     while True:

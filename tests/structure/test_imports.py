@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.structure.tree import PACKAGE, ROOT, imports, modules, own_imports, parse
+from tests.structure.tree import PACKAGE, ROOT, files, imports, modules, own_imports, parse
 
 # Left never imports right. A set is one level; siblings never import each other.
 SIBLINGS = {"convert", "passes", "engine", "codegen", "capture"}
@@ -171,6 +171,26 @@ def test_a_fact_stands_in_one_place(fact: str) -> None:
 def test_targets_exist() -> None:
     wrong = [str(item) for item in own_imports() if item.target not in modules()]
     assert not wrong, "\n".join(wrong)
+
+
+IMPORT = re.compile(r"from (torchair[\w.]*) import ([\w, ]+)")
+
+
+def test_imports_in_texts_lead_somewhere() -> None:
+    """Programs that tests run, generated code and pages name modules in texts."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in files()
+        if path.suffix in (".py", ".md")
+        for found in IMPORT.finditer(path.read_text(encoding="utf-8"))
+        for name in re.split(r",\s*", found[2].strip(" ,"))
+        if not _is_there(found[1], name.partition(" as ")[0])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _is_there(module: str, name: str) -> bool:
+    return hasattr(_import(module), name) or _import(f"{module}.{name}") is not None
 
 
 def test_no_cycles() -> None:

@@ -81,7 +81,7 @@ class ArgumentBinding:
             return None
         table = ", ".join(f"{name!r}: {text}" for name, text in constants.items())
         given = [self.bound, self.bound_names, f"{{{table}}}", self.passed, self.carriers, self.places]
-        return f"Wiring({eager.literal(self.device)}, {', '.join(map(str, given))})"
+        return f"ArgumentBinding({eager.literal(self.device)}, {', '.join(map(str, given))})"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class NativeCode:
             return None
         content = base64.b64encode(self.library.path.read_bytes()).decode()
         lines = [
-            "from torchair.codegen.native.native_program import Wiring, restore",
+            "from torchair.codegen.native.native_program import ArgumentBinding, restore",
             "",
             f"LIBRARY = {content!r}",
         ]

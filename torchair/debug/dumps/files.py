@@ -74,9 +74,7 @@ def write_text(path: Path, text: str, mode: int = FILE_MODE) -> None:
 
 
 class WarnOnWriteError:
-    """`with Told(degradations):` what cannot be written is told, and ends nothing; what is the user's own
-    error stays one.
-    """
+    """Turn errors of writing files into warnings. Errors of the user stay errors."""
 
     def __init__(self, degradations: Diagnostics, what: str = "a debug file") -> None:
         self._degradations = degradations
