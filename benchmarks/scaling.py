@@ -20,9 +20,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from benchmarks import report
 from benchmarks.options import Options
-from torchair.backend.pipeline.compile import pass_context, prepare, to_aten, to_ir
+from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context, prepare
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.text_table import table
 from torchair.passes import FX_PASSES
@@ -100,7 +100,7 @@ def one_core() -> Iterator[None]:
 def stages(nodes: int, dynamic: bool) -> tuple[int, dict[str, float]]:
     """How many nodes the graph really had, and the seconds of each stage."""
     gm, inputs = deep_graph(nodes, dynamic)
-    gm, stage = prepare(gm, inputs, settle(CompilerConfig()))
+    gm, stage = normalize_graph(gm, inputs, resolve_settings(CompilerConfig()))
     count, figures = len(gm.graph.nodes), dict.fromkeys(STAGES, 0.0)
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -111,8 +111,8 @@ def stages(nodes: int, dynamic: bool) -> tuple[int, dict[str, float]]:
 
     context = pass_context(stage)
     timed("passes", lambda: run_passes(FX_PASSES, gm, context))
-    graph = timed("convert", lambda: to_ir(gm, stage, context))
-    timed("lower", lambda: to_aten(graph, gm, stage))
+    graph = timed("convert", lambda: convert_to_ge(gm, stage, context))
+    timed("lower", lambda: lower_to_aten(graph, gm, stage))
     assert_converted(stage)
     return count, figures
 

@@ -31,7 +31,7 @@ from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.service.scheduler import SCHEDULER
 from torchair.capture.base import layout_enforcer
 from torchair.core.log import capture_logger, logger
-from torchair.devices import device_row, installed
+from torchair.devices import get_device, installed
 from torchair.ge.files import verify
 
 SEED = 20240607
@@ -106,9 +106,9 @@ def _same_start() -> Iterator[None]:
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     for log in (logger, capture_logger):
         log.forget()
-    own = device_row(torch.device("cpu"))
+    own = get_device(torch.device("cpu"))
     yield
-    assert device_row(torch.device("cpu")) is own, "a test left another device behind"
+    assert get_device(torch.device("cpu")) is own, "a test left another device behind"
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
 

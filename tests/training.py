@@ -9,10 +9,10 @@ from unittest import mock
 
 from torchair.backend.pipeline import compile as backend
 from torchair.capture import Runner
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 
 
-def why_around(report: Report, calls: int) -> str:
+def why_around(report: ConversionReport, calls: int) -> str:
     """How a graph of so many calls went around the IR, or a part of it; empty: not at all."""
     if report.detours:
         return f"detours: {report.detours}"

@@ -10,7 +10,7 @@ import torch
 
 from torchair import debug
 from torchair.core.environment import is_on, text_of
-from torchair.core.registries.lazy_registry import attribute, declare_operators, is_backend_offered
+from torchair.core.registries.lazy_registry import declare_operators, is_backend_offered, lazy_getattr
 
 if TYPE_CHECKING:
     from torchair import configs, ge, inference, llm_datadist, npugraph_ex, ops, scope, tools
@@ -90,7 +90,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    found = globals()[name] = attribute(__name__, _HOMES, name)
+    found = globals()[name] = lazy_getattr(__name__, _HOMES, name)
     return found
 
 
@@ -100,7 +100,7 @@ def __dir__() -> list[str]:
 
 def _compare(name: str) -> Any:
     """The comparison drives the backend, which uses `debug`: so it lives above both, with its name below."""
-    return attribute("torchair.debug", {"compare": "torchair.compare.compare"}, name)
+    return lazy_getattr("torchair.debug", {"compare": "torchair.compare.compare"}, name)
 
 
 setattr(debug, "__getattr__", _compare)  # noqa: B010 - no module of that package knows the name

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchair.backend.pipeline import compile as backend
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
@@ -44,7 +44,7 @@ def test_the_first_call_is_served_by_the_eager_program(mode: str, tried: list[st
     config = CompilerConfig()
     config.mode = mode
     x, gm = torch.randn(3), chain(backend.MANY_CALLS)
-    runner = backend.compile_fx(gm, [x], settle(config))
+    runner = backend.compile_fx(gm, [x], resolve_settings(config))
     assert tried == ["eager"]
     torch.testing.assert_close(runner.run(x), gm(x))
 
@@ -67,7 +67,7 @@ def test_the_next_one_serves_what_is_compiled_here(
     x = torch.randn(3)
     gm = chain(length)
     with pytest.warns(DegradedWarning, match=r"no inductor here.*codegen='eager'"):
-        runner = backend.compile_fx(gm, [x], settle(config))
+        runner = backend.compile_fx(gm, [x], resolve_settings(config))
     assert tried == kinds
     torch.testing.assert_close(runner.run(x), gm(x))
 
@@ -77,7 +77,7 @@ def test_one_that_was_asked_for_has_a_next_too_and_that_is_said(tried: list[str]
     config.engine_config.codegen = "native"
     x = torch.randn(3)
     with pytest.warns(DegradedWarning, match=r"no (native|inductor) here"):
-        runner = backend.compile_fx(chain(2), [x], settle(config))
+        runner = backend.compile_fx(chain(2), [x], resolve_settings(config))
     assert tried == ["native", "inductor", "eager"]
     assert [reason.op for reason in runner.conversion.detours] == ["codegen native", "codegen inductor"]
     torch.testing.assert_close(runner.run(x), chain(2)(x))

@@ -16,7 +16,7 @@ import torchair
 from tests.backend.watch import Seen, compiled, config_of, seen_with, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
-from torchair.backend.settings.settings import PATIENCE, settle
+from torchair.backend.settings.settings import PATIENCE, resolve_settings
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.core.log import logger
 from torchair.engine.interpret import interpret
@@ -104,7 +104,7 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "fusion.cfg"
     path.write_text(text)
     with pytest.raises(BadOption, match=r"fusion\.cfg is no file of switches"):
-        settle(config_of({FILE: str(path)}))
+        resolve_settings(config_of({FILE: str(path)}))
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
 )
 def test_names_that_switch_nothing_are_told(text: str, told: str) -> None:
     with pytest.warns(DegradedWarning, match=told):
-        settle(config_of({SWITCH: text}))
-    settle(config_of({SWITCH: text}))  # once in a process
+        resolve_settings(config_of({SWITCH: text}))
+    resolve_settings(config_of({SWITCH: text}))  # once in a process
     with pytest.raises(Degraded, match=told):
-        settle(config_of({SWITCH: text, "engine_config.strict": True}))
+        resolve_settings(config_of({SWITCH: text, "engine_config.strict": True}))
 
 
 def test_a_mandatory_pass_runs_though_it_is_off() -> None:
@@ -137,7 +137,7 @@ def test_a_mandatory_pass_runs_though_it_is_off() -> None:
 def test_names_of_the_engines_passes_go_to_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     config = config_of({SWITCH: "AddNFusionPass:off;In-placeAddRmsNormFusionPass:on"})
     logger.setLevel(logging.INFO)
-    settle(config)
+    resolve_settings(config)
     logger.setLevel(logging.ERROR)
     assert config.as_dict()[1]["ge.optimizationSwitch"] == config.ge_config.optimization_switch.value
     said = [line for line in capsys.readouterr().out.splitlines() if "Ascend hardware" in line]

@@ -186,7 +186,7 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.sin(x)
 
     monkeypatch.setitem(kernels._kernels, ("Sin", None), dataclasses.replace(row, fn=sin))
-    stage, lower_graph = backend.to_ir, backend.to_aten
+    stage, lower_graph = backend.convert_to_ge, backend.lower_to_aten
 
     def to_ir(*args: Any) -> Any:
         state["fails"] = fails == "inferred"
@@ -198,8 +198,8 @@ def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
         state["fails"] = fails == "lowered"
         return lower_graph(*args)
 
-    monkeypatch.setattr(backend, "to_ir", to_ir)
-    monkeypatch.setattr(backend, "to_aten", to_aten)
+    monkeypatch.setattr(backend, "convert_to_ge", to_ir)
+    monkeypatch.setattr(backend, "lower_to_aten", to_aten)
     if fails == "inferred":
         with pytest.warns(DegradedWarning, match=r"prims.sin.default .*on purpose"):
             runner = check(GRAPH)

@@ -22,7 +22,7 @@ from tests.backend.watch import Seen, compiled, config_of, watching
 from tests.capture.simulated import SimulatedDevice
 from tests.models.zoo import GROUPED, VOCAB
 from torchair.backend.dynamo.train_step import GradientAccumulation, accumulate_grad
-from torchair.backend.settings.settings import PATIENCE, settle
+from torchair.backend.settings.settings import PATIENCE, resolve_settings
 from torchair.capture import Role
 from torchair.configs.option import CAPTURE_MODES, GRAPH_MODES
 from torchair.core.errors import BadOption, DegradedWarning, NotPossible
@@ -216,7 +216,7 @@ def test_an_output_that_is_no_loss_is_refused(index: int | None, said: str) -> N
 
 def test_an_index_without_a_joint_graph_is_told() -> None:
     with pytest.warns(DegradedWarning, match="aot_config_enable_joint_graph is not set"):
-        assert not settle(config_of({INDEX: 1})).joint_graph
+        assert not resolve_settings(config_of({INDEX: 1})).joint_graph
 
 
 def test_a_graph_that_is_given_has_no_gradients() -> None:

@@ -14,7 +14,7 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.process import python
 from torchair.backend.pipeline import compile as backend
-from torchair.backend.settings.settings import Settings, settle
+from torchair.backend.settings.settings import Settings, resolve_settings
 from torchair.capture import Policy
 from torchair.configs.binding import paths_read
 from torchair.configs.compiler_config import OptionTree
@@ -22,7 +22,7 @@ from torchair.configs.option import flat_names, walk
 from torchair.core.diagnostics import STRICT, Diagnostics
 from torchair.core.errors import BadOption, Degraded, DegradedWarning
 from torchair.debug.dumps.options import DebugOptions
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.passes import CAPTURE_PASSES, DYNAMO_PASSES, FX_PASSES, GE_PASSES, LOWERED_PASSES
 
 
@@ -73,7 +73,7 @@ def moves_on_every_call(strict: bool) -> None:
 
 
 def breaks_a_recording(strict: bool) -> None:
-    fails = device_row(torch.device("cpu"))
+    fails = get_device(torch.device("cpu"))
     assert isinstance(fails, SimulatedDevice)
 
     def fail() -> None:
@@ -144,7 +144,7 @@ def test_reports_list_what_was_told(row: SimulatedDevice) -> None:
     config = torchair.CompilerConfig()
     config.engine_config.codegen = "eager"
     with pytest.warns(DegradedWarning):
-        runner = backend.compile_fx(gm, [torch.ones(2)], settle(config))
+        runner = backend.compile_fx(gm, [torch.ones(2)], resolve_settings(config))
     (text,) = runner.report().degradations
     assert "loud has no converter" in text
     assert f"less than promised: {text}" in str(runner.report())
@@ -193,7 +193,7 @@ def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:
     assert said[0].filename == __file__
     config.engine_config.strict = True
     with pytest.raises(Degraded, match=r"export\.inputs_name"):
-        settle(config)
+        resolve_settings(config)
 
 
 def test_a_text_has_its_line_and_its_cure() -> None:

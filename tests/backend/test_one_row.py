@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.groups.capture import CaptureConfig
 from torchair.configs.kinds import IntRange
@@ -58,7 +58,7 @@ def test_it_is_documented() -> None:
 def test_it_reaches_the_settings() -> None:
     asked = with_options(MoreConfig(), {"depth": 9, "hurry": False})
     for config, depth in ((MoreConfig(), 4), (asked, 9)):
-        options = settle(config).options
+        options = resolve_settings(config).options
         assert options["depth"] == options["capture.depth"] == depth
     assert MoreConfig.from_json(asked.to_json()) == asked != MoreConfig()
 
@@ -82,7 +82,7 @@ def test_it_switches_a_pass(value: bool) -> None:
         graph.append("hurry")
         return 1
 
-    settings = settle(with_options(MoreConfig(), {"hurry": value}))
+    settings = resolve_settings(with_options(MoreConfig(), {"hurry": value}))
     context = PassContext(settings.switches("inductor"))
     assert run(steps(Step(hurry, on="hurry")), [], context) == ["hurry"] * value
 

@@ -13,10 +13,10 @@ import torch
 import torchair
 from tests.capture.simulated import SimulatedDevice
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.fake.fake_tensors import make_fx
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 
 def compiled(fn: Callable[..., Any], mode: str, codegen: str = "eager", **rest: Any) -> Any:
@@ -154,7 +154,7 @@ def test_the_report_lists_the_pieces() -> None:
     gm = make_fx(fn)(x, mask)
     with torch.no_grad():
         with pytest.warns(DegradedWarning, match="recorded in 2 pieces"):
-            runner = compile_fx(gm, [x, mask], settle(config))
+            runner = compile_fx(gm, [x, mask], resolve_settings(config))
         for _ in range(4):
             torch.testing.assert_close(runner([x, mask]), fn(x, mask))
     assert len({part.report().pool for part in runner.parts}) == 2, "each has memory of its own"
@@ -226,7 +226,7 @@ def test_strides_that_only_data_decide_are_right_and_told_once(row: SimulatedDev
 
 @torch.library.custom_op("airtest::breaks_and_writes", mutates_args=("x",))
 def breaks_and_writes(x: torch.Tensor) -> None:
-    if device_row(torch.device("cpu")).is_capturing():
+    if get_device(torch.device("cpu")).is_capturing():
         raise RuntimeError("not while capturing")
     x.add_(1)
 
@@ -250,7 +250,7 @@ def test_an_op_that_breaks_a_recording_from_inside_another_is_cut_out(row: Simul
 @torch.library.custom_op("airtest::looks", mutates_args=())
 def looks(x: torch.Tensor) -> torch.Tensor:
     """Reads its data on the host: no recording takes it."""
-    if getattr(device_row(torch.device("cpu")), "capturing", False):
+    if getattr(get_device(torch.device("cpu")), "capturing", False):
         raise RuntimeError("operation not permitted when stream is capturing")
     return x * float(x.sum().item())
 

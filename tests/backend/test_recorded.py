@@ -13,7 +13,7 @@ from tests.capture.simulated import SimulatedDevice
 from tests.slow import slow
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import PATIENCE, settle
+from torchair.backend.settings.settings import PATIENCE, resolve_settings
 
 
 def compiled(fn: Any, mode: str = "max-autotune", codegen: str = "eager", **rest: Any) -> Any:
@@ -152,7 +152,7 @@ def test_backward_uses_parameters_where_they_are() -> None:
 
     run = torch.compile(
         model,
-        backend=lambda gm, inputs: compile_dynamo(gm, inputs, settle(config), {}, compile),
+        backend=lambda gm, inputs: compile_dynamo(gm, inputs, resolve_settings(config), {}, compile),
         dynamic=False,
     )
     for _ in range(4):

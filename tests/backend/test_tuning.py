@@ -21,7 +21,7 @@ from torchair.backend.pipeline.autotune import Trials
 from torchair.configs.option import assign
 from torchair.core.errors import BadOption, DegradedWarning
 from torchair.core.program import Program
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 BOTH = [{"codegen": "inductor"}, {"codegen": "eager"}]
 X = torch.randn(5, 8)
@@ -343,6 +343,6 @@ def test_nothing_is_tried_while_somebody_records(
 
 def test_what_devices_offer_to_try() -> None:
     for kind in ("cpu", "cuda"):
-        ways = device_row(torch.device(kind)).ways
+        ways = get_device(torch.device(kind)).ways
         assert len(ways) > 2
         assert ways[0] == ("inductor", {})

@@ -42,7 +42,7 @@ class Seen:
 def watching() -> Iterator[Seen]:
     """Keep what compilations make in here."""
     seen = Seen()
-    to_ir, capture = backend.to_ir, backend.capture
+    to_ir, capture = backend.convert_to_ge, backend.capture
 
     def keep_graph(*args: Any) -> Graph:
         seen.graphs.append(to_ir(*args))
@@ -53,7 +53,7 @@ def watching() -> Iterator[Seen]:
         return seen.runners[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "to_ir", keep_graph)
+        patch.setattr(backend, "convert_to_ge", keep_graph)
         patch.setattr(backend, "capture", keep_runner)
         yield seen
 

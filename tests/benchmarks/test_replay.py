@@ -9,14 +9,14 @@ import torch
 
 from benchmarks import replay
 from benchmarks.options import Options
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 
 @pytest.mark.filterwarnings("ignore:frozen_parameter")  # one column asks for it
 def test_calls_are_replays_of_an_empty_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     launches: list[Any] = []
     monkeypatch.setattr(replay.EmptyGraph, "replay", staticmethod(lambda: launches.append(1)))
-    own = device_row(torch.device("cpu"))
+    own = get_device(torch.device("cpu"))
     options = Options(rounds=2, sample_seconds=0.001, models=["one-op"])
     suite = replay.run(options)
     assert set(suite.figures["one-op"]) == {
@@ -24,4 +24,4 @@ def test_calls_are_replays_of_an_empty_graph(monkeypatch: pytest.MonkeyPatch) ->
     }
     assert all(seconds > 0 for seconds in suite.figures["one-op"].values())
     assert len(launches) > 10
-    assert device_row(torch.device("cpu")) is own, "the CPU is itself again"
+    assert get_device(torch.device("cpu")) is own, "the CPU is itself again"

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchair.capture import CompiledProgram, InputInfo, Policy, Role, Runner, capture
 from torchair.capture.base.inputs import KeyPart
 from torchair.core.torch_private.device.memory import borrow_tensor
-from torchair.devices import CaptureTarget, Device, Head, device_row, installed
+from torchair.devices import CaptureTarget, Device, InputCopyNodes, get_device, installed
 from torchair.devices.input_copy_nodes import FORGET, SETTER, Calls
 
 CPU = torch.device("cpu")
@@ -216,7 +216,7 @@ class SimulatedDevice(Device):
     def reserved_bytes(self, device: torch.device) -> int:
         return 0
 
-    def head(self, graph: Any, copies: Any, device: Any) -> Head:
+    def head(self, graph: Any, copies: Any, device: Any) -> InputCopyNodes:
         if self.head_error is not None:
             raise self.head_error
         self._by_number[number := self.records] = graph
@@ -224,7 +224,7 @@ class SimulatedDevice(Device):
             ctypes.cast(call, ctypes.c_void_p).value or 0 for call in (self._setter, self._forget)
         )
         calls = Calls(setter, kind=3, guard=contextlib.nullcontext, forget_error=forget)
-        return Head(copies, range(1, len(copies) + 1), number, calls)
+        return InputCopyNodes(copies, range(1, len(copies) + 1), number, calls)
 
     def _count_forgotten(self) -> int:
         self.forgotten += 1
@@ -301,7 +301,7 @@ def make(
     """A runner on a simulated device (or a real one); one letter per input: p m a s o, w for a weight. The
     key is numbers of scalar inputs, and pairs of a tensor input and a dim.
     """
-    row = row or (SimulatedDevice() if device == CPU else device_row(device))
+    row = row or (SimulatedDevice() if device == CPU else get_device(device))
     inputs = InputInfo(
         names=tuple(f"arg{i}" for i in range(len(roles))),
         roles=tuple(ROLES[letter] for letter in roles),

@@ -16,9 +16,9 @@ import torch
 import torchair
 from tests.capture.simulated import CPU, SimulatedDevice
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.core.torch_private.fake.fake_tensors import make_fx
-from torchair.devices import Device, cpu, device_row, install, installed
+from torchair.devices import Device, cpu, get_device, install, installed
 from torchair.devices.base import NoGraphs
 from torchair.devices.cuda import DEVICE_TO_HOST, RELAXED, Cuda, Runtime
 
@@ -36,7 +36,7 @@ def test_an_installed_device_records(mode: str) -> None:
             x = torch.randn(3)
             torch.testing.assert_close(run(x), x.sin() * 2)
     assert (simulated.captures, simulated.replays) == (1, 3)
-    assert device_row(CPU) is cpu.DEVICE
+    assert get_device(CPU) is cpu.DEVICE
 
 
 def test_an_installed_device_chooses_the_code_generator() -> None:
@@ -46,19 +46,19 @@ def test_an_installed_device_chooses_the_code_generator() -> None:
 
     x = torch.ones(2)
     gm = make_fx(lambda x: [x + 1])(x)
-    settings = replace(settle(torchair.CompilerConfig()), waits=True)
+    settings = replace(resolve_settings(torchair.CompilerConfig()), waits=True)
     assert compile_fx(gm, [x], settings).report().program == "inductor"
     with installed(Plain("cpu")):
         assert compile_fx(gm, [x], settings).report().program == "eager"
 
 
 def test_a_device_of_a_new_type_goes_again() -> None:
-    unknown = device_row(torch.device("meta"))
+    unknown = get_device(torch.device("meta"))
     assert unknown.why_no_graphs() == "meta has no device graphs"
     with installed(Device("meta")) as known:
-        assert device_row(torch.device("meta")) is known
+        assert get_device(torch.device("meta")) is known
         assert install(known) is known
-    assert device_row(torch.device("meta")) is not known
+    assert get_device(torch.device("meta")) is not known
 
 
 def test_what_only_recordings_ask_is_a_fault_of_ours_elsewhere() -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.capture.simulated import CPU, NAME, Body, SimulatedDevice, make
-from torchair.capture import CompiledProgram, InputInfo, Policy, Role, capture, why_not
+from torchair.capture import CompiledProgram, InputInfo, Policy, Role, capture, skip_reason
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import dynamo_counters
-from torchair.devices import device_row, installed, npu
+from torchair.devices import get_device, installed, npu
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def counter(name: str) -> int | None:
 
 
 def bound(function: Any, roles: str = "p", key: tuple[Any, ...] = (), **policy: Any) -> Any:
-    return make(function, roles, key, row=device_row(CPU), **policy)[0]
+    return make(function, roles, key, row=get_device(CPU), **policy)[0]
 
 
 def test_cpu_counts_keys_and_returns_fresh_outputs() -> None:
@@ -87,7 +87,7 @@ REASONS = [
 
 @pytest.mark.parametrize(("inputs", "policy", "text"), REASONS)
 def test_reasons_not_to_record(inputs: InputInfo, policy: Policy, text: str) -> None:
-    reason = why_not(inputs, policy, SimulatedDevice())
+    reason = skip_reason(inputs, policy, SimulatedDevice())
     assert reason is not None
     assert text in reason
     # What was asked for is not less than promised.
@@ -100,8 +100,8 @@ def test_reasons_not_to_record(inputs: InputInfo, policy: Policy, text: str) -> 
 
 def test_random_graphs_need_a_device_that_draws_afresh() -> None:
     inputs = InputInfo(("x",), (Role.PLAIN,), random=True)
-    assert "random" in (why_not(inputs, Policy(), SimulatedDevice(random=False)) or "")
-    assert why_not(inputs, Policy(), SimulatedDevice()) is None
+    assert "random" in (skip_reason(inputs, Policy(), SimulatedDevice(random=False)) or "")
+    assert skip_reason(inputs, Policy(), SimulatedDevice()) is None
 
 
 def test_a_device_that_is_not_installed_says_so() -> None:

@@ -16,7 +16,7 @@ from torchair.capture.base.addresses import RecaptureReason
 from torchair.capture.base.pending_program import PendingProgram
 from torchair.capture.strategies.replay import Replay
 from torchair.core.native import fast_replay
-from torchair.devices import Refused, cpu, npu
+from torchair.devices import GraphUpdateRejected, cpu, npu
 from torchair.devices.input_copy_nodes import FORGET
 
 
@@ -477,7 +477,7 @@ def test_a_refusal_of_the_runtime_is_no_wrong_result() -> None:
 
 def test_a_head_that_cannot_be_made() -> None:
     runner, row = make(lambda x: [x + 1], "p")
-    row.head_error = Refused("no such node")
+    row.head_error = GraphUpdateRejected("no such node")
     for _ in range(3):
         x = torch.randn(3, 4)
         torch.testing.assert_close(runner.run(x)[0], x + 1, rtol=0, atol=0)

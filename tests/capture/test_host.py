@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from torchair.capture.base.host_ops import copy_first, why_on_host
+from torchair.capture.base.host_ops import copy_first, host_op_reasons
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv, make_fx
 
 DEVICE = torch.device("meta")
@@ -23,7 +23,7 @@ def traced(function: Callable[..., Any], *devices: str) -> fx.GraphModule:
 
 
 def reasons(gm: fx.GraphModule) -> dict[str, str]:
-    return {str(node.target): why for node, why in why_on_host(gm).items()}
+    return {str(node.target): why for node, why in host_op_reasons(gm).items()}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_sizes_that_data_decided_need_the_host_once() -> None:
 def test_a_number_of_the_host_is_copied_before_it_is_read() -> None:
     gm = traced(lambda x, y: x * y.sum() + x, "meta", "cpu")
     copy_first(gm, DEVICE)
-    assert [str(node.target) for node in why_on_host(gm)] == ["aten.sum.default", "aten._to_copy.default"]
+    assert [str(node.target) for node in host_op_reasons(gm)] == ["aten.sum.default", "aten._to_copy.default"]
 
 
 def test_a_random_number_of_the_cpu_is_drawn_in_every_call() -> None:

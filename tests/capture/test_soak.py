@@ -14,7 +14,7 @@ import torch
 
 from tests.capture.simulated import CPU, SimulatedDevice, make
 from torchair.core.errors import DegradedWarning
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def small(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.full
 def test_a_million_replays(device: torch.device) -> None:
-    runner, _ = make(small, "pw", device=device, row=device_row(device))
+    runner, _ = make(small, "pw", device=device, row=get_device(device))
     call = runner.boxed
     x, weight = torch.arange(6.0, device=device).view(2, 3), torch.full((3,), 2.0, device=device)
     want = small(x, weight)[0].tolist()
@@ -84,7 +84,7 @@ def test_thousands_of_sizes_keep_memory_bounded() -> None:
 def test_ten_thousand_sizes_on_a_gpu() -> None:
     device = torch.device("cuda", 0)
     with pytest.warns(DegradedWarning, match="dropped before they are replayed"):
-        _, taken = churn(device_row(device), device, 10_000)
+        _, taken = churn(get_device(device), device, 10_000)
     assert taken[-1] <= taken[len(taken) // 2] + (32 << 20)
 
 

@@ -17,7 +17,7 @@ from torch._inductor.runtime.autotune_cache import AutotuneCache
 from tests.codegen.tracing import trace
 from torchair.codegen import CodegenOptions, build
 from torchair.codegen.inductor.inductor_program import InductorCode
-from torchair.core.native.memory_overlap import careful_writes
+from torchair.core.native.memory_overlap import overlap_safe_writes
 from torchair.core.program import code_of
 from torchair.core.storage.serialization import pack, unpack
 from torchair.core.torch_private.compilers import inductor_modules
@@ -170,7 +170,7 @@ def with_tuner(scope: Any, place: Path) -> Any:
         (folder / "kernel.cubin").write_bytes(b"code")
         (folder / "kernel.json").write_text(str(folder))
     tuner.filename = str(place / KERNEL_FILE)
-    with careful_writes():  # as while a program is built
+    with overlap_safe_writes():  # as while a program is built
         cache = SimpleNamespace(local_cache=(None, str(looked_for_in(place))))
     tuner.launchers = [SimpleNamespace(cache_hash=name) for name in ("FIRST", HASH)]
     tuner.triton_meta, tuner.save_cache_hook = {"device": 0}, Saves(cache).save

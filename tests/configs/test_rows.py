@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchair.backend.settings.settings import HARDWARE, SWITCHED, ineffective_options, settle
+from torchair.backend.settings.settings import HARDWARE, SWITCHED, ineffective_options, resolve_settings
 from torchair.configs import kinds, npugraph_ex
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.groups.ge_config import GeConfig
@@ -134,7 +134,7 @@ def test_a_hint_reaches_the_engine_and_the_log(
     assign(config, path, value)
     assert ineffective_options(config) == {path: HARDWARE}
     logger.setLevel("INFO")
-    settle(config)
+    resolve_settings(config)
     logger.setLevel("ERROR")
     assert capsys.readouterr().out.count(f"option {path}={value!r} has no effect: {HARDWARE}") == 1
 
@@ -159,7 +159,7 @@ def test_what_belongs_to_something_switched_off_is_told(
     config.mode = ROWS[path].modes[-1]
     assign(config, path, other_value(ROWS[path], folder))
     with pytest.warns(DegradedWarning, match=f"{path}=.* has no effect: {switches[0]}"):
-        settle(config)
+        resolve_settings(config)
 
 
 ELSEWHERE = [(path, mode) for path, row in ROWS.items() for mode in ALL_MODES if mode not in row.modes]
@@ -174,12 +174,12 @@ def test_what_a_mode_does_not_read_is_as_if_not_set_and_told(path: str, mode: st
         return
     assign(config, path, value)
     with pytest.warns(DegradedWarning, match=rf"{path}=.* has no effect: {mode} mode does not read it"):
-        settled = settle(config)
+        settled = resolve_settings(config)
     assert settled.options[path] == ROWS[path].default
-    settle(config)  # told once
+    resolve_settings(config)  # told once
     config.engine_config.strict = True
     with pytest.raises(Degraded, match="does not read it"):
-        settle(config)
+        resolve_settings(config)
 
 
 def test_rows_of_both_modes_and_of_one() -> None:

@@ -15,7 +15,7 @@ from torch.torch_version import TorchVersion
 
 from tests.memory import other_memory, seen
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 from torchair.convert.convert import convert
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.inductor import select_decomp_table
@@ -45,7 +45,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], dynamic: bool) -> Any:
 
 def converted(
     fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = False
-) -> tuple[Graph, Report, Any, Any]:
+) -> tuple[Graph, ConversionReport, Any, Any]:
     """The GE graph of a function, the report, the FX graph and its fake mode."""
     gm = trace(fn, args, dynamic)
     inputs = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
@@ -63,7 +63,7 @@ def check(
     check_lowered: bool = True,
     fakes_err: bool = False,
     **tolerance: Any,
-) -> Report:
+) -> ConversionReport:
     """Assert that reference run and lowered graph are equal to eager, in values and in memory, and that
     nothing outside `allow` falls back. `fakes_err`: torch's fake tensors tell other strides or aliases than
     eager has, so the memory of the results is what they tell.

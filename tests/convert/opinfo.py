@@ -32,9 +32,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tests.memory import Seen, other_memory, other_strides, seen
 from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 
 DTYPES = (
     torch.float32,
@@ -118,7 +118,7 @@ class Traced:
     way: str = "aot_eager"
     runs: dict[str, Callable[[list[Any]], Any]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
-    report: Report = field(default_factory=Report)
+    report: ConversionReport = field(default_factory=ConversionReport)
 
     def compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """The compiler given to AOTAutograd. What fails here is told apart from what fails in AOTAutograd."""
@@ -129,7 +129,7 @@ class Traced:
             if mode:
                 config.mode = CAPTURE[mode]
             try:
-                runner = compile_fx(gm, inputs, settle(config), guarded=True)
+                runner = compile_fx(gm, inputs, resolve_settings(config), guarded=True)
             except Exception as error:
                 self.errors[way] = error
                 continue
@@ -310,7 +310,7 @@ def _check_sample(
     outcome.equal += equal
 
 
-def _note(report: Report, outcome: Outcome) -> None:
+def _note(report: ConversionReport, outcome: Outcome) -> None:
     outcome.fallbacks.update((reason.op, reason.why) for reason in report.fallbacks)
     for reason in (*report.decomposed, *report.fallbacks):
         if "the converter failed" in reason.why or "the converter is wrong" in reason.why:

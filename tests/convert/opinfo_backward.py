@@ -48,7 +48,7 @@ from tests.memory import copies, other_strides
 from tests.training import why_around
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.capture.base import layout_enforcer
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.torch_private.compilers.aot_autograd import TracingContext, tracing
@@ -160,7 +160,7 @@ class Compiler:
         self.traces_only = codegen == AOT_EAGER
         if not self.traces_only:
             config.engine_config.codegen = codegen
-        self.settings = settle(config)
+        self.settings = resolve_settings(config)
         self.backwards = 0
         self.around = ""  # how a backward graph went around the IR, if one did
 

@@ -21,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 import torchair
 from tests.slow import slow
 from torchair import ge
-from torchair.backend.pipeline.compile import pass_context, to_aten, to_ir
+from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context
 from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.settings.settings import Settings
 from torchair.convert.base.registry import unregister
 from torchair.core.errors import DegradedWarning
@@ -193,8 +193,8 @@ def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, Stage, Any, list[Any
     found: list[Any] = []
 
     def keep(gm: Any, inputs: Any) -> Any:
-        copied, stage = prepare(gm, inputs, Settings.of({}))
-        found.extend([to_ir(copied, stage, pass_context(stage)), stage, copied])
+        copied, stage = normalize_graph(gm, inputs, Settings.of({}))
+        found.extend([convert_to_ge(copied, stage, pass_context(stage)), stage, copied])
 
         def run(args: list[Any]) -> Any:
             found.append(list(args))
@@ -223,7 +223,7 @@ def test_equal_to_eager(name: str, dynamic: bool) -> None:
     assert {reason.op for reason in stage.report.fallbacks} == carried
     with torch.no_grad():
         expected = gm(*args)
-        lowered = to_aten(graph, gm, stage)
+        lowered = lower_to_aten(graph, gm, stage)
         torch.testing.assert_close(interpret(graph, args, CPU), list(expected))
         torch.testing.assert_close(list(lowered(*args)), list(expected))
         run = compiled(fn, dynamic=dynamic)
@@ -281,7 +281,9 @@ def test_what_a_loop_does_not_change_stays_outside_of_its_results() -> None:
     condition, body = [graph.subgraphs[name] for name in op.subgraphs]
     assert [len(part.inputs) for part in (condition, body)] == [3, 3]
     assert len(body.output.slots) == 3  # type: ignore[union-attr]
-    (node,) = [node for node in to_aten(graph, gm, stage).graph.nodes if str(node.target) == "while_loop"]
+    (node,) = [
+        node for node in lower_to_aten(graph, gm, stage).graph.nodes if str(node.target) == "while_loop"
+    ]
     assert [len(part) for part in node.args[2:]] == [2, 1]
 
 

@@ -17,7 +17,7 @@ from tests.slow import STATIC_FIRST, slow
 from torchair import ge
 from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 from torchair.engine.interpret import interpret
 from torchair.ge.graph import ArgumentFeed, Graph
 
@@ -30,7 +30,7 @@ CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 RAISES = "aten._linalg_check_errors.default"
 
 
-def check(fn: Callable[..., Any], *args: Any, allow: Sequence[str] = (), **rest: Any) -> Report:
+def check(fn: Callable[..., Any], *args: Any, allow: Sequence[str] = (), **rest: Any) -> ConversionReport:
     return harness.check(fn, *args, allow=[RAISES, *allow], **rest)
 
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.convert.harness import check
 from torchair.convert.aten.composite import PARTS
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 
 aten = torch.ops.aten
 f32 = torch.float32
@@ -91,7 +91,7 @@ def test_every_row_is_tried() -> None:
     assert set(PARTS) == {*TENSORS, *NUMBERS, *ELSEWHERE}
 
 
-def taken(report: Report) -> set[str]:
+def taken(report: ConversionReport) -> set[str]:
     """The ops that were taken apart."""
     return {reason.op for reason in report.decomposed}
 

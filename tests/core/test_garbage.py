@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.core.gc_control import NEVER, older_left_alone, uncollected
+from torchair.core.gc_control import NEVER, gc_paused, older_left_alone
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_the_search_is_on_or_off_as_before(was_on: bool) -> None:
     try:
         if not was_on:
             gc.disable()
-        with uncollected():
+        with gc_paused():
             assert not gc.isenabled()
         assert gc.isenabled() is was_on
     finally:

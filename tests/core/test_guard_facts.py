@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from torch._dynamo.source import AttrSource, LocalSource
 
-from torchair.core.torch_private.dynamo.guards import Seen, Values
+from torchair.core.torch_private.dynamo.guards import GuardRecord, Values
 
 
 def values(**local: object) -> Values:
@@ -26,7 +26,7 @@ def test_an_attribute_that_the_source_names(is_there: bool) -> None:
         create_fn=lambda: None,
         create_fn_name=lambda: "HASATTR",
     )
-    seen = Seen.of(guard, values(self=here))
+    seen = GuardRecord.of(guard, values(self=here))
     assert seen.fact == (is_there,)
     assert seen.why_other(values(self=here)) is None
     assert seen.why_other(values(self=other)) is not None

@@ -26,7 +26,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_one_line_where_nobody_looks_at_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with log.told_if_slow("graph_1 of 3 ops is being compiled", "be quick"):
+    with log.warn_if_slow("graph_1 of 3 ops is being compiled", "be quick"):
         time.sleep(0.3)
     said = capfd.readouterr()
     assert re.fullmatch(
@@ -36,7 +36,7 @@ def test_one_line_where_nobody_looks_at_a_terminal(capfd: pytest.CaptureFixture[
 
 
 def test_nothing_is_said_of_what_is_quick(capfd: pytest.CaptureFixture[str]) -> None:
-    with log.told_if_slow("graph_1 is being compiled", "be quick"):
+    with log.warn_if_slow("graph_1 is being compiled", "be quick"):
         pass
     assert capfd.readouterr() == ("", "")
 
@@ -46,7 +46,7 @@ def test_a_line_with_a_clock_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
-        with log.told_if_slow("graph_1 is being compiled", "be quick"):
+        with log.warn_if_slow("graph_1 is being compiled", "be quick"):
             time.sleep(0.6)
         deadline, shown = time.monotonic() + 10, b""
         while b"0:00:0" not in shown and time.monotonic() < deadline:
@@ -106,7 +106,7 @@ def test_where_nobody_can_be_told_the_work_is_done(
     done = False
     with monkeypatch.context() as lacking:
         lack(lacking)
-        with log.told_if_slow("graph_1 is being compiled", "be quick"):
+        with log.warn_if_slow("graph_1 is being compiled", "be quick"):
             time.sleep(0.2)
             done = True
     assert done

@@ -10,7 +10,7 @@ import torch
 
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.capture import Runner
 from torchair.configs.compiler_config import CompilerConfig
 
@@ -47,7 +47,7 @@ class Seen:
         def compile(*args: Any, **kwargs: Any) -> Any:
             return _Spy(compile_fx(*args, **kwargs), self.calls)
 
-        return compile_dynamo(gm, inputs, settle(self.config), {}, compile)
+        return compile_dynamo(gm, inputs, resolve_settings(self.config), {}, compile)
 
 
 class _Spy:

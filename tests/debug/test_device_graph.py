@@ -16,14 +16,14 @@ import torchair
 from tests.capture.simulated import CPU, SimulatedDevice, SimulatedGraph
 from tests.debug.test_deadlock import Trace
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.configs import npugraph_ex
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
 from torchair.debug.observer import debug_dir
 from torchair.debug.traces.device_graph import TraceFiles
-from torchair.devices import Device, cpu, cuda, device_row, installed, npu
+from torchair.devices import Device, cpu, cuda, get_device, installed, npu
 
 RISKY = Trace().talk(1, "aiv_a").talk(2, "aiv_b").events
 
@@ -104,14 +104,14 @@ def test_where_there_is_no_trace_one_warning_says_so(
     options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.warns(DegradedWarning) as said:
-        run(device_row(CPU), deadlock_check=True, **options)
+        run(get_device(CPU), deadlock_check=True, **options)
     assert [str(one.message) for one in said] == [f"deadlock_check has nothing to analyse: {reason}"]
 
 
 def test_the_older_name() -> None:
     config = torchair.CompilerConfig()
     config.debug.deadlock_check = True
-    assert settle(config).checks_deadlocks
+    assert resolve_settings(config).checks_deadlocks
     run = torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(compiler_config=config))
     with pytest.warns(DegradedWarning, match="deadlock_check has nothing to analyse: cpu writes no traces"):
         run(torch.ones(2))
@@ -138,4 +138,4 @@ def test_statistics_reach_the_runner() -> None:
     config.record_statistics_debug_info = True
     gm = torch.fx.symbolic_trace(lambda x: [torch.ops.aten.sin.default(x)])
     with pytest.warns(DegradedWarning, match="was not at DEBUG"):
-        assert compile_fx(gm, [torch.ones(2)], settle(config)).strategy.policy.statistics
+        assert compile_fx(gm, [torch.ones(2)], resolve_settings(config)).strategy.policy.statistics

@@ -14,7 +14,7 @@ import torchair
 from tests.capture.simulated import SimulatedDevice
 from tests.models.launches import launches
 from tests.models.zoo import ROWS, leaves
-from torchair.devices import device_row, installed
+from torchair.devices import get_device, installed
 
 FOLDER = "worldsize1_global_rank0"
 CALLS = 4
@@ -98,7 +98,7 @@ def test_a_model_writes_what_it_writes_node_by_node(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         torch.compiler.reset()
         run = torch.compile(model, backend=backend(tmp_path / name), dynamic=False)
-        with torch.no_grad(), installed(simulated if name == "recorded" else device_row(CPU)):
+        with torch.no_grad(), installed(simulated if name == "recorded" else get_device(CPU)):
             for _ in range(3):
                 torch.testing.assert_close(leaves(run(**feed)), leaves(model(**feed)))
     assert simulated.replays > 0

@@ -16,7 +16,7 @@ from torchair.engine.evaluate import call, evaluate
 from torchair.engine.interpret import interpret
 from torchair.engine.lower import lower
 from torchair.engine.registry import has_kernel, kernel_names
-from torchair.fxgraph.layout import arrange, layout_of
+from torchair.fxgraph.layout import layout_of, materialize_layout
 from torchair.ge.graph import Graph
 from torchair.ge.host import Host
 
@@ -128,11 +128,11 @@ def test_restride(order: tuple[int, ...]) -> None:
     back = [order.index(dim) for dim in range(3)]
     promised = torch.empty(2, 3, 4).permute(back).contiguous().permute(order)
     x = torch.randn(2, 3, 4)
-    (made,) = arrange([x], [layout_of(promised)])
+    (made,) = materialize_layout([x], [layout_of(promised)])
     assert made.stride() == promised.stride()
     torch.testing.assert_close(made, x)
 
 
 def test_restride_leaves_what_is_right() -> None:
     x = torch.randn(2, 3)
-    assert arrange([x], [layout_of(torch.empty(2, 3))])[0] is x
+    assert materialize_layout([x], [layout_of(torch.empty(2, 3))])[0] is x

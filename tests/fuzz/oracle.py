@@ -41,7 +41,7 @@ from torchair.backend.service.scheduler import SCHEDULER, Job
 from torchair.backend.settings import settings
 from torchair.core.log import logger
 from torchair.core.storage.serialization import pack, unpack
-from torchair.devices import device_row, installed
+from torchair.devices import get_device, installed
 from torchair.engine import lower as lowering
 
 TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.float64: (1e-8, 1e-9)}
@@ -412,7 +412,7 @@ def ours(program: Program, engine: str, want: list[Seen], count: Count, device: 
     with (
         swap.watched(),
         warnings.catch_warnings(record=True) as said,
-        installed(row if is_simulated else device_row(torch.device(device))),
+        installed(row if is_simulated else get_device(torch.device(device))),
         mock.patch.dict(vars(lowering), CARELESS if program.careless else {}),
         mock.patch.object(settings, "PATIENCE", 0),
         mock.patch.object(partitioned, "PATIENCE", 0),

@@ -23,7 +23,7 @@ from tests.fuzz.oracle import Count, compare, observe, wrong_fakes
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
 from tests.slow import slow
-from torchair.devices import device_row, installed
+from torchair.devices import get_device, installed
 
 
 def count_of(programs: int, engine: str, mode: str, device: str = "cpu", batch: int = 1) -> Count:
@@ -216,7 +216,7 @@ def test_one_seed_is_one_program() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_script_runs(seed: int) -> None:
     # A script puts a simulated device in the place of the CPU, for good.
-    with installed(device_row(torch.device("cpu"))), contextlib.redirect_stdout(io.StringIO()) as printed:
+    with installed(get_device(torch.device("cpu"))), contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(str(any_program(Random(seed), "max-autotune")), {})
     assert "out0" in printed.getvalue()
 

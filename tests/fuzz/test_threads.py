@@ -17,7 +17,7 @@ from tests.fuzz.programs import MODES, Program, any_program
 from tests.fuzz.simulated import AnyLayout
 from tests.slow import slow
 from torchair.backend.service.scheduler import SCHEDULER
-from torchair.devices import device_row, installed
+from torchair.devices import get_device, installed
 
 pytestmark = pytest.mark.usefixtures("builds")
 THREADS = 8
@@ -63,7 +63,7 @@ def test_every_result_of_every_thread_is_eagers(mode: str, count: int) -> None:
         want = observe(program.function(), program)
         torch.compiler.reset()
         swap = Swap(program, "auto-eager")
-        row = AnyLayout() if program.simulated else device_row(torch.device("cpu"))
+        row = AnyLayout() if program.simulated else get_device(torch.device("cpu"))
         with installed(row), swap.watched(), warnings.catch_warnings():
             warnings.simplefilter("ignore", torchair.DegradedWarning)  # more layouts than are recorded
             found = swapped_in_threads(program, want, swap, first_here=seed % 2 == 0)

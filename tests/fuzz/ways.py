@@ -18,7 +18,7 @@ import torchair
 from tests.fuzz.oracle import Failure, Seen, backend_of, compare, facts, raised
 from tests.fuzz.programs import MODES, Program, any_program, loss
 from tests.fuzz.simulated import AnyLayout
-from torchair.devices import device_row, installed
+from torchair.devices import get_device, installed
 from torchair.passes.patterns.sets import registry
 
 SCOPES = (
@@ -154,7 +154,7 @@ def joint_failure(program: Program) -> Failure | None:
         except Exception as error:
             return raised(error)
 
-    row = AnyLayout() if program.simulated else device_row(torch.device("cpu"))
+    row = AnyLayout() if program.simulated else get_device(torch.device("cpu"))
     with installed(row), warnings.catch_warnings():
         warnings.simplefilter("ignore", torchair.DegradedWarning)
         failure = attempt(backend, differentiates=False)

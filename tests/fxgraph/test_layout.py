@@ -25,10 +25,10 @@ from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import DegradedWarning
 from torchair.core.log import logger
-from torchair.core.native.memory_overlap import careful_writes
+from torchair.core.native.memory_overlap import overlap_safe_writes
 from torchair.core.torch_private.compilers.inductor import rebases_windows
 from torchair.core.torch_private.fake.fake_tensors import make_fx
-from torchair.fxgraph.layout import arrange, layout_of, layouts_of, lies
+from torchair.fxgraph.layout import layout_of, layouts_of, lies, materialize_layout
 from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.symbols import Binding
 
@@ -61,7 +61,7 @@ WAYS = [
 def test_a_value_gets_any_layout(name: str) -> None:
     promised = VIEWS[name]
     value = promised.clone(memory_format=torch.contiguous_format)
-    (made,) = arrange([value], [layout_of(promised)])
+    (made,) = materialize_layout([value], [layout_of(promised)])
     assert made.tolist() == promised.tolist()
     # Strides that no element tells are left to the runner.
     assert lies(made, layout_of(promised), int, loosely=True)
@@ -70,7 +70,7 @@ def test_a_value_gets_any_layout(name: str) -> None:
 
 def test_what_lies_right_stays_where_it_is() -> None:
     x = torch.randn(3, 4).t()
-    assert arrange([x], [layout_of(torch.empty(3, 4).t())])[0] is x
+    assert materialize_layout([x], [layout_of(torch.empty(3, 4).t())])[0] is x
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_lies_right_stays_where_it_is() -> None:
 )
 def test_values_of_one_storage_share_it_again(views: list[torch.Tensor]) -> None:
     values = [view.clone(memory_format=torch.contiguous_format) for view in views]
-    made = arrange(values, [layout_of(view) for view in views])
+    made = materialize_layout(values, [layout_of(view) for view in views])
     assert [t.tolist() for t in made] == [t.tolist() for t in views]
     assert [t.stride() for t in made] == [t.stride() for t in views]
     assert len({t.untyped_storage().data_ptr() for t in made}) == 1
@@ -121,7 +121,7 @@ def test_strides_that_new_memory_cannot_have_are_no_promise() -> None:
     (layout,) = layouts_of(gm)
     assert layout is not None
     value = torch.arange(8.0).view(2, 4)
-    assert arrange([value], [layout])[0].tolist() == value.tolist()
+    assert materialize_layout([value], [layout])[0].tolist() == value.tolist()
 
 
 def test_who_asks_for_elements_on_each_other_gets_them() -> None:
@@ -472,7 +472,7 @@ def test_marks_of_several_views_and_behind_a_users_pass(codegen: str) -> None:
 
 def test_what_was_compiled_without_care_is_not_taken_from_the_cache() -> None:
     tag = torch.compiler.config.cache_key_tag
-    with careful_writes():
+    with overlap_safe_writes():
         assert torch.compiler.config.cache_key_tag != tag
     assert torch.compiler.config.cache_key_tag == tag
 

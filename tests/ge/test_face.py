@@ -10,12 +10,12 @@ import torch
 
 import torchair.backend.pipeline.compile  # noqa: F401 - fills the registries as a user's import does
 from torchair import ge
-from torchair.backend.export.import_foreign import adopt
+from torchair.backend.export.import_foreign import normalize_foreign_graph
 from torchair.core.errors import BadGraph, UnsupportedOp
 from torchair.engine.interpret import interpret
 from torchair.ge.attr import Str
 from torchair.ge.builder.build import add_op
-from torchair.ge.builder.torch_kernel_binding import CALL, HIDDEN, Call, hold, skipped
+from torchair.ge.builder.torch_kernel_binding import CALL, HIDDEN, TorchCall, hold, skipped
 from torchair.ge.files.text import from_python, to_python
 from torchair.ge.files.verify import verify
 from torchair.ge.graph import ArgumentFeed, Graph, TensorResult
@@ -37,7 +37,7 @@ def graph() -> Graph:
         made.feeds = {x.op.name: ArgumentFeed(0)}
         made.results = [TensorResult(high), TensorResult(low)]
         add_op("NetOutput", {"input": [high, low]}, {}, [])
-    hold([inner.op, low.op, high.op], Call(aten.max.dim, [x, 0], {}), {low: 0, high: 1})
+    hold([inner.op, low.op, high.op], TorchCall(aten.max.dim, [x, 0], {}), {low: 0, high: 1})
     return made
 
 
@@ -57,7 +57,7 @@ def test_written_and_read(way: str) -> None:
     back = from_model(to_bytes(made, runtime=True)) if way == "wire" else from_python(to_python(made))
     assert same_graph(made, back, descriptors=False) is None
     assert any(slot.name.startswith(HIDDEN) for op in back.ops for slot in op.slots)
-    adopt(back)
+    normalize_foreign_graph(back)
     results = interpret(back, [x], torch.device("cpu"))
     torch.testing.assert_close(results, interpret(made, [x], torch.device("cpu")))
 
@@ -98,4 +98,4 @@ def test_a_damaged_call_is_refused(change: Any) -> None:
 def test_a_file_runs_only_what_is_converted_here(target: str, args: str) -> None:
     back = from_model(with_call({"target": target, "args": args}))
     with pytest.raises(UnsupportedOp, match="FaceTestLow"):
-        adopt(back)
+        normalize_foreign_graph(back)

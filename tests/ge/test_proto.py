@@ -17,7 +17,7 @@ from torchair import ge
 from torchair.core import dtypes
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, ShapeEnv
-from torchair.fxgraph.layout import Step, layout_of
+from torchair.fxgraph.layout import ViewStep, layout_of
 from torchair.ge import attr
 from torchair.ge.files.text import to_python
 from torchair.ge.files.verify import verify
@@ -408,7 +408,7 @@ def test_runtime_facts_survive(graph: Graph) -> None:
     with fake:
         meta = torch.empty(2, 3, dtype=torch.float16).t()
     aten = torch.ops.aten
-    steps = (Step(aten.slice.Tensor, (0, 1, 3), {}, 0), Step(aten.view.dtype, (torch.int32,), {}, 0))
+    steps = (ViewStep(aten.slice.Tensor, (0, 1, 3), {}, 0), ViewStep(aten.view.dtype, (torch.int32,), {}, 0))
     view = replace(layout_of(meta, storage=1), base=2, steps=steps)
     graph.feeds = {"x": PackFeed((3, 1))}
     graph.results = [

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchair
 from tests.slow import slow
-from torchair.capture.base.host_ops import why_on_host
+from torchair.capture.base.host_ops import host_op_reasons
 from torchair.codegen.base.graph_prep import prepare
 from torchair.ops import npu_print
 from torchair.ops.io.print_tensor import ALL, free_placeholder, message, number_text, tensor_text
@@ -249,7 +249,7 @@ def test_devices_whose_graphs_cannot_call_the_host_record_around_a_print() -> No
         return x + 1
 
     gm = make_fx(fn)(torch.ones(2, device="meta"))
-    assert {str(node.target): why for node, why in why_on_host(gm).items()} == {
+    assert {str(node.target): why for node, why in host_op_reasons(gm).items()} == {
         "air.print.default": "is the host's"
     }
 

@@ -15,7 +15,7 @@ import torch
 
 import torchair
 from tests.slow import slow
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.ops.io.save_tensor import file_for, save_tensor
 
 CPU, NPU = torch.device("cpu"), torch.device("privateuseone:1")
@@ -167,7 +167,7 @@ def test_what_replays_print_with_goes_with_their_graph(tmp_path: Path) -> None:
         save_tensor(x, save_path=str(tmp_path / "x.pt"), overwrite=True)
         return x + 1
 
-    x, row = torch.zeros(2, device="cuda"), device_row(torch.device("cuda"))
+    x, row = torch.zeros(2, device="cuda"), get_device(torch.device("cuda"))
     kept = []
     for _ in range(4):
         run = on_gpu(fn)

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from tests.capture.test_host import DEVICE, traced
-from torchair.capture.base.host_ops import why_on_host
+from torchair.capture.base.host_ops import host_op_reasons
 from torchair.passes.fx.cleanup import host_constants
 from torchair.passes.fx.cleanup.host_constants import fill_with_numbers, fold, move
 
@@ -37,9 +37,9 @@ def moved(gm: fx.GraphModule) -> dict[str, str]:
 )
 def test_constants_are_made_on_the_device(function: Callable[..., Any]) -> None:
     gm = traced(function)
-    assert why_on_host(gm)
+    assert host_op_reasons(gm)
     assert set(moved(gm).values()) == {"meta"}
-    assert not why_on_host(gm)
+    assert not host_op_reasons(gm)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_numbers_that_the_cpu_computes_are_constants() -> None:
     move(gm, DEVICE)
     # A division by a number of the CPU is not computed as one by a number on the device is.
     assert [node.meta["val"].device.type for node in gm.graph.nodes if node.op == "get_attr"] == ["cpu"]
-    assert not why_on_host(gm)
+    assert not host_op_reasons(gm)
 
 
 def test_numbers_that_are_no_argument_of_a_kernel_are_on_the_device() -> None:
@@ -100,7 +100,7 @@ def test_numbers_that_are_no_argument_of_a_kernel_are_on_the_device() -> None:
     move(gm, DEVICE)
     constants = [node.meta["val"].device.type for node in gm.graph.nodes if node.op == "get_attr"]
     assert constants == ["meta", "meta"]
-    assert not why_on_host(gm)
+    assert not host_op_reasons(gm)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])

@@ -15,7 +15,7 @@ import torchair
 import torchair.npugraph_ex
 from tests.backend.watch import compiled, seen_with
 from torchair.core.errors import DegradedWarning
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.ge.graph import Op
 from torchair.ge.proto import schema
 from torchair.scope.super_kernel_options import options_of
@@ -340,7 +340,7 @@ def test_that_cores_cannot_be_limited_is_told(mode: str, monkeypatch: pytest.Mon
         with scope.limit_core_num(16, 16):
             return x.sin()
 
-    monkeypatch.setattr(device_row(X.device), "limits_cores", False)
+    monkeypatch.setattr(get_device(X.device), "limits_cores", False)
     with pytest.warns(DegradedWarning, match="limit of cores has no effect on this device"):
         torch.testing.assert_close(compiled(fn, {}, mode)(X), X.sin())
 

@@ -26,7 +26,7 @@ KEPT = {
     "torchair.backend.cache.compiled_method.CachedMethod._woken": "`_unreadable` tells it",
     "torchair.backend.cache.compiled_method.CachedMethod.take": "`_unreadable` tells it",
     "torchair.core.torch_private.dynamo.assumed_constants.Assumed.why_other": "it is the reason of a miss",
-    "torchair.core.torch_private.dynamo.guards.Seen.why_other": "it is the reason of a miss",
+    "torchair.core.torch_private.dynamo.guards.GuardRecord.why_other": "it is the reason of a miss",
     "torchair.backend.service.scheduler.CompileScheduler._tell": "the user's function failed; the log has it",
     "torchair.capture.base.pending_program.PendingProgram.tell": "the log has it: builds go on",
     "torchair.backend.service.scheduler.CompileScheduler._next": "`take` tells it",

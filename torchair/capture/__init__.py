@@ -10,7 +10,7 @@ from torchair.capture.base.compiled_program import CompiledProgram, Observer
 from torchair.capture.base.inputs import InputInfo, Role, inputs_of
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.capture.base.pending_program import PendingProgram, Specialist, SwappableProgram, lost_in_pieces
-from torchair.capture.base.policy import Policy, why_not
+from torchair.capture.base.policy import Policy, skip_reason
 from torchair.capture.base.stats import Report
 from torchair.capture.recording.memory_pool import LaunchOrder
 from torchair.capture.recording.recording import CannotRecord
@@ -37,7 +37,7 @@ __all__ = [
     "Specialist",
     "capture",
     "inputs_of",
-    "why_not",
+    "skip_reason",
 ]
 
 ALONE = RunnerOptions()
@@ -64,7 +64,7 @@ def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
     policy, row, specialist = compiled.policy, compiled.row, around.specialist
     if around.parts is not None:
         return _in_pieces(compiled, around.parts, specialist)
-    reason = why_not(compiled.inputs, policy, row)
+    reason = skip_reason(compiled.inputs, policy, row)
     if reason is None:
         return Replay(compiled, around)
     if around.successor is not None:

@@ -14,7 +14,15 @@ from torchair.backend.cache.key import FILE, facts_of_process, root_of
 from torchair.core.errors import BadCall, BadEntry, BadPath
 from torchair.core.fingerprint.atomic_files import atomic_write
 from torchair.core.fingerprint.file_permissions import OWN_FILE
-from torchair.core.storage.artifact_store import ArtifactStore, Entry, Row, is_key, nearest, packed, unpacked
+from torchair.core.storage.artifact_store import (
+    ArtifactStore,
+    EntryInfo,
+    StoredEntry,
+    is_key,
+    nearest,
+    packed,
+    unpacked,
+)
 from torchair.core.text_table import text_lines
 
 NAMES = ("class", "method")
@@ -105,7 +113,7 @@ def _why_miss(store: ArtifactStore, given: argparse.Namespace) -> int:
     return int(not is_same)
 
 
-def _history(store: ArtifactStore, row: Row, rows: Sequence[Row]) -> Iterator[str]:
+def _history(store: ArtifactStore, row: EntryInfo, rows: Sequence[EntryInfo]) -> Iterator[str]:
     alike = [each for each in rows if each is not row and not each.problem]
     alike = [each for each in alike if all(each.facts.get(name) == row.facts.get(name) for name in NAMES)]
     miss = nearest(alike, row.facts)
@@ -169,7 +177,7 @@ def _import(store: ArtifactStore, given: argparse.Namespace) -> int:
     return 0
 
 
-def _entry(tar: tarfile.TarFile, info: tarfile.TarInfo) -> Entry:
+def _entry(tar: tarfile.TarFile, info: tarfile.TarInfo) -> StoredEntry:
     # Links may lead anywhere, and a sparse file of some bytes can fill the memory.
     file = tar.extractfile(info) if info.isreg() and not info.issparse() else None
     if file is None or not is_key(info.name):

@@ -20,7 +20,7 @@ from torchair.core.errors import BadOption
 from torchair.core.program import Code, Program
 from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
-from torchair.fxgraph.external_constants import has_held
+from torchair.fxgraph.external_constants import has_external
 
 __all__ = ["BUILDING", "COMPILERS", "RESERVED", "CodegenOptions", "build", "load"]
 
@@ -54,7 +54,7 @@ def build(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOpti
 
 def _tied(kind: str, gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Program:
     program = _build(kind, gm, inputs, how)
-    if has_held(gm):
+    if has_external(gm):
         program.code = NonSerializableCode(program.code)
     return program
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
-from torchair.backend.settings.settings import Settings, checked, settle
+from torchair.backend.settings.settings import Settings, checked, resolve_settings
 from torchair.compare.base.culprit import Culprit, LocatedMismatch
 from torchair.compare.base.graph_history import COMPILED, TRACE
 from torchair.compare.base.replay_call import frozen
@@ -58,12 +58,12 @@ def compare(
     """
     if against not in AGAINST:
         raise BadOption(f"against={against!r} is nothing to compare with", near=", ".join(AGAINST))
-    settings = settle(checked(CompilerConfig() if config is None else config))
+    settings = resolve_settings(checked(CompilerConfig() if config is None else config))
     settings = replace(settings, waits=True)  # programs that take over later are compared too
     session = ComparisonBackend(
         settings, Yardstick(tolerances_of(tolerances), against == "float64", every_node)
     )
-    call = Call(model, args, kwargs, backward)
+    call = ModelCall(model, args, kwargs, backward)
     with _untouched(), isolated_dynamo(session.backend):
         found = session.run(call, dynamic)
     found.against = against
@@ -97,7 +97,7 @@ def _untouched() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelCall:
     """A model and its arguments, to be called on copies again and again."""
 
     model: Callable[..., Any]
@@ -105,7 +105,7 @@ class Call:
     kwargs: dict[str, Any]
     backward: bool
 
-    def copy(self) -> Call:
+    def copy(self) -> ModelCall:
         """Copies of everything; what shares memory shares it again."""
         memo: dict[int, Any] = {}
         for value in tree_leaves((self.args, self.kwargs)):
@@ -119,7 +119,7 @@ class Call:
                 f"the model or an argument cannot be copied: {type(error).__name__}: {first_line(error)}",
                 next="compare works on copies: give it what copy.deepcopy can copy",
             ) from error
-        return Call(model, args, kwargs, self.backward)
+        return ModelCall(model, args, kwargs, self.backward)
 
     def run(self, run: Callable[..., Any]) -> list[Any]:
         """All numbers that a caller sees: results, gradients, the arguments and buffers afterwards."""
@@ -218,7 +218,7 @@ class ComparisonBackend:
                 if not torch.equal(tensor, value):
                     tensor.copy_(value)
 
-    def run(self, call: Call, dynamic: bool | None) -> Comparison:
+    def run(self, call: ModelCall, dynamic: bool | None) -> Comparison:
         """Traced, with all stages; in eager; and as the user would run it."""
         # A code object of its own: what Dynamo keeps with it goes with it.
         entry = FunctionType(_call.__code__.replace(), _call.__globals__, "call")
@@ -253,7 +253,7 @@ class ComparisonBackend:
                 found.first = Finding("model", row.stage, COMPILED, Culprit("runtime", "", why), row.errors)
         return found
 
-    def _run(self, call: Call, run: Callable[..., Any]) -> list[Any]:
+    def _run(self, call: ModelCall, run: Callable[..., Any]) -> list[Any]:
         mine = call.copy()
         self.own = {id(tensor) for tensor in mine.tensors()}
         try:
@@ -268,7 +268,7 @@ class ComparisonBackend:
             errors = self.yardstick.judge(list(got), list(want))
         return StageRow("model", title, kind, errors)
 
-    def _first(self, call: Call, traced: StageRow) -> Finding | None:
+    def _first(self, call: ModelCall, traced: StageRow) -> Finding | None:
         """The first wrong stage of the first graph that has one; else what tracing did."""
         for exam in self.exams:
             if exam.wrong is not None:

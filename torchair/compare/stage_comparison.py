@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.compile import Stage, compile_fx, pass_context, promised, to_lowered
-from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.settings.settings import Settings
 from torchair.capture import Runner
 from torchair.compare.base.check_replay import calls_of, other_inputs, play
@@ -31,7 +31,7 @@ from torchair.compare.base.graph_history import (
     Snapshot,
 )
 from torchair.compare.base.replay_call import (
-    Outcome,
+    CallOutcome,
     RecordedCall,
     Values,
     is_unset,
@@ -43,7 +43,7 @@ from torchair.compare.base.replay_call import (
 from torchair.compare.base.tolerances import EXACT, Errors, Pair, measure, spec
 from torchair.compare.locate.locate_converter import blame_conversion
 from torchair.compare.locate.locate_lowering import Lowered, blame_lowering
-from torchair.compare.locate.minimize_codegen import CODE, Generator, blame_code
+from torchair.compare.locate.minimize_codegen import CODE, Recompiler, blame_code
 from torchair.core.errors import NotPossible, first_line
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_config
@@ -146,7 +146,7 @@ def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
 def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
     """The graphs of a compile, up to where code would be generated."""
     trail = GraphHistory()
-    prepared, stage = prepare(gm, inputs, settings)
+    prepared, stage = normalize_graph(gm, inputs, settings)
     stage.layouts = promised(prepared, {})
     stage.observe = trail
     context = pass_context(stage)
@@ -232,7 +232,9 @@ class StageComparison:
             if self.draws_otherwise:
                 return
 
-    def _same_twice(self, eager: Outcome, again: Outcome, scene: RecordedCall, values: Values) -> None:
+    def _same_twice(
+        self, eager: CallOutcome, again: CallOutcome, scene: RecordedCall, values: Values
+    ) -> None:
         """Without numbers that can be computed again there is nothing to compare with."""
         if self._errors(again, eager).ok:
             return
@@ -271,13 +273,15 @@ class StageComparison:
         )
         return True
 
-    def _row(self, title: str, kind: str, got: Outcome, true: Outcome, eager: Outcome | None) -> StageRow:
+    def _row(
+        self, title: str, kind: str, got: CallOutcome, true: CallOutcome, eager: CallOutcome | None
+    ) -> StageRow:
         errors = self._errors(got, true)
         row = StageRow(self.name, title, kind, errors, None if eager is None else self._errors(eager, true))
         self.rows.append(row)
         return row
 
-    def _errors(self, got: Outcome, true: Outcome) -> Errors:
+    def _errors(self, got: CallOutcome, true: CallOutcome) -> Errors:
         if got.error:
             return Errors(text=f"raises {got.error}")
         judge = self.yardstick.against_truth if self.yardstick.in_double else self.yardstick.judge
@@ -355,7 +359,7 @@ class StageComparison:
             )
         settings = replace(self.stage.settings, codegen=program.kind)
         stage = replace(self.stage, settings=settings)
-        generator = Generator(lowered, scene.values(lowered).values, stage, self.yardstick.judge)
+        generator = Recompiler(lowered, scene.values(lowered).values, stage, self.yardstick.judge)
         blame = blame_code(generator, scene, program)
         return replace(blame, node=self._fx_node(blame.node))
 
@@ -385,7 +389,7 @@ def exam_of(
 ) -> StageComparison:
     """Compile a graph of AOTAutograd's as the backend does, and keep every stage."""
     trail = GraphHistory()
-    _, stage = prepare(gm, inputs, settings)
+    _, stage = normalize_graph(gm, inputs, settings)
     told = {name: fact for name, fact in facts.items() if name != "files"}
     random = random_state(stage.device)
     with same_random(gm):

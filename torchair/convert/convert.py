@@ -24,7 +24,7 @@ from torchair.convert.base.conversion_state import Walk
 from torchair.convert.base.inference_rule import attach_rules
 from torchair.convert.base.operands import in_form, pack
 from torchair.convert.base.registry import Converter, candidates, decomposition_for, has_converter, why_opaque
-from torchair.convert.base.report import Reason, Report
+from torchair.convert.base.report import ConversionReport, Reason
 from torchair.convert.base.results import check_results, target_name, used
 from torchair.convert.special import stride_queries
 from torchair.convert.special.higher_order import inlined, structured
@@ -78,7 +78,7 @@ def convert(
     layouts: Sequence[Layout | None] | None = None,
     opaque: Mapping[str, str] | None = None,
     soc: str = default_of("engine_config.soc"),
-) -> tuple[Graph, Report]:
+) -> tuple[Graph, ConversionReport]:
     """The GE graph of a functional ATen graph, and the report of how it came about.
 
     `infer` fills the metas of a new op's outputs; every FX node has `meta["val"]`. `layouts` are promised for

@@ -12,7 +12,7 @@ NEVER = 2**31 - 1
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Nothing is searched meanwhile: modules are no garbage, and a fifth of the time it takes to load ours
     would go into looking for some.
     """

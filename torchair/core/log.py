@@ -134,7 +134,7 @@ def progress(text: str, began: float | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_if_slow(text: str, hint: str = "") -> Iterator[None]:
+def warn_if_slow(text: str, hint: str = "") -> Iterator[None]:
     """Whoever waits here for more than a few seconds is told for what, whatever the level of the log: a line
     with a clock on a terminal, one line elsewhere. Where nobody can be told, the work is done all the same.
     """

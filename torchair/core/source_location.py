@@ -30,7 +30,7 @@ def source_of(node: Any) -> str:
     return f"{path}:{line}   {text.strip()}"
 
 
-def first_source(gm: Any) -> str:
+def graph_location(gm: Any) -> str:
     """The first line of the user's that the graph comes from, or an empty text."""
     return next((found for node in gm.graph.nodes if (found := source_of(node))), "")
 

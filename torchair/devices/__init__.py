@@ -9,7 +9,7 @@ import torch
 
 from torchair.devices import cpu, cuda, npu
 from torchair.devices.base import Backing, CaptureTarget, Device, Graph, PoolToken
-from torchair.devices.input_copy_nodes import Copy, Head, Refused
+from torchair.devices.input_copy_nodes import Copy, GraphUpdateRejected, InputCopyNodes
 
 __all__ = [
     "Backing",
@@ -17,11 +17,11 @@ __all__ = [
     "Copy",
     "Device",
     "Graph",
-    "Head",
+    "GraphUpdateRejected",
+    "InputCopyNodes",
     "PoolToken",
-    "Refused",
     "device_at",
-    "device_row",
+    "get_device",
     "install",
     "installed",
     "is_known",
@@ -30,7 +30,7 @@ __all__ = [
 _devices: dict[str, Device] = {module.DEVICE.type: module.DEVICE for module in (cpu, cuda, npu)}
 
 
-def device_row(device: torch.device) -> Device:
+def get_device(device: torch.device) -> Device:
     """What is known of a device; an unknown one has no graphs."""
     return _devices.get(device.type) or Device(device.type)
 

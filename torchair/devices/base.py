@@ -13,7 +13,7 @@ import torch
 
 from torchair.core.native.fast_replay import DirectLaunch
 from torchair.core.program import Call
-from torchair.devices.input_copy_nodes import Copy, Head
+from torchair.devices.input_copy_nodes import Copy, InputCopyNodes
 
 PoolToken = tuple[int, int]
 HostCall = Callable[[list[torch.Tensor]], None]
@@ -183,7 +183,7 @@ class Device:
         """
         raise AssertionError(f"{self.type} graphs do not call the host")
 
-    def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> Head:
+    def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> InputCopyNodes:
         """The copies that a graph was recorded with."""
         raise NoGraphs(self.type)
 

@@ -20,7 +20,7 @@ from torchair.core.program import Call
 from torchair.devices import green_context
 from torchair.devices.base import CaptureTarget, Graph, HostCall
 from torchair.devices.graph_device import GraphDevice
-from torchair.devices.input_copy_nodes import Calls, Copy, Head, Refused
+from torchair.devices.input_copy_nodes import Calls, Copy, GraphUpdateRejected, InputCopyNodes
 
 DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice
 RELAXED = 2  # cudaStreamCaptureModeRelaxed
@@ -90,7 +90,7 @@ class Cuda(GraphDevice):
         assert self.runtime is not None, "without it nothing is copied inside a graph"
         self.runtime.copy(target, source, stream)
 
-    def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> Head:
+    def head(self, graph: Any, copies: Sequence[Copy], device: torch.device) -> InputCopyNodes:
         assert self.runtime is not None, "it recorded them"
         return self.runtime.head(graph, copies, lambda: self.module.device(device))
 
@@ -215,7 +215,7 @@ class Runtime:
         found = _Pointer()
         try:
             self._call(self.WHOSE, ctypes.byref(found), _pointer(address))
-        except Refused:
+        except GraphUpdateRejected:
             return None
         return torch.device("cuda", found.device) if found.kind in ON_DEVICE else None
 
@@ -232,15 +232,15 @@ class Runtime:
             _pointer(stream),
         )
 
-    def head(self, graph: Any, copies: Sequence[Copy], guard: Callable[[], Any]) -> Head:
+    def head(self, graph: Any, copies: Sequence[Copy], guard: Callable[[], Any]) -> InputCopyNodes:
         """Find these copies among the nodes of an instantiated `torch.cuda.CUDAGraph`."""
         found = self._memcpy_nodes(graph.raw_cuda_graph())
         nodes = [found.get(target.data_ptr(), 0) for target, _ in copies]
         if not all(nodes):
-            raise Refused("a copy is not among the nodes of its graph")
+            raise GraphUpdateRejected("a copy is not among the nodes of its graph")
         setter, forget = map(self._address, ("cudaGraphExecMemcpyNodeSetParams1D", "cudaGetLastError"))
         calls = Calls(setter, DEVICE_TO_DEVICE, guard, forget)
-        return Head(copies, nodes, graph.raw_cuda_graph_exec(), calls)
+        return InputCopyNodes(copies, nodes, graph.raw_cuda_graph_exec(), calls)
 
     def direct_launch(self, graph: Any, device: torch.device) -> DirectLaunch:
         launch, forget = map(self._address, ("cudaGraphLaunch", "cudaGetLastError"))
@@ -267,11 +267,11 @@ class Runtime:
     def _call(self, name: str, *args: Any) -> None:
         call = self._calls[name]
         if call is None:
-            raise Refused(f"{name} is not in this process")
+            raise GraphUpdateRejected(f"{name} is not in this process")
         status = call(*args)
         if status:
             self._calls["cudaGetLastError"]()  # type: ignore[misc]
-            raise Refused(f"{name}: status {status}")
+            raise GraphUpdateRejected(f"{name}: status {status}")
 
 
 _pointer = ctypes.c_void_p

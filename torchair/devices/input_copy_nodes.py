@@ -28,7 +28,7 @@ FORGET = ctypes.PYFUNCTYPE(ctypes.c_int)
 FEW = 4  # copies at most: the device makes them one after another; not measured where it pays no more
 
 
-class Refused(RuntimeError):
+class GraphUpdateRejected(RuntimeError):
     """The runtime does not let a graph copy its inputs, or not from there."""
 
 
@@ -46,7 +46,7 @@ class Calls:
     """The address of its `FORGET`; 0 for none."""
 
 
-class Head:
+class InputCopyNodes:
     """The copies of one graph, and how each is given another source."""
 
     def __init__(self, copies: Sequence[Copy], nodes: Sequence[int], graph: int, calls: Calls) -> None:
@@ -75,7 +75,7 @@ class Head:
             return False
         try:
             self.point(sources)
-        except Refused:
+        except GraphUpdateRejected:
             return False
         return True
 
@@ -88,7 +88,7 @@ class Head:
         if status != 0:
             if self.forget_error:
                 FORGET(self.forget_error)()
-            raise Refused(f"status {status} for another source of a copy")
+            raise GraphUpdateRejected(f"status {status} for another source of a copy")
         self.sources[at] = address
 
 

@@ -15,7 +15,7 @@ from torchair.core.kernel_params import ParamKind
 from torchair.core.torch_private.fake.fake_tensors import disable_modes
 from torchair.engine.kernels.printing import run_text
 from torchair.engine.registry import Kernel, as_host, find_host_kernel, find_kernel, takes_of
-from torchair.fxgraph.layout import arrange, layout_of
+from torchair.fxgraph.layout import layout_of, materialize_layout
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.attr import Tensor as TensorAttr
 from torchair.ge.builder.torch_kernel_binding import CALL, call_of, inputs_of, spread
@@ -172,7 +172,7 @@ def _as_promised(tensor: Tensor, value: Value) -> Value:
     layout = layout_of(tensor.meta)
     # Symbols here are not those that a tracer around us knows.
     symbolic = any(map(is_symbol, layout.numbers))
-    return arrange([value], [replace(layout, is_example=symbolic)])[0]
+    return materialize_layout([value], [replace(layout, is_example=symbolic)])[0]
 
 
 def _lookup(argument: Any, values: Mapping[Tensor, Value]) -> Any:

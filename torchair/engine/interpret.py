@@ -13,7 +13,7 @@ from torchair.engine.evaluate import Value, evaluate, flat_values
 from torchair.engine.execution_order import writes_argument, writes_last
 from torchair.engine.kernels.control import run_control, takes_number
 from torchair.engine.registry import as_host
-from torchair.fxgraph.layout import Layout, arrange, memory_of
+from torchair.fxgraph.layout import Layout, materialize_layout, memory_of
 from torchair.fxgraph.symbols import Binding, Reader, Unreadable
 from torchair.ge.builder.random_state import FROM_GENERATOR
 from torchair.ge.builder.torch_kernel_binding import inputs_of, skipped
@@ -176,7 +176,7 @@ def _laid_out(results: Sequence[Result], made: Sequence[Any], reader: Reader) ->
         groups.setdefault(layout.storage, []).append((place, layout))
     for group in groups.values():
         layouts = [_readable(layout, laid_out[place], reader) for place, layout in group]
-        values = arrange([laid_out[place] for place, _ in group], layouts)
+        values = materialize_layout([laid_out[place] for place, _ in group], layouts)
         for (place, _), value in zip(group, values, strict=True):
             laid_out[place] = value
     return laid_out

@@ -36,7 +36,7 @@ from torchair.engine.op_placement import Placed
 from torchair.engine.registry import as_host, is_pure_writer
 from torchair.engine.trace_cache import SHARED, separate, separate_all, take_over
 from torchair.fxgraph.external_constants import HELD
-from torchair.fxgraph.layout import Layout, arrange, layout_of, lies, memory_of
+from torchair.fxgraph.layout import Layout, layout_of, lies, materialize_layout, memory_of
 from torchair.fxgraph.size_nodes import expression_nodes
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ge.builder.random_state import FROM_GENERATOR
@@ -74,7 +74,7 @@ class KernelFailed(BadGraph):
 
 
 @dataclass
-class Traced:
+class TracedOp:
     """One op as ATen: a graph module whose inputs are the op's tensors, then its symbols."""
 
     gm: fx.GraphModule
@@ -96,7 +96,7 @@ class Lowering:
     # The node that carries each symbol (by its sympy name), and nodes of whole expressions made from them.
     symbols: dict[Any, fx.Node] = field(default_factory=dict)
     values: dict[Tensor, fx.Node | Host] = field(default_factory=dict)
-    traced: dict[Hashable, Traced] = field(default_factory=dict)
+    traced: dict[Hashable, TracedOp] = field(default_factory=dict)
     constants: dict[int, str] = field(default_factory=dict)
     # The storage that FX says a result has (an argument: None), by the storage it has here.
     owners: dict[int | None, int | None] = field(default_factory=dict)
@@ -254,7 +254,7 @@ def _fx_argument(state: Lowering, tensor: Tensor, is_number: bool) -> Any:
     return _arranged(state, [found], [layout_of(tensor.meta)])[0]
 
 
-def _trace(state: Lowering, op: Op) -> Traced:
+def _trace(state: Lowering, op: Op) -> TracedOp:
     """Run the kernel on this op's fake inputs under `make_fx`."""
     tensors = list(dict.fromkeys(inputs_of(op)))
     fakes = [state.value(tensor) for tensor in tensors]
@@ -276,7 +276,7 @@ def _trace(state: Lowering, op: Op) -> Traced:
     gm = _traced(state, run, flat)
     returned = iter(cast(Any, gm.graph.output_node().args[0]))
     results: list[fx.Node | Host] = [next(returned) if host is None else host for host in shape]
-    return Traced(gm, results)
+    return TracedOp(gm, results)
 
 
 def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.GraphModule:
@@ -299,7 +299,7 @@ def _traced(state: Lowering, run: Callable[..., Any], flat: list[Any]) -> fx.Gra
     return gm
 
 
-def _inline(state: Lowering, traced: Traced, op: Op, first_time: bool) -> list[fx.Node | Host]:
+def _inline(state: Lowering, traced: TracedOp, op: Op, first_time: bool) -> list[fx.Node | Host]:
     """Copy the traced nodes into the graph, their inputs replaced by this op's inputs."""
     tensors = list(dict.fromkeys(inputs_of(op)))
     found = [state.values[tensor] for tensor in tensors]
@@ -397,7 +397,9 @@ def _arranged(state: Lowering, nodes: list[fx.Node], layouts: Sequence[Layout]) 
 
     def run(*given: Any) -> list[Any]:
         known = dict(zip(map(_key, numbers), given[len(nodes) :], strict=True))
-        return arrange(given[: len(nodes)], layouts, lambda n: known.get(_key(n), n) if is_symbol(n) else n)
+        return materialize_layout(
+            given[: len(nodes)], layouts, lambda n: known.get(_key(n), n) if is_symbol(n) else n
+        )
 
     return _call(state, run, nodes, numbers)
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from torchair.fxgraph.layout import arrange, layout_of, viewed_by
+from torchair.fxgraph.layout import layout_of, materialize_layout, viewed_by
 
 aten = torch.ops.aten
 MARKS: tuple[Any, ...] = (aten._conj.default, aten._neg_view.default)
@@ -48,7 +48,7 @@ def marked_arguments(args: Sequence[Any]) -> tuple[int, ...]:
 def unmarked(value: torch.Tensor) -> torch.Tensor:
     """A copy without marks that lies like the value."""
     layout = layout_of(value)
-    (made,) = arrange([value.resolve_conj().resolve_neg()], [layout])
+    (made,) = materialize_layout([value.resolve_conj().resolve_neg()], [layout])
     return made
 
 

@@ -23,7 +23,7 @@ def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
     return graph_module(gm, graph)
 
 
-def write_elsewhere(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: FakeTensorMode) -> None:
+def redirect_writes(gm: fx.GraphModule, made: Collection[fx.Node], fake_mode: FakeTensorMode) -> None:
     """Calls that write what one of these nodes made write a result of their own instead."""
     order = {node: place for place, node in enumerate(gm.graph.nodes)}
     for node in order:

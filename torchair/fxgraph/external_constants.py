@@ -16,7 +16,7 @@ HELD = "_held_outside"
 LITERALS = (aten.lift_fresh.default, aten.lift_fresh_copy.default)
 
 
-def mark_held(gm: fx.GraphModule) -> None:
+def mark_external(gm: fx.GraphModule) -> None:
     """Mark them in a graph as a tracer left it."""
     for node in gm.graph.find_nodes(op="get_attr"):
         value = operator.attrgetter(str(node.target))(gm)
@@ -24,6 +24,6 @@ def mark_held(gm: fx.GraphModule) -> None:
             node.meta[HELD] = True
 
 
-def has_held(gm: fx.GraphModule) -> bool:
+def has_external(gm: fx.GraphModule) -> bool:
     """Is there one?"""
     return any(HELD in node.meta for node in gm.graph.find_nodes(op="get_attr"))

@@ -39,7 +39,7 @@ Read = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class ViewStep:
     """One call that views a tensor: all of it but the tensor; `item` picks one of several results."""
 
     target: Any
@@ -65,7 +65,7 @@ class Layout:
     device: torch.device
     storage: int
     base: int | None = None  # the input it is a view of
-    steps: tuple[Step, ...] = ()  # how to view the input
+    steps: tuple[ViewStep, ...] = ()  # how to view the input
     is_left_out: bool = False  # the program returns None in its place
     is_lazy: bool = False  # its elements are conjugated or negated when they are read
     marks: tuple[Any, ...] = ()  # calls that are made on the result of the program
@@ -101,7 +101,7 @@ def layouts_of(gm: fx.GraphModule) -> tuple[Layout | None, ...]:
     )
 
 
-def leave_out(
+def drop_input_views(
     gm: fx.GraphModule, layouts: Sequence[Layout | None], inputs: Mapping[int, int]
 ) -> tuple[Layout | None, ...]:
     """Outputs that are views of inputs to the caller, though the graph, which is functional, looks at the new
@@ -177,11 +177,11 @@ def _cannot_be(root: fx.Node) -> bool:
 STRIDES_AS_ASKED = (torch.ops.aten.empty_strided.default, torch.ops.aten.new_empty_strided.default)
 
 
-def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[Step, ...]]:
+def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[ViewStep, ...]]:
     """The node that made the memory a node looks at (an input, or an op's result), or one of `ends` before
     it, and the views in between.
     """
-    steps: list[Step] = []
+    steps: list[ViewStep] = []
     while node not in ends and (viewed := viewed_by(node)) is not None:
         node, step = viewed
         if step is not None:
@@ -189,7 +189,7 @@ def root_of(node: fx.Node, ends: Collection[Any] = ()) -> tuple[fx.Node, tuple[S
     return node, tuple(reversed(steps))
 
 
-def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
+def viewed_by(node: fx.Node) -> tuple[fx.Node, ViewStep | None] | None:
     """The node whose memory this one looks at, and the call between them: None where the result is that
     tensor itself. None for a node that makes memory of its own.
     """
@@ -213,7 +213,7 @@ def viewed_by(node: fx.Node) -> tuple[fx.Node, Step | None] | None:
                 return None if torch.Tag.inplace_view in target.tags else (argument, None)
             rest = (*call.args[:place], *call.args[place + 1 :])
             given: Any = map_arg((rest, dict(call.kwargs)), lambda n: n.meta.get("val", n))
-            return argument, Step(target, tuple(given[0]), dict(given[1]), place, item)
+            return argument, ViewStep(target, tuple(given[0]), dict(given[1]), place, item)
     return None
 
 
@@ -233,7 +233,7 @@ COPIES_STORAGE = frozenset(
 """Calls that copy the whole storage of their first argument, and return a tensor at the same place in it."""
 
 
-def absolute_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
+def storage_relative_inputs(gm: fx.GraphModule) -> dict[int, fx.Node]:
     """The inputs whose place in their storage decides what the graph reads, and a node that asks for it."""
     found: dict[int, fx.Node] = {}
     inputs = {node: place for place, node in enumerate(placeholders(gm))}
@@ -248,7 +248,7 @@ def windows_of_copies(gm: fx.GraphModule) -> list[fx.Node]:
     return [node for node, root, is_copied in _windows(gm) if is_copied and root.op == "placeholder"]
 
 
-def has_raw_windows(gm: fx.GraphModule) -> bool:
+def has_raw_as_strided(gm: fx.GraphModule) -> bool:
     """Is a window taken from memory that its tensor looks at through a view (with another dtype, say)? To the
     IR, whose tensors are logical, that memory is lost.
     """
@@ -284,7 +284,7 @@ def memory_of(value: Any) -> int | None:
 # Giving values a layout
 
 
-def arrange(
+def materialize_layout(
     values: Sequence[torch.Tensor], layouts: Sequence[Layout], read: Read = lambda number: number
 ) -> list[torch.Tensor]:
     """`values`, which share memory with nobody else, with their owned layouts of one storage. Values that lie

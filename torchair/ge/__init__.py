@@ -5,7 +5,7 @@ built.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.registries.lazy_registry import attribute
+from torchair.core.registries.lazy_registry import lazy_getattr
 from torchair.ge import attr
 from torchair.ge.builder.build import Cast, Clone, Const, add_op, builder, custom_op, is_op
 from torchair.ge.graph import Tensor
@@ -40,7 +40,7 @@ _HOMES = {"register_kernel": "torchair.engine.user_kernels"}
 def __getattr__(name: str) -> Any:
     """`ge.Acos` is the builder of the op `Acos`."""
     if name in _HOMES:
-        return attribute(__name__, _HOMES, name)
+        return lazy_getattr(__name__, _HOMES, name)
     if not name.startswith("_") and is_op(name):
         return builder(name)
     raise AttributeError(

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torchair.core.registries.lazy_registry import attribute
+from torchair.core.registries.lazy_registry import lazy_getattr
 from torchair.inference._cache_compiler import cache_compile, readable_cache
 
 if TYPE_CHECKING:
@@ -19,5 +19,5 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    found = globals()[name] = attribute(__name__, _HOMES, name)
+    found = globals()[name] = lazy_getattr(__name__, _HOMES, name)
     return found

@@ -35,16 +35,16 @@ from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import Degraded, DegradedWarning, first_line
 from torchair.core.text_table import text_lines
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.inference._bucket_choice import SMALLEST, choose, cost, serving
 from torchair.inference._bucket_options import Wishes, checked, signature_of
-from torchair.inference._call_signature import Call, Form
+from torchair.inference._call_signature import BoundCall, CallSignature
 from torchair.inference._padding.captured_graph import (
     Apart,
     Found,
+    GraphRefused,
+    GraphRun,
     Padding,
-    Refused,
-    Seen,
     Unsuitable,
     padding_of,
     unchecked,
@@ -145,7 +145,7 @@ class AutoGears:
         self._backend = get_npu_backend(compiler_config=config)
         self._signature = signature_of(model)
         self._dynamic = self._compiled(dynamic=True, keeps=wishes.may_pad)
-        self._forms: dict[Hashable, Form] = {}  # the latest last
+        self._forms: dict[Hashable, CallSignature] = {}  # the latest last
         self._degradations = Diagnostics()
         self._lock, self._turn = threading.Lock(), threading.RLock()
         self._building = threading.RLock()
@@ -185,7 +185,9 @@ class AutoGears:
             self._degradations.add(f"auto_gears runs calls of one form dynamically: {what}")
             return outputs
 
-    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Form, int | None] | str:
+    def _planned(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[BoundCall, CallSignature, int | None] | str:
         """How to serve a call; or why it has no form. Nothing that goes wrong here is the call's fault."""
         try:
             call = self._read(args, kwargs)
@@ -203,7 +205,7 @@ class AutoGears:
     def _dynamically(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
         return self._watched(args, kwargs, why)[0]
 
-    def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> tuple[Any, list[Seen]]:
+    def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> tuple[Any, list[GraphRun]]:
         """A dynamic call, and the graphs that ran."""
         with self._lock:
             self._without[why] += 1
@@ -233,7 +235,7 @@ class AutoGears:
 
     # Looking at a call
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | str:
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall | str:
         """The call; or why it has no gear."""
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -261,16 +263,16 @@ class AutoGears:
             return "a named argument requires gradients"
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), _autocast(named)
         form = (modes, getattr(self.model, "training", None), tuple(sorted(rest.items())))
-        return Call(bound, named, sizes.pop(), form)
+        return BoundCall(bound, named, sizes.pop(), form)
 
-    def _counted(self, call: Call) -> Form:
+    def _counted(self, call: BoundCall) -> CallSignature:
         """The form of a call, whose gears are chosen when it is time: after enough calls, and one of a size
         that torch has a symbol for, when it is known what calls take.
         """
         enough = max(1, self._wishes.after)
         with self._lock:
             self._sizes[call.size] += 1
-            form = self._forms.pop(call.form, None) or Form(deque(maxlen=enough))
+            form = self._forms.pop(call.form, None) or CallSignature(deque(maxlen=enough))
             self._forms[call.form] = form
             if len(self._forms) > WAITING:
                 del self._forms[next(key for key, each in self._forms.items() if not each.gears)]
@@ -289,17 +291,17 @@ class AutoGears:
             self._choose(call, form, recent)
         return form
 
-    def _may_pad(self, form: Form) -> bool:
+    def _may_pad(self, form: CallSignature) -> bool:
         return self._wishes.may_pad and form.padding is not None and form.why_not_padded is None
 
-    def _why_no_gear(self, form: Form) -> str:
+    def _why_no_gear(self, form: CallSignature) -> str:
         if form.is_crowded:
             return CROWDED
         if not form.choices:
             return COUNTED
         return SPENT if self._is_spent() else "no gear fits"
 
-    def _serving(self, form: Form, size: int) -> int | None:
+    def _serving(self, form: CallSignature, size: int) -> int | None:
         """The gear of a size; where nothing is left to build others with, of those that are built."""
         waste, may_pad = self._wishes.waste, self._may_pad(form) and form.admits(size)
         gear = serving(size, form.gears, waste, may_pad=may_pad)
@@ -320,7 +322,7 @@ class AutoGears:
         is_late = wishes.seconds is not None and self._seconds + next_one > wishes.seconds
         return is_late or (wishes.memory_bytes is not None and self._measured >= wishes.memory_bytes)
 
-    def _note(self, call: Call, form: Form, outputs: Any, seen: list[Seen]) -> None:
+    def _note(self, call: BoundCall, form: CallSignature, outputs: Any, seen: list[GraphRun]) -> None:
         """What calls take, and how they are padded."""
         if call.size < 1:
             return
@@ -336,7 +338,7 @@ class AutoGears:
 
     # Choosing
 
-    def _choose(self, call: Call, form: Form, recent: Counter[int]) -> None:
+    def _choose(self, call: BoundCall, form: CallSignature, recent: Counter[int]) -> None:
         """Other gears, where they are worth it and may still be built; else those that there are stay."""
         if self._is_spent():
             return
@@ -356,7 +358,9 @@ class AutoGears:
                     form.begin(self._compiled(dynamic=len(gears) > 1), gears)
                 form.cost = cost(recent, form.gears, wishes.waste, may_pad=may_pad)
 
-    def _learn(self, call: Call, form: Form, seen: list[Seen], outputs: Any) -> Padding | None:
+    def _learn(
+        self, call: BoundCall, form: CallSignature, seen: list[GraphRun], outputs: Any
+    ) -> Padding | None:
         """How calls like this one are padded; None where this one does not show it, or they are not."""
         wishes = self._wishes
         if form.learned == LEARNED:
@@ -384,7 +388,7 @@ class AutoGears:
         form.learned += 1
         return found
 
-    def _stop_padding(self, form: Form, why: str, next: str = "") -> None:
+    def _stop_padding(self, form: CallSignature, why: str, next: str = "") -> None:
         form.why_not_padded = why
         self._degradations.add(f"auto_gears pads no calls: {why}", next=next)
 
@@ -393,7 +397,7 @@ class AutoGears:
 
     # Running
 
-    def _with_gear(self, call: Call, form: Form, gear: int) -> Any:
+    def _with_gear(self, call: BoundCall, form: CallSignature, gear: int) -> Any:
         size = call.size
         checks, form.program().has_run = form.checks.setdefault(gear, Checks()), False
         if gear == size:
@@ -404,7 +408,7 @@ class AutoGears:
             assert form.padding is not None, "else nothing is padded"
             try:
                 outputs = form.padding.crops.cut(self._run(call, form, gear), size)
-            except Refused:
+            except GraphRefused:
                 return self._compared(call, form, gear)
             checks.calls += 1
         with self._lock:
@@ -414,7 +418,7 @@ class AutoGears:
             self._added += gear - size
         return outputs
 
-    def _compared(self, call: Call, form: Form, gear: int) -> Any:
+    def _compared(self, call: BoundCall, form: CallSignature, gear: int) -> Any:
         """The dynamic result, and whether a padded one would be the same: both are computed on the captured
         graph, which writes nothing. From then on the graph of the gear may serve padded calls.
         """
@@ -455,7 +459,7 @@ class AutoGears:
         checks.calls += 1
         return outputs
 
-    def _run(self, call: Call, form: Form, gear: int) -> Any:
+    def _run(self, call: BoundCall, form: CallSignature, gear: int) -> Any:
         """With the program of a gear; the first calls of each make it. A program that torch compiled once
         more (its caches were cleared) knows nothing of gears, and is made anew.
         """
@@ -471,10 +475,12 @@ class AutoGears:
             self._begin_again(form)
         return outputs
 
-    def _tensors(self, call: Call, gear: int) -> dict[str, torch.Tensor]:
+    def _tensors(self, call: BoundCall, gear: int) -> dict[str, torch.Tensor]:
         return {name: self._padded_to(name, call, gear, tensor) for name, (tensor, _) in call.named.items()}
 
-    def _marked(self, call: Call, form: Form, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _marked(
+        self, call: BoundCall, form: CallSignature, tensors: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         """With the gears that a program is made for, where there are several."""
         if len(form.made_for) < 2:
             return tensors
@@ -483,14 +489,19 @@ class AutoGears:
             set_dim_gears(tensor, {call.named[name][1]: list(form.made_for)})
         return tensors
 
-    def _graph_of(self, call: Call, form: Form, gear: int) -> Found | None:
+    def _graph_of(self, call: BoundCall, form: CallSignature, gear: int) -> Found | None:
         """The graph that would serve a padded call. It is not run."""
         with self._building, self._timed(call):
             args, kwargs = call.with_tensors(self._marked(call, form, self._tensors(call, gear)))
             return form.program().found(args, kwargs)
 
     def _built(
-        self, call: Call, form: Form, gear: int, padding: Padding | None, tensors: dict[str, torch.Tensor]
+        self,
+        call: BoundCall,
+        form: CallSignature,
+        gear: int,
+        padding: Padding | None,
+        tensors: dict[str, torch.Tensor],
     ) -> Any:
         run = form.program()
         args, kwargs = call.with_tensors(self._marked(call, form, tensors))
@@ -502,7 +513,7 @@ class AutoGears:
             self._degradations.add(what, next="TORCH_LOGS=graph_breaks says where the model is cut")
         return outputs
 
-    def _begin_again(self, form: Form) -> None:
+    def _begin_again(self, form: CallSignature) -> None:
         form.remade += 1
         if form.remade <= REMADE:
             form.begin(self._compiled(dynamic=len(form.gears) > 1), form.gears)
@@ -510,7 +521,7 @@ class AutoGears:
             what = "auto_gears serves some calls without gears: torch compiles their program again and again"
             self._degradations.add(what, next="TORCH_LOGS=recompiles says why")
 
-    def _padded_to(self, name: str, call: Call, gear: int, tensor: torch.Tensor) -> torch.Tensor:
+    def _padded_to(self, name: str, call: BoundCall, gear: int, tensor: torch.Tensor) -> torch.Tensor:
         dim = call.named[name][1]
         if gear == call.size:
             return tensor
@@ -521,10 +532,10 @@ class AutoGears:
         return made
 
     @contextmanager
-    def _timed(self, call: Call, *, builds: bool = False) -> Iterator[None]:
+    def _timed(self, call: BoundCall, *, builds: bool = False) -> Iterator[None]:
         """Time and memory that gears take."""
         device = call.device
-        row = device_row(device)
+        row = get_device(device)
         counts = row.has_graphs and row.why_no_graphs() is None
         began, before = time.perf_counter(), row.reserved_bytes(device) if counts else 0
         try:

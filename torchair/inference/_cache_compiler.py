@@ -29,8 +29,8 @@ from torchair.core.fingerprint.file_permissions import (
     own_folder,
     read_own,
 )
-from torchair.core.registries.lazy_registry import attribute
-from torchair.core.storage.artifact_store import Entry, packed, unpacked
+from torchair.core.registries.lazy_registry import lazy_getattr
+from torchair.core.storage.artifact_store import StoredEntry, packed, unpacked
 from torchair.debug.dumps.files import rank_and_size
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _HEAVY = {
 
 
 def _late(name: str) -> Any:
-    return attribute("torchair.backend", _HEAVY, name)
+    return lazy_getattr("torchair.backend", _HEAVY, name)
 
 
 def _place(folder: Path) -> OutputPath:
@@ -240,11 +240,11 @@ class CompiledModel:
         """Refused: what is kept was compiled with one configuration."""
         raise NotPossible("a kept compilation cannot be compiled again", next="compile the model anew")
 
-    def __init__(self, loaded: LoadedModel | None = None, *, entry: Entry | None = None) -> None:
+    def __init__(self, loaded: LoadedModel | None = None, *, entry: StoredEntry | None = None) -> None:
         self._loaded = loaded
         self._entry = entry
 
-    def _kept(self) -> Entry:
+    def _kept(self) -> StoredEntry:
         if self._entry is None:
             raise NotPossible(
                 "this is a saved graph, and no kept compilation", next="CompiledModel.load(path)"
@@ -273,7 +273,7 @@ class Kept(CachedMethod):
         self.take(rows)
 
 
-def how_of_entry(entry: Entry) -> CompileArgs:
+def how_of_entry(entry: StoredEntry) -> CompileArgs:
     """How an entry was compiled; functions among its options are left out, and told."""
     meta = meta_of(entry.files)
     options = dict[str, Any](meta["config"]["options"])
@@ -355,7 +355,7 @@ class _NoGuardCompiledFunction:
         made(*args, **kwargs)
         function = getattr(self._func, "__func__", self._func)
         files = files_of(function, self._how, [each.files() for each in made.variants])
-        CompiledModel(entry=Entry("", files, {}, 0)).save(file)
+        CompiledModel(entry=StoredEntry("", files, {}, 0)).save(file)
 
     @classmethod
     def load(cls, file: str, *, self: torch.nn.Module | None = None) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from torchair.inference._padding.checks import Checks
 
 
 @dataclass
-class Call:
+class BoundCall:
     """One call, its arguments bound to names."""
 
     bound: inspect.BoundArguments
@@ -46,7 +46,7 @@ def _extra(bound: inspect.BoundArguments) -> str:
 
 
 @dataclass
-class Form:
+class CallSignature:
     """Calls that differ in nothing but the size."""
 
     recent: deque[int]

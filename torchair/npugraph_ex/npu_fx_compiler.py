@@ -6,13 +6,13 @@ import functools
 from typing import Any
 
 from torchair.backend.dynamo import entry_points
-from torchair.backend.dynamo.entry_points import Compiler, Decompositions, by_name, compile_fx
+from torchair.backend.dynamo.entry_points import Compiler, Decompositions, compile_fx, keyword_only
 from torchair.configs.npugraph_ex import CompilerConfig
 
 __all__ = ["compile_fx", "get_compiler", "get_npu_backend"]
 
 
-@by_name
+@keyword_only
 def get_npu_backend(
     *,
     compiler_config: CompilerConfig | None = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchair.core.registries.lazy_registry import attribute
+from torchair.core.registries.lazy_registry import lazy_getattr
 from torchair.ops.io import print_tensor, save_tensor
 from torchair.ops.streams import stream_ops
 
@@ -97,8 +97,8 @@ def __getattr__(name: str) -> Any:
     is loaded when something of it is asked for.
     """
     if find_spec(f"{__name__}.{name}") is not None:
-        return attribute(__name__, {}, name)
-    library = attribute(__name__, {}, "npu")
+        return lazy_getattr(__name__, {}, name)
+    library = lazy_getattr(__name__, {}, "npu")
     if name in _TEXTS:
         found = globals()[name] = library.function(f"air::{name}", _TEXTS[name])
         return found

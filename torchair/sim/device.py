@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchair.core.program import Call
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.devices.base import CaptureTarget, Graph
 from torchair.devices.input_copy_nodes import Copy
 from torchair.devices.npu import Npu
@@ -48,7 +48,7 @@ class SimulatedNpu(Npu):
     def __init__(self, backing: str) -> None:
         super().__init__("npu")
         self.backing = OnBacking(backing)
-        row = device_row(self.backing.device)
+        row = get_device(self.backing.device)
         self.betters = row.betters
         self.ways = row.ways
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from torchair.backend.dynamo.entry_points import backend_of
+from torchair.backend.dynamo.entry_points import make_backend
 from torchair.configs.compiler_config import CompilerConfig
 
 
@@ -21,4 +21,4 @@ def compile_default(gm: fx.GraphModule, inputs: Sequence[Any], *, records: bool)
         config.mode = "npugraph_ex"
     else:
         config.experimental_config.memory_efficiency = True
-    return backend_of(config, {})(gm, inputs)
+    return make_backend(config, {})(gm, inputs)

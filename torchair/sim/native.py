@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from torchair.core.errors import first_line
-from torchair.core.log import told_if_slow
+from torchair.core.log import warn_if_slow
 from torchair.core.native.cpp_extension import Extension
 from torchair.sim.python_device import Plain
 
@@ -24,7 +24,7 @@ def shim() -> Any:
     try:
         path = EXTENSION.library()
         if not path.exists():
-            with told_if_slow("building the simulated npu device", "once for each version of torch"):
+            with warn_if_slow("building the simulated npu device", "once for each version of torch"):
                 EXTENSION.build(path)
         return _loaded(path)
     except Exception as error:

@@ -24,15 +24,21 @@ from torchair.backend.cache.key import CacheLocation, CompileArgs
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadCall, BadEntry, NotPossible, NotTrusted, first_line, is_of_user
 from torchair.core.log import logger
-from torchair.core.registries.lazy_registry import attribute
+from torchair.core.registries.lazy_registry import lazy_getattr
 from torchair.core.torch_private.device.memory import is_profiling
-from torchair.core.torch_private.dynamo.frames import Frame, NotKept, Ready, capture_frame, usual_compile
+from torchair.core.torch_private.dynamo.frames import (
+    Frame,
+    NotSerializable,
+    Ready,
+    capture_frame,
+    usual_compile,
+)
 from torchair.core.torch_private.dynamo.guards import OtherCall
 
 MOST = 8
 """Variants of one method; calls beyond are compiled as usual, and not kept."""
 _LATE = {
-    "backend_of": "torchair.backend.dynamo.entry_points",
+    "make_backend": "torchair.backend.dynamo.entry_points",
     "trace_collectives": "torchair.ops.distributed.distributed_calls",
 }
 Find = Callable[[Any], CacheLocation]
@@ -123,7 +129,7 @@ class CachedMethod:
         """Of what was kept, the variant for this call is loaded; or why there is none."""
         if self._waiting and distributed.is_available() and distributed.is_initialized():
             # What was traced in place of collectives is among what guards look at.
-            attribute("torchair.ops", _LATE, "trace_collectives")()
+            lazy_getattr("torchair.ops", _LATE, "trace_collectives")()
         whys = [ready.why_not(dict(scope)) for ready, _ in self._variants]
         for row in list(self._waiting):
             made = list[CacheVariant]()
@@ -162,26 +168,26 @@ class CachedMethod:
             frame, compiled = capture_frame(self.method, args, kwargs, self._backend(), self.how.dynamic)
             variant = CacheVariant.made(frame, compiled, why)
             ready = self._checked(variant, scope)
-        except NotKept as error:
+        except NotSerializable as error:
             self._give_up("; ".join(filter(None, (error.what, error.details["next"]))))
             return None
         self._add(ready, variant)
         return ready
 
     def _checked(self, variant: CacheVariant, scope: dict[str, Any]) -> Ready:
-        """`NotKept` where guards are lost on the way through a file."""
+        """`NotSerializable` where guards are lost on the way through a file."""
         try:
             frame = Frame.unpack(variant.frame.pack())
             return Ready(frame, self._function, scope, lambda: variant.compiled)
         except OtherCall as error:
-            raise NotKept(f"its guards do not hold once they are written: {error.what}") from error
-        except NotKept:
+            raise NotSerializable(f"its guards do not hold once they are written: {error.what}") from error
+        except NotSerializable:
             raise
         except Exception as error:
-            raise NotKept(f"its guards cannot be made again: {first_line(error)}") from error
+            raise NotSerializable(f"its guards cannot be made again: {first_line(error)}") from error
 
     def _backend(self) -> Callable[..., Any]:
-        make = attribute("torchair.backend", _LATE, "backend_of")
+        make = lazy_getattr("torchair.backend", _LATE, "make_backend")
         return make(self.how.config, self.how.decompositions)
 
     def _add(self, ready: Ready, variant: CacheVariant) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
+from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.convert.base.case_spec import Support, TypedTensor, declared, target_name
 from torchair.core.errors import DegradedWarning
@@ -34,7 +34,7 @@ DOUBLES, DOUBLE_TOL = (torch.float64, torch.complex128), 1e-7
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseResult:
     """What one case came to; `why` is empty for a case that holds."""
 
     name: str
@@ -48,15 +48,15 @@ def run_declared(
     codegen: str = "eager",
     dynamic: bool = False,
     tell: Callable[[str], None] = lambda line: None,
-) -> list[Outcome]:
+) -> list[CaseResult]:
     """Run every declared case of the ops whose name starts with `prefix`; `tell` gets a line per event."""
-    outcomes: list[Outcome] = []
+    outcomes: list[CaseResult] = []
     for target, case in declared(prefix):
         title = f"{target_name(target)} {case!r}"
         tell(f"[RUN] {title}")
         why = why_fails(target, case, codegen=codegen, dynamic=dynamic)
         tell(f"[FAILED] {title}: {why}" if why else f"[PASS] {title}")
-        outcomes.append(Outcome(target_name(target), case, why))
+        outcomes.append(CaseResult(target_name(target), case, why))
     failed = sum(bool(outcome.why) for outcome in outcomes)
     tell(f"{len(outcomes)} cases, {len(outcomes) - failed} passed, {failed} failed")
     return outcomes
@@ -104,7 +104,9 @@ def _run_case(target: Any, case: Support, codegen: str, dynamic: bool) -> str:
     with warnings.catch_warnings():
         # What is not converted is the answer of the test.
         warnings.simplefilter("ignore", DegradedWarning)
-        runner = compile_fx(made.gm, _symbolic(made.tensors) if dynamic else made.tensors, settle(config))
+        runner = compile_fx(
+            made.gm, _symbolic(made.tensors) if dynamic else made.tensors, resolve_settings(config)
+        )
     report = runner.conversion
     others = [reason for reason in (*report.fallbacks, *report.decomposed) if reason.op == str(made.op)]
     if others:

@@ -13,13 +13,13 @@ from rich.table import Table
 from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
-from torchair.backend.pipeline.compile import input_facts, pass_context, to_ir
-from torchair.backend.pipeline.normalize import prepare
-from torchair.backend.settings.settings import Settings, checked, ineffective_options, settle
+from torchair.backend.pipeline.compile import convert_to_ge, input_facts, pass_context
+from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.settings.settings import Settings, checked, ineffective_options, resolve_settings
 from torchair.capture import Role
-from torchair.capture.base.host_ops import why_on_host
+from torchair.capture.base.host_ops import host_op_reasons
 from torchair.configs.compiler_config import CompilerConfig
-from torchair.convert.base.report import Reason, Report
+from torchair.convert.base.report import ConversionReport, Reason
 from torchair.core.source_location import source_of
 from torchair.core.text_table import as_text, table
 from torchair.core.torch_private.compilers.aot_autograd import ExplainWithBackend, reset_dynamo
@@ -127,7 +127,7 @@ def explain(
     """
     config = checked(CompilerConfig() if compiler_config is None else compiler_config)
     found = Explanation(idle_options=ineffective_options(config))
-    settings = settle(config)
+    settings = resolve_settings(config)
 
     def inspect(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any) -> Any:
         _explain_graph(gm, inputs, settings, facts, found)
@@ -153,16 +153,16 @@ def _explain_graph(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, facts: dict[str, Any], found: Explanation
 ) -> None:
     nodes = len(gm.graph.nodes)
-    gm, stage = prepare(gm, inputs, settings)
+    gm, stage = normalize_graph(gm, inputs, settings)
     stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
     context = pass_context(stage)
     context.explains = True
     run(FX_PASSES, gm, context)
     found.rules.extend(_rule(stage.name, outcome) for outcome in _outcomes(context))
-    graph = to_ir(gm, stage, context)
+    graph = convert_to_ge(gm, stage, context)
     found.graphs.append(GraphFacts(stage.name, nodes, len(graph.ops)))
     _collect(stage.report, found)
-    hosts = why_on_host(gm).items()
+    hosts = host_op_reasons(gm).items()
     found.on_host.extend(Reason(str(node.target), why, source_of(node)) for node, why in hosts)
     roles = input_facts(gm, stage)
     for index in roles.having(Role.PLAIN, Role.ALIAS):
@@ -190,7 +190,7 @@ def _rule(graph: str, outcome: Outcome) -> RuleFacts:
     return RuleFacts(graph, title, outcome.fired, outcome.why, outcome.at)
 
 
-def _collect(report: Report, found: Explanation) -> None:
+def _collect(report: ConversionReport, found: Explanation) -> None:
     found.converted.extend(report.converted)
     found.decomposed.extend(report.decomposed)
     found.fallbacks.extend(report.fallbacks)

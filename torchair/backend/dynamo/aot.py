@@ -18,7 +18,7 @@ from torchair.backend.service.scheduler import SwapGroup
 from torchair.backend.settings.settings import Settings
 from torchair.backend.specialize.size_buckets import Gears, gears_of, has_gears
 from torchair.core.diagnostics import Diagnostics
-from torchair.core.source_location import first_source
+from torchair.core.source_location import graph_location
 from torchair.core.torch_private.compilers.aot_autograd import (
     aot_autograd,
     argument_names,
@@ -70,7 +70,7 @@ def compile_dynamo(
         return around_events(parts.made_of(gm, inputs, decompositions), gm)
     if gears is not None:
         what = "forward and backward as one graph have a program for all sizes, and none for each gear"
-        Diagnostics(settings.strict, first_source(gm)).add(what, here=True)
+        Diagnostics(settings.strict, graph_location(gm)).add(what, here=True)
     parts = AOTCompiler(settings, compile, files, argument_names(gm), len(inputs), forward="joint")
     with torch.no_grad(), keeping_checkpoints():
         return around_events(joint.step(parts.made_of(joint.gm, inputs, decompositions)), gm)
@@ -80,7 +80,7 @@ def _gears(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> Gea
     """The gears of a graph; that there are none where they have no effect is told."""
     if not has_gears(inputs):
         return None
-    degradations = Diagnostics(settings.strict, first_source(gm))
+    degradations = Diagnostics(settings.strict, graph_location(gm))
     if not settings.captures:
         return gears_of(gm, inputs, settings.gears_policy, degradations)
     what = "set_dim_gears has no effect in this mode, which records each size that comes"
@@ -96,7 +96,7 @@ def before_autograd(gm: fx.GraphModule, settings: Settings) -> fx.GraphModule:
         return gm
     made = copy_graph(gm)
     take_over_sources(made, gm)
-    degradations = Diagnostics(settings.strict, first_source(gm))
+    degradations = Diagnostics(settings.strict, graph_location(gm))
     switches = {"experimental_config.npu_fx_pass": settings.fuses_before_autograd}
     context = PassContext(
         switches, named=settings.named_passes, degradations=degradations, config=settings.config
@@ -182,7 +182,7 @@ class AOTCompiler:
     def _with_checkpoints(self, gm: fx.GraphModule) -> fx.GraphModule:
         made, why_not = recompute_checkpoints(gm)
         if why_not:
-            degradations = Diagnostics(self.settings.strict, first_source(gm))
+            degradations = Diagnostics(self.settings.strict, graph_location(gm))
             degradations.add(f"what is checkpointed is kept and not computed again: {why_not}", here=True)
         return made
 

@@ -18,7 +18,13 @@ from torchair.backend.dynamo.log_graph import log_graph
 from torchair.backend.pipeline.compile import compile_fx as compile_graph
 from torchair.backend.runtime.compiled_graph import CompiledGraph
 from torchair.backend.runtime.input_check import InputChecker
-from torchair.backend.settings.settings import checked, ineffective_options, no_effect, settle, shown
+from torchair.backend.settings.settings import (
+    checked,
+    ineffective_options,
+    no_effect,
+    resolve_settings,
+    shown,
+)
 from torchair.configs import npugraph_ex as flat
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import cell
@@ -38,7 +44,7 @@ Door = TypeVar("Door", bound=Callable[..., Any])
 OF_DYNAMO = ("experimental_config.aot_config_enable_joint_graph", "experimental_config.npu_fx_pass")
 
 
-def by_name(door: Door) -> Door:
+def keyword_only(door: Door) -> Door:
     """A function that takes its arguments by name alone, and says so where one comes without."""
 
     @functools.wraps(door)
@@ -54,7 +60,7 @@ def by_name(door: Door) -> Door:
     return cast(Door, call)
 
 
-@by_name
+@keyword_only
 def get_npu_backend(
     *,
     compiler_config: Config | None = None,
@@ -72,7 +78,7 @@ def get_npu_backend(
     return _registered(functools.partial(_backend, compiler_config=config, decompositions=decompositions))
 
 
-def backend_of(config: Config, custom_decompositions: Decompositions) -> functools.partial[Any]:
+def make_backend(config: Config, custom_decompositions: Decompositions) -> functools.partial[Any]:
     """The backend of `get_npu_backend`, for a config whose warnings were told."""
     decompositions = _by_overload(custom_decompositions)
     return _registered(functools.partial(_backend, compiler_config=config, decompositions=decompositions))
@@ -127,7 +133,7 @@ def _backend(
     mode: str | None = None,
 ) -> Callable[..., Any]:
     """What Dynamo calls. `options=` and `mode=` of one `torch.compile` stay in that compilation."""
-    settings = settle(with_mode(with_options(compiler_config, options), mode))
+    settings = resolve_settings(with_mode(with_options(compiler_config, options), mode))
     with older_left_alone():
         return compile_or_get_cached(gm, example_inputs, settings, decompositions)
 
@@ -156,7 +162,7 @@ class Compiler:
         self.config = config
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
-        settings = settle(self.config)
+        settings = resolve_settings(self.config)
         for path in OF_DYNAMO:
             if settings.options[path]:
                 why = "a graph that is given is compiled as it is; torch.compile reads it"

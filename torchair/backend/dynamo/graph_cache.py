@@ -37,7 +37,7 @@ from torchair.core.fingerprint.machine import device_facts
 from torchair.core.fingerprint.python_objects import BY_TEXT, PLAIN
 from torchair.core.log import logger
 from torchair.core.registries.user_registrations import EXTENSIONS
-from torchair.core.source_location import first_source
+from torchair.core.source_location import graph_location
 from torchair.core.torch_private.compilers.aot_autograd import FixedNumbers, argument_names
 from torchair.core.torch_private.dynamo.config import options_with_code, torch_options
 from torchair.core.torch_private.dynamo.trace_state import replaced_ops, trace_state
@@ -46,7 +46,7 @@ from torchair.core.torch_private.fake.symbol_table import Environment
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.debug.dumps.options import DebugOptions
 from torchair.debug.observer.debug_dir import is_debugging
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 TENSORS = (torch.Tensor, Parameter, FakeTensor)
@@ -144,9 +144,9 @@ def _taken(
     if not isinstance(warm, CachedGraph) or not known_sizes.take(warm.conditions):
         return None
     try:
-        call = warm.call(first_source(gm))
+        call = warm.call(graph_location(gm))
     except Exception as error:
-        degradations = Diagnostics(of=first_source(gm))
+        degradations = Diagnostics(of=graph_location(gm))
         degradations.add(f"a graph of an earlier process is compiled again: {first_line(error)}")
         return None
     logger.event("%s: from an earlier process", warm.artefact.name)
@@ -208,7 +208,7 @@ def facts_of(
 
 def _device(device: torch.device) -> str:
     """What code for it is made for, and who runs it: others can be installed."""
-    row = device_row(device)
+    row = get_device(device)
     return f"{device_facts(device)} {type(row).__module__}.{type(row).__qualname__} {row.why_no_graphs()}"
 
 

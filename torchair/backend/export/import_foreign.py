@@ -52,7 +52,7 @@ MANY_OPS = 1 << 18
 SHOWN = 3
 
 
-def adopt(graph: Graph) -> None:
+def normalize_foreign_graph(graph: Graph) -> None:
     """Bring a graph into our form, or say all that is lacking."""
     _refuse_lacking(graph)
     for part in (graph, *graph.subgraphs.values()):

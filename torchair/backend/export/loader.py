@@ -14,16 +14,16 @@ from torch import fx
 from torchair.backend.export import signature
 from torchair.backend.export.assumptions import told
 from torchair.backend.export.file_signature import InputSpec, form_of, title_of
-from torchair.backend.export.import_foreign import adopt
-from torchair.backend.export.shape_inference import Refused, fill_metas
+from torchair.backend.export.import_foreign import normalize_foreign_graph
+from torchair.backend.export.shape_inference import TooLarge, infer_shapes
 from torchair.backend.export.size_expr import evaluate, holds, names_in
-from torchair.backend.pipeline.compile import contract_of, finish, lowered_for, pass_context, to_runner
+from torchair.backend.pipeline.compile import build_runner, contract_of, lowered_for, pass_context, to_runner
 from torchair.backend.pipeline.context import Stage
 from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.backend.pipeline.interpreter import InterpretedProgram
 from torchair.backend.pipeline.tiered import optimizing_codegens
 from torchair.backend.runtime.input_check_cache import LastCallCheck
-from torchair.backend.settings.settings import Settings, checked, settle
+from torchair.backend.settings.settings import Settings, checked, resolve_settings
 from torchair.capture import Runner, RunnerOptions
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core import dtypes
@@ -68,7 +68,7 @@ def load_air(
     is called with its inputs in order, and returns a tuple of its outputs. It is compiled on the first call.
     Without a `device` it runs where its arguments are.
     """
-    settings = settle(checked(CompilerConfig() if config is None else config))
+    settings = resolve_settings(checked(CompilerConfig() if config is None else config))
     if settings.captures:
         raise NotInThisMode("a graph of the IR runs in graph mode", got=f"mode {settings.mode!r}")
     where = torch.device("cpu" if device is None else device)
@@ -97,7 +97,7 @@ class LoadedModel:
     """
 
     def __init__(self, graph: Graph, settings: Settings, device: torch.device, folder: Path) -> None:
-        adopt(graph)
+        normalize_foreign_graph(graph)
         verify(graph)
         self._graph, self._settings, self._device = graph, settings, device
         self.form = form_of(graph)
@@ -296,7 +296,7 @@ class LoadedModel:
             return None
         try:
             return self._get(None, {})
-        except Refused as error:
+        except TooLarge as error:
             if not self.form.names:
                 raise
             self.form.is_for_each_size = True
@@ -363,7 +363,7 @@ def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
         try:
             runner = _runner_of(model, stage)
         except Exception as error:
-            if is_of_user(error) or isinstance(error, Refused) or not detours.add(error):
+            if is_of_user(error) or isinstance(error, TooLarge) or not detours.add(error):
                 raise
         else:
             return _Compiled(runner, stage.fake_mode.shape_env, symbols)
@@ -371,7 +371,7 @@ def _compile(model: LoadedModel, sizes: Mapping[str, int]) -> _Compiled:
 
 def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
     graph = copy_graph(model.graph)
-    fill_metas(graph, stage.inputs, stage.fake_mode, stage.device)
+    infer_shapes(graph, stage.inputs, stage.fake_mode, stage.device)
     stage.calls, stage.layouts = len(graph.ops), (None,) * len(graph.results)
     if stage.detours.without_ir:
         return _interpreted(graph, stage)
@@ -380,7 +380,7 @@ def _runner_of(model: LoadedModel, stage: Stage) -> Runner:
     names = [(f"arg{place}", value) for place, value in enumerate(stage.inputs)]
     lowered = lower(graph, names, stage.fake_mode, stage.device, lowering_table(lowered_for(stage)))
     run(PLACE_PASSES, lowered, pass_context(stage))
-    return finish(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
+    return build_runner(lowered, lowered, stage, contract_of(lowered, stage), lambda program, stage: program)
 
 
 def _interpreted(graph: Graph, stage: Stage) -> Runner:

@@ -36,11 +36,11 @@ _LONG = ("Pow", "LeftShift")
 MOST_BITS = 64
 
 
-class Refused(BadGraph):
+class TooLarge(BadGraph):
     """A graph asks for what no way of running it can give."""
 
 
-def fill_metas(graph: Graph, args: Sequence[Any], mode: FakeTensorMode, device: torch.device) -> None:
+def infer_shapes(graph: Graph, args: Sequence[Any], mode: FakeTensorMode, device: torch.device) -> None:
     """Infer all metas of a graph that is called with these fake arguments."""
     for op in graph.inputs:
         match graph.feeds[op.name]:
@@ -78,11 +78,11 @@ class _Filling:
                 else:
                     self._infer(op)
             except AirError as error:
-                raise Refused(f"{op.name} ({op.type}): {error.what}", **error.details) from error
+                raise TooLarge(f"{op.name} ({op.type}): {error.what}", **error.details) from error
             except Exception as error:
                 inputs = [f"{slot.name} {describe(slot.tensor.meta)}" for slot in op.slots if slot.tensor]
                 what = f"the kernel of {op.type} failed on {op.name}: {first_line(error)}"
-                raise Refused(what, got=", ".join(inputs)) from error
+                raise TooLarge(what, got=", ".join(inputs)) from error
             self._check_size(op)
 
     def _check_size(self, op: Op) -> None:
@@ -96,7 +96,7 @@ class _Filling:
         """The one bound on what a file can ask for: no tensor is larger than the memory there is."""
         if size > self._limit:
             near = f"{self._device} has {self._limit} bytes"
-            raise Refused(f"{who} a tensor of {size} bytes", got=shown, near=near)
+            raise TooLarge(f"{who} a tensor of {size} bytes", got=shown, near=near)
 
     def _control(self, op: Op) -> None:
         """A sub-graph takes data: a number that a loop changes is not the one it began with."""

@@ -12,14 +12,14 @@ from torch import fx
 from torch.backends import mha
 
 from torchair.backend.dynamo.aot import compile_dynamo
-from torchair.backend.pipeline.compile import pass_context, to_ir
+from torchair.backend.pipeline.compile import convert_to_ge, pass_context
 from torchair.backend.pipeline.context import Stage
 from torchair.backend.pipeline.fallback import Fallbacks
-from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.settings.settings import Settings
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import AirError, NotPossible
-from torchair.core.source_location import first_source
+from torchair.core.source_location import graph_location
 from torchair.core.torch_private.compilers.aot_autograd import BackendCompilerFailed, decisions, dynamo_config
 from torchair.core.torch_private.fake.fake_tensors import looked_at, tree_leaves
 from torchair.debug.observer.compile_observer import CompileObserver
@@ -114,13 +114,13 @@ def _not_one(gm: fx.GraphModule) -> list[Any]:
 def _converted(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, names: tuple[str, ...]
 ) -> TracedModel:
-    degradations = Diagnostics(settings.strict, first_source(gm))
-    gm, stage = prepare(gm, inputs, settings)
+    degradations = Diagnostics(settings.strict, graph_location(gm))
+    gm, stage = normalize_graph(gm, inputs, settings)
     stage.detours, stage.names = Fallbacks(degradations=degradations), names
     stage.watch = CompileObserver(settings.debug, None, False, degradations, stage.name)
     context = pass_context(stage)
     run(FX_PASSES, gm, context)
-    graph = to_ir(gm, stage, context)
+    graph = convert_to_ge(gm, stage, context)
     if stage.report.fallbacks:
         lacking = dict.fromkeys(f"{r.op}: {r.why} ({r.source})" for r in stage.report.fallbacks)
         raise NotPossible(

@@ -22,7 +22,7 @@ from torchair.backend.export.signature import (
     signature_of,
 )
 from torchair.backend.export.trace import TracedModel, trace
-from torchair.backend.settings.settings import checked, settle
+from torchair.backend.settings.settings import checked, resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadOption, NotInThisMode, NotPossible
 from torchair.core.log import logger
@@ -97,7 +97,7 @@ def write_model(
     """Trace, and write all files or none."""
     if not isinstance(model, torch.nn.Module):
         raise BadOption("model must be a torch.nn.Module", got=f"{model!r} ({type(model).__name__})")
-    settings = settle(checked(config))
+    settings = resolve_settings(checked(config))
     if settings.captures:
         raise NotInThisMode("only graph mode has graphs that can be written", got=f"mode {settings.mode!r}")
     if settings.frozen_parameter:

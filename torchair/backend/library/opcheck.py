@@ -21,8 +21,8 @@ from torch import fx
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.dynamo.graph_breaks import break_graphs
 from torchair.backend.pipeline.compile import compile_fx
-from torchair.backend.settings.settings import settle
-from torchair.capture.base.host_ops import why_on_host
+from torchair.backend.settings.settings import resolve_settings
+from torchair.capture.base.host_ops import host_op_reasons
 from torchair.capture.strategies.runner import Runner
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import BadCall, first_line
@@ -320,7 +320,7 @@ class _Check:
         found: dict[str, str] = {}
 
         def look(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            found.update({str(node.target): why for node, why in why_on_host(gm).items()})
+            found.update({str(node.target): why for node, why in host_op_reasons(gm).items()})
             return _boxed(gm, inputs)
 
         self._run(aot_autograd(fw_compiler=look))
@@ -356,7 +356,7 @@ class _Check:
         config.mode = mode
         config.engine_config.codegen = "eager"
         break_graphs()
-        settings = settle(config)
+        settings = resolve_settings(config)
         runners: list[Runner] = []
 
         def compile(*args: Any, **facts: Any) -> Runner:

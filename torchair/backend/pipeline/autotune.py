@@ -33,7 +33,7 @@ from torchair.core.log import logger, progress
 from torchair.core.program import Code, Program, ProgramWrapper, code_of
 from torchair.core.torch_private.compilers.inductor import build_facts, code_kept_in
 from torchair.debug.dumps.files import WarnOnWriteError, write_text
-from torchair.devices import CaptureTarget, Device, device_row
+from torchair.devices import CaptureTarget, Device, get_device
 from torchair.fxgraph.effects import draws, written_by
 from torchair.fxgraph.symbols import has_symbols
 from torchair.passes.pass_manager import PassFailed
@@ -104,7 +104,7 @@ def _ways(plan: AutotuneConfig, stage: Stage) -> list[Candidate]:
     """What to try: as planned or, if nothing is, what the device offers; of one code generator where one was
     asked for.
     """
-    ways = plan.ways or [Candidate(kind, options) for kind, options in device_row(stage.device).ways]
+    ways = plan.ways or [Candidate(kind, options) for kind, options in get_device(stage.device).ways]
     asked = stage.settings.codegen
     return [way for way in ways if asked in ("auto", way.codegen)]
 
@@ -210,7 +210,7 @@ class Trials:
 
     @property
     def row(self) -> Device:
-        return device_row(self.device)
+        return get_device(self.device)
 
     @property
     def records(self) -> bool:

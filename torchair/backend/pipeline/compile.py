@@ -15,7 +15,7 @@ from torchair.backend.pipeline.autotune import can_be_tuned, tuned_program
 from torchair.backend.pipeline.context import Stage
 from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.backend.pipeline.multi_stream import check_units, has_scopes, streamed
-from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.pipeline.partitioned import PartitionedRunner
 from torchair.backend.pipeline.tiered import (
     TieredCompile,
@@ -38,26 +38,26 @@ from torchair.capture import (
     capture,
     inputs_of,
 )
-from torchair.capture.base.host_ops import copy_first, why_on_host
+from torchair.capture.base.host_ops import copy_first, host_op_reasons
 from torchair.capture.base.output_buffers import MaxSizes
 from torchair.codegen import COMPILERS, CodegenOptions, build
 from torchair.codegen.base.graph_prep import is_custom
 from torchair.codegen.base.programs import Anchored, Doubted, StorageOffsets
 from torchair.codegen.eager import generate
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 from torchair.convert.convert import convert
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import first_line, is_of_user
-from torchair.core.log import logger, told_if_slow
+from torchair.core.log import logger, warn_if_slow
 from torchair.core.program import Program, code_of
-from torchair.core.source_location import first_source, source_of
+from torchair.core.source_location import graph_location, source_of
 from torchair.core.torch_private.compilers.inductor import lowering_table
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.dumps.fusion_stats import FUSION_RESULTS
-from torchair.debug.dumps.graph_file import Call as GraphCall
+from torchair.debug.dumps.graph_file import GraphSignature as GraphCall
 from torchair.debug.observer.compile_observer import OPTIMIZED, ORIGINAL, CompileObserver
 from torchair.debug.observer.debug_dir import PhaseFiles
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.engine.evaluate import evaluate_now
 from torchair.engine.infer import inference
 from torchair.engine.lower import lower
@@ -66,11 +66,11 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.layout import (
     Layout,
-    absolute_inputs,
-    has_raw_windows,
+    drop_input_views,
+    has_raw_as_strided,
     layouts_of,
-    leave_out,
     new_values,
+    storage_relative_inputs,
 )
 from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.placeholders import placeholders
@@ -124,11 +124,11 @@ def compile_fx(
     What fails on the way, and is not the user's own, is left out: from the graph as it was given the next try
     goes around it.
     """
-    degradations = Diagnostics(settings.strict, first_source(gm))
+    degradations = Diagnostics(settings.strict, graph_location(gm))
     detours = Fallbacks(without_ir=settings.captures, degradations=degradations)
     watch = CompileObserver(settings.debug, files, settings.captures, degradations)
     while True:
-        prepared, stage = prepare(gm, inputs, settings)
+        prepared, stage = normalize_graph(gm, inputs, settings)
         stage.static, stage.backward, stage.is_inference = tuple(static), backward, is_inference
         stage.guarded, stage.detours, stage.names = guarded, detours, tuple(names)
         stage.observe, stage.gears = observe, gears
@@ -138,7 +138,7 @@ def compile_fx(
         stage.watch, watch.name, watch.call = watch, stage.name, call_of(stage)
         try:
             hint = "" if settings.codegen == "eager" else QUICK_START
-            with told_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", hint):
+            with warn_if_slow(f"{stage.name} of {stage.calls} ops is being compiled", hint):
                 return compile_stage(prepared, stage)
         except Exception as error:
             if is_of_user(error) or not detours.add(error):
@@ -149,27 +149,27 @@ def compile_stage(gm: fx.GraphModule, stage: Stage) -> Runner:
     """One try: one stage, one line."""
     began = time.perf_counter()
     stage.watch.graph(gm)
-    runner = run_untouched(gm, stage) if stage.settings.is_untouched else rewrite_and_run(gm, stage)
+    runner = run_untouched(gm, stage) if stage.settings.is_untouched else run_pipeline(gm, stage)
     runner.conversion = report_of(stage)
     kind, seconds = runner.program.kind, time.perf_counter() - began
     logger.event("%s: %s program ready in %.2f s", stage.name, kind, seconds)
     return runner
 
 
-def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
+def run_pipeline(gm: fx.GraphModule, stage: Stage) -> Runner:
     """Passes, conversion, code, recordings."""
     dump_programs.choose(stage)
     stage.serves_first = stage.is_whole = bool(optimizing_codegens(stage))
     stage.show("given", gm)
     context = pass_context(stage)
-    absolute = absolute_inputs(gm)
+    absolute = storage_relative_inputs(gm)
     stage.is_anchored = bool(absolute)
     original = copy_graph(gm) if absolute else gm
     run(FX_PASSES, gm, context)
     if stage.settings.has_user_passes:
         stage.layouts = promised(gm, {})
         stage.watch.call = call_of(stage)
-    stage.is_raw = has_raw_windows(gm)
+    stage.is_raw = has_raw_as_strided(gm)
     stage.inputs += [node.meta["val"] for node in placeholders(gm)][len(stage.inputs) :]
     contract = contract_of(gm, stage)
     specialist: Specialist | None = static_kernels(gm, stage, contract) if stage.settings.captures else None
@@ -179,11 +179,11 @@ def rewrite_and_run(gm: fx.GraphModule, stage: Stage) -> Runner:
     if stage.gears is not None and lowered is not None:
         specialist = gear_programs(lowered, stage, stage.gears, contract)
     # Who may have to run the graph as it is: calls that begin elsewhere in a storage.
-    guard = partial(anchored, original=original, absolute=absolute)
-    return finish(gm, lowered, stage, contract, guard, specialist, plain)
+    guard = partial(guard_storage_offsets, original=original, absolute=absolute)
+    return build_runner(gm, lowered, stage, contract, guard, specialist, plain)
 
 
-def finish(
+def build_runner(
     gm: fx.GraphModule,
     lowered: fx.GraphModule | None,
     stage: Stage,
@@ -195,7 +195,7 @@ def finish(
     """Code for a graph, in pieces where only pieces can be recorded, behind a runner; `plain` is what better
     programs are built from, if not the lowered graph.
     """
-    program, parts, split = dump_programs.of_nodes(lowered, stage), None, None
+    program, parts, split = dump_programs.dump_fx_nodes(lowered, stage), None, None
     contract, policy = replace(contract, layouts=stage.layouts), policy_of(stage)
     graph = gm if lowered is None else lowered
     hosts = (
@@ -230,7 +230,7 @@ def finish(
 def run_untouched(gm: fx.GraphModule, stage: Stage) -> Runner:
     """The graph as AOTAutograd left it, op by op."""
     can_be_tuned(gm, stage)
-    program = dump_programs.of_the_original(gm, stage) or build("eager", gm, stage.inputs)
+    program = dump_programs.dump_captured_graph(gm, stage) or build("eager", gm, stage.inputs)
     if stage.settings.captures:
         stage.watch.recorded_graph(gm)
     else:
@@ -270,7 +270,7 @@ def contract_of(gm: fx.GraphModule, stage: Stage) -> OutputLayouts:
     return OutputLayouts(stage.layouts, Binding(stage.inputs), written, lets_go=stage.backward)
 
 
-def report_of(stage: Stage) -> Report:
+def report_of(stage: Stage) -> ConversionReport:
     """What conversion did, and how often passes found something is written if that was asked for."""
     FUSION_RESULTS.add(stage.name, stage.tallies, stage.settings.statistics_when, stage.degradations)
     stage.report.detours.extend(stage.detours.said)
@@ -287,11 +287,11 @@ def to_lowered(gm: fx.GraphModule, stage: Stage, context: PassContext) -> fx.Gra
         stage.watch.without_ir()
         dump_programs.choose(stage)
         return gm
-    graph = to_ir(gm, stage, context)
-    tell_fallbacks(stage)
+    graph = convert_to_ge(gm, stage, context)
+    warn_fallbacks(stage)
     if stage.interprets:
         return None
-    lowered = to_aten(graph, gm, stage)
+    lowered = lower_to_aten(graph, gm, stage)
     run(PLACE_PASSES, lowered, pass_context(stage))
     stage.show("lower", lowered)
     return lowered
@@ -315,14 +315,14 @@ def policy_of(stage: Stage) -> Policy:
 
 def records(policy: Policy, stage: Stage) -> bool:
     """Are recordings made of this graph?"""
-    return policy.capture and device_row(stage.device).why_no_graphs() is None
+    return policy.capture and get_device(stage.device).why_no_graphs() is None
 
 
 def on_host(lowered: fx.GraphModule, stage: Stage) -> dict[fx.Node, str]:
     """The calls that stop a recording, once as much as possible is on the device."""
     if stage.device.type != "cpu":
         copy_first(lowered, stage.device)
-    return why_on_host(lowered)
+    return host_op_reasons(lowered)
 
 
 def pieces_of(stage: Stage, policy: Policy) -> PartitionedRunner:
@@ -349,7 +349,7 @@ def pieces_of(stage: Stage, policy: Policy) -> PartitionedRunner:
 def promised(gm: fx.GraphModule, regenerated: Mapping[int, int]) -> tuple[Layout | None, ...]:
     """The layouts of the results; what the runner makes of them itself, the graph no longer returns."""
     marks = take_marks_off(gm)
-    layouts = leave_out(gm, layouts_of(gm), regenerated)
+    layouts = drop_input_views(gm, layouts_of(gm), regenerated)
     return tuple(
         replace(layout, marks=marks.get(place, ())) if layout is not None else None
         for place, layout in enumerate(layouts)
@@ -361,7 +361,7 @@ def pass_context(stage: Stage, kind: str | None = None) -> PassContext:
     named.
     """
     settings, kind_after = stage.settings, kind or codegen_kind(stage)
-    device = device_row(stage.device)
+    device = get_device(stage.device)
     return PassContext(
         switches=settings.switches(
             kind_after, has_streams=device.has_streams, limits_cores=device.limits_cores
@@ -403,7 +403,7 @@ def _verifier(graph: Any) -> None:
         graph.graph.lint()
 
 
-def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
+def convert_to_ge(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
     """FX -> GE graph, and the passes over it."""
     infer = inference(stage.fake_mode, stage.device)
     graph, stage.report = convert(
@@ -425,7 +425,7 @@ def to_ir(gm: fx.GraphModule, stage: Stage, context: PassContext) -> Graph:
     return graph
 
 
-def tell_fallbacks(stage: Stage) -> None:
+def warn_fallbacks(stage: Stage) -> None:
     """Each op that has no converter is less than promised."""
     told = stage.detours.nodes.values()
     untold = [r for r in stage.report.fallbacks if r.why not in told]
@@ -436,7 +436,7 @@ def tell_fallbacks(stage: Stage) -> None:
         stage.degradations.add(what, at=source, next="register_fx_node_ge_converter takes one")
 
 
-def to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
+def lower_to_aten(graph: Graph, gm: fx.GraphModule, stage: Stage) -> fx.GraphModule:
     """GE graph -> FX' of ATen calls, taken apart as the code generator wants them."""
     inputs = placeholders(gm)
     named = [(node.name, node.meta["val"]) for node in inputs]
@@ -505,7 +505,7 @@ def codegen_kind(stage: Stage) -> str:
         return settings.codegen
     if stage.device.type == "cpu" and settings.captures and not stage.backward and stage.calls >= MANY_CALLS:
         return "native"
-    return device_row(stage.device).codegen(captures=settings.captures)
+    return get_device(stage.device).codegen(captures=settings.captures)
 
 
 def lowered_for(stage: Stage) -> str:
@@ -585,7 +585,9 @@ def runs_as_it_is(program: Program, stage: Stage) -> bool:
     return program.kind in ("eager", "fx") and is_fx
 
 
-def anchored(program: Program, stage: Stage, original: fx.GraphModule, absolute: Iterable[int]) -> Program:
+def guard_storage_offsets(
+    program: Program, stage: Stage, original: fx.GraphModule, absolute: Iterable[int]
+) -> Program:
     """A program that counts from the start of an input's storage is right for one offset in it; for others
     the ops run one by one.
     """

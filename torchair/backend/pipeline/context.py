@@ -12,7 +12,7 @@ from torchair.backend.service.scheduler import SwapGroup
 from torchair.backend.settings.settings import Settings
 from torchair.backend.specialize.size_buckets import Gears
 from torchair.capture import Observer as Watcher
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.debug.dumps.dump_plan import DumpPlan
@@ -38,7 +38,7 @@ class Stage:
     names: tuple[str, ...] = ()  # of the user's arguments
     name: str = ""
     calls: int = 0  # in the graph as it was given
-    report: Report = field(default_factory=Report)
+    report: ConversionReport = field(default_factory=ConversionReport)
     ge_graph: Graph | None = None
     layouts: tuple[Layout | None, ...] = ()  # promised of the outputs
     detours: Fallbacks = field(default_factory=Fallbacks)

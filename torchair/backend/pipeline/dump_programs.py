@@ -20,13 +20,13 @@ from torchair.debug.dumps.ge_op_dump import EngineDump, write_options
 from torchair.debug.dumps.recorded_dump import RecordedDump
 from torchair.debug.dumps.tensor_dump import ArrayFiles, TensorFiles, TensorFolder, calls, chosen
 from torchair.debug.traces.device_graph import TraceFiles
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.ge.graph import Graph
 
 NO_STATIC_KERNELS = "static_kernel_compile has no effect where tensors are dumped: ops run one by one"
 
 
-def of_the_original(gm: fx.GraphModule, stage: Stage) -> Program | None:
+def dump_captured_graph(gm: fx.GraphModule, stage: Stage) -> Program | None:
     """The graph as AOTAutograd left it, writing what its calls compute; None where only a summary was
     wanted.
     """
@@ -46,7 +46,7 @@ def of_the_original(gm: fx.GraphModule, stage: Stage) -> Program | None:
     return None
 
 
-def of_nodes(lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
+def dump_fx_nodes(lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
     """Capture mode: let the graph write what every node computes, if that was asked for. On a device with
     graphs it is recorded with copies of all that; elsewhere this program runs it node by node.
     """
@@ -55,7 +55,7 @@ def of_nodes(lowered: fx.GraphModule | None, stage: Stage) -> Program | None:
         return None
     assert lowered is not None, "capture mode has a lowered graph"
     folder = TensorFolder(settings.debug.dump_path, stage.degradations)
-    if device_row(stage.device).why_no_graphs() is not None:
+    if get_device(stage.device).why_no_graphs() is not None:
         logger.warning("%s runs directly, node by node: its tensors are dumped", stage.name)
         return TensorFiles(lowered, folder, stage.degradations)
     logger.warning("%s is not compiled, and copies its tensors in every call: they are dumped", stage.name)
@@ -113,6 +113,6 @@ def why_no_traces(stage: Stage) -> str | None:
     """The reason why there is no device graph to look at, or None."""
     if stage.settings.run_eagerly or stage.settings.is_untouched or stage.settings.dumps:
         return "nothing is recorded beside force_eager and dumps that run op by op"
-    if not device_row(stage.device).traces:
+    if not get_device(stage.device).traces:
         return f"{stage.device.type} writes no traces of recorded graphs"
     return None

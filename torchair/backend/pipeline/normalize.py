@@ -18,16 +18,18 @@ from torchair.core.torch_private.fake.fake_tensors import (
     fake_tensor_prop,
 )
 from torchair.fxgraph.edit import copy_graph
-from torchair.fxgraph.external_constants import mark_held
+from torchair.fxgraph.external_constants import mark_external
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import layouts_of
 from torchair.ge.graph import Graph
 
 
-def prepare(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> tuple[fx.GraphModule, Stage]:
+def normalize_graph(
+    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings
+) -> tuple[fx.GraphModule, Stage]:
     """A copy of the graph whose nodes all have values of one fake mode."""
     gm = copy_graph(gm)
-    mark_held(gm)
+    mark_external(gm)
     has_new_nodes = inline_regions(gm) > 0
     returned = gm.graph.output_node().args[0]
     if not isinstance(returned, list | tuple):

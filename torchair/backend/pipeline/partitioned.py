@@ -31,9 +31,9 @@ from torchair.core.program import Program
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode
 from torchair.core.torch_private.operators.schemas import OpOverload
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.engine.trace_cache import separate_all
-from torchair.fxgraph.edit import write_elsewhere
+from torchair.fxgraph.edit import redirect_writes
 from torchair.fxgraph.layout import layouts_of, new_values, root_of
 from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.partition import Partition, partition
@@ -73,13 +73,13 @@ class PartitionedRunner:
             what = f"scopes have no effect where a graph is run in pieces: {first.target} {reason}"
             self.degradations.add(what, at=source_of(first))
         # What the host makes is elsewhere in every call: a piece that wrote it could hardly be recorded.
-        write_elsewhere(gm, hosts.keys(), self.fake_mode)
+        redirect_writes(gm, hosts.keys(), self.fake_mode)
         fixed = {node for place, node in enumerate(placeholders(gm)) if place in static}
         returned = {root_of(node)[0] for node in gm.graph.output_node().all_input_nodes}
         steady = set[fx.Node]()  # at one address in all calls
         partitions = partition(gm, hosts.__contains__)
         # Pieces run one after the other: one stream to capture on, and the workspaces that belong to it.
-        turns = LaunchOrder(device_row(self.device), self.device)
+        turns = LaunchOrder(get_device(self.device), self.device)
         programs = [self.make(each.gm, each.fakes, _places(each, fixed), each.on_host) for each in partitions]
         of_pieces = [program for program, each in zip(programs, partitions, strict=True) if not each.on_host]
         is_eager = all(program.kind in RUN_OPS for program in of_pieces)

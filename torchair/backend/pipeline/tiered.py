@@ -36,10 +36,10 @@ from torchair.core.program import Code, Program, code_of
 from torchair.core.torch_private.fake.fake_tensors import dump_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols
 from torchair.core.torch_private.operators.schemas import OpOverload
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
-from torchair.fxgraph.external_constants import has_held
+from torchair.fxgraph.external_constants import has_external
 from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.symbols import Binding, unbacked_in
 
@@ -56,14 +56,14 @@ def optimizing_codegens(stage: Stage) -> tuple[str, ...]:
         return ()
     is_training = stage.backward or not stage.is_inference
     # A library of a forward would have to be taken together with one of its backward.
-    return tuple(kind for kind in device_row(stage.device).betters if kind != "native" or not is_training)
+    return tuple(kind for kind in get_device(stage.device).betters if kind != "native" or not is_training)
 
 
 def worker_unsupported_reason(gm: fx.GraphModule) -> str:
     """The reason why no other process can compile a graph, or what is between its scopes; empty where one
     can.
     """
-    if has_held(gm):
+    if has_external(gm):
         return "constants of the graph are held outside of it"
     if has_scopes(gm) and any(unbacked_in(node.meta.get("val")) for node in gm.graph.nodes):
         return "what is between its scopes has sizes that only the data decides"

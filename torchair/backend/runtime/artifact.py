@@ -33,7 +33,7 @@ from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.program import Code, Program, code_of
 from torchair.core.storage.serialization import pack, unpack
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.fxgraph.layout_check import OutputLayouts
 
 VERSION = 2
@@ -145,7 +145,7 @@ class ChainCode:
         self, device: torch.device, degradations: Diagnostics
     ) -> tuple[PartitionedProgram, tuple[Runner, ...]]:
         """The program, and the runners of its pieces, which take turns."""
-        turns = LaunchOrder(device_row(device), device)
+        turns = LaunchOrder(get_device(device), device)
         steps, parts = list[PartitionCall](), list[Runner]()
         for piece, step in self.steps:
             if isinstance(piece, CompiledArtifact):

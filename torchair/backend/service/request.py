@@ -29,7 +29,7 @@ from torchair.core.torch_private.compilers.inductor import code_kept_in
 from torchair.core.torch_private.fake.fake_tensors import FakeTensorMode, fake_tensor_prop, faking, load_graph
 from torchair.core.torch_private.fake.symbol_table import Symbols
 from torchair.debug.dumps.files import make_folder, now
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.fxgraph.symbols import is_symbol
 
 KERNELS = "static_kernel_cache"
@@ -153,7 +153,7 @@ class CompileRequest:
 
     def is_tuned(self) -> bool:
         """Are there kernels to try out?"""
-        return any(isinstance(like, TensorMetadata) and device_row(like.device).tuned for like in self.likes)
+        return any(isinstance(like, TensorMetadata) and get_device(like.device).tuned for like in self.likes)
 
     def stand_ins(self) -> list[Any]:
         """Arguments to run the program with, zeros. Tensors that are alike are one: a model of many equal

@@ -227,7 +227,7 @@ class Settings:
         }
 
 
-def settle(config: Config) -> Settings:
+def resolve_settings(config: Config) -> Settings:
     """Freeze a config. What nothing reads in the chosen mode is as if it had not been set; that is told once,
     as is what options overrule.
     """

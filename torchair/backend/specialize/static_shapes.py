@@ -18,7 +18,7 @@ from torchair.backend.service.request import CompileRequest, TensorMetadata, las
 from torchair.backend.service.scheduler import NO_LIMITS, SCHEDULER, CompileBudget, CompileTask, Job, Subtask
 from torchair.backend.service.torch_state import TorchState
 from torchair.capture import PendingProgram
-from torchair.capture.base.key import key_text
+from torchair.capture.base.key import format_key
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.codegen import CodegenOptions
 from torchair.codegen.inductor.device_mapping import DeviceMapping
@@ -68,7 +68,7 @@ class StaticShapeCompiler:
         if why := why_not_here():
             self.degradations.add(f"static kernels of {self.name} are not compiled: {why}")
             return None
-        title, ground = f"{self.name} {key_text(key)}", DeviceMapping.of(self.gm)
+        title, ground = f"{self.name} {format_key(key)}", DeviceMapping.of(self.gm)
         likes = tensor_metadata_of(args, ground.device_there)
         try:
             made = specialised(ground.graph(self.gm), likes)

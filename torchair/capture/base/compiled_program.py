@@ -15,7 +15,7 @@ from torchair.capture.base.policy import Policy
 from torchair.capture.base.stats import CaptureStats
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.program import Program
-from torchair.devices import Device, Graph, device_row
+from torchair.devices import Device, Graph, get_device
 from torchair.fxgraph.layout_check import OutputLayouts
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class CompiledProgram:
     @cached_property
     def row(self) -> Device:
         """What the device offers."""
-        return device_row(self.device)
+        return get_device(self.device)
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
         """As the observers want it."""

@@ -12,7 +12,7 @@ from torch import fx
 
 from torchair.core.source_location import source_of
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
-from torchair.devices import device_row
+from torchair.devices import get_device
 from torchair.fxgraph.effects import BY_INDEX, flat, written_by
 from torchair.fxgraph.fake_values import device_of, is_device_call, is_on_cpu, tensors_of, twin_on
 from torchair.fxgraph.symbols import unbacked_in
@@ -26,7 +26,7 @@ ON_HOST = print_tensor.OPS | save_tensor.OPS
 COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 
-def why_on_host(gm: fx.GraphModule) -> dict[fx.Node, str]:
+def host_op_reasons(gm: fx.GraphModule) -> dict[fx.Node, str]:
     """The calls that need the host, and why."""
     home = _home(gm)
     found: dict[fx.Node, str] = {}
@@ -63,7 +63,7 @@ def _why(node: fx.Node, home: torch.device) -> str | None:
         return "takes a mask as index, and how many elements it picks the host must know"
     if home.type == "cpu":
         return None
-    if target in ON_HOST and not device_row(home).calls_host:
+    if target in ON_HOST and not get_device(home).calls_host:
         return "is the host's"
     if beside := _beside(node, home):
         return f"is computed on {beside}"

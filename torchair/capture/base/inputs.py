@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torchair.capture.base.host_ops import say
 from torchair.core.torch_private.fake.fake_tensors import symbol_ranges
 from torchair.fxgraph.effects import draws, written_by
-from torchair.fxgraph.layout import Layout, absolute_inputs, layouts_of, memory_of, root_of
+from torchair.fxgraph.layout import Layout, layouts_of, memory_of, root_of, storage_relative_inputs
 
 
 @dataclass(frozen=True, order=True)
@@ -240,7 +240,7 @@ def _read_otherwise(titles: Sequence[str], roles: Sequence[Role], values: Sequen
 
 def _obstacles(gm: fx.GraphModule, roles: Sequence[Role]) -> Iterator[str]:
     """Why a recording of this graph would be wrong; each with its node and source line."""
-    for index, node in absolute_inputs(gm).items():
+    for index, node in storage_relative_inputs(gm).items():
         if roles[index] in (Role.PLAIN, Role.ALIAS):
             yield f"{say(node)} may look at memory beside its input, which a copy of the input has not"
 

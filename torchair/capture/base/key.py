@@ -29,7 +29,7 @@ def key_function(parts: Sequence[KeyPart]) -> Callable[[Sequence[Any]], Hashable
     return lambda args: tuple([read(args[index], dim) for index, read, dim in rows])
 
 
-def key_text(key: Hashable) -> str:
+def format_key(key: Hashable) -> str:
     """The key as it is shown in logs and reports."""
     if key == NO_SYMBOLS:
         return NO_SYMBOLS

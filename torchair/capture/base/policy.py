@@ -68,7 +68,7 @@ def _is_pool_token(token: object) -> bool:
     )
 
 
-def why_not(inputs: InputInfo, policy: Policy, row: Device) -> str | None:
+def skip_reason(inputs: InputInfo, policy: Policy, row: Device) -> str | None:
     """The reason to run this graph directly, or None when it can be recorded."""
     if not policy.capture:
         return policy.why_direct

@@ -23,7 +23,7 @@ from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import STORAGE_WRAPPER_USES, storage_id, storage_use_count
 from torchair.core.torch_private.fake.fake_tensors import TorchDispatchMode
 from torchair.core.torch_private.operators.schemas import OpOverload
-from torchair.devices import CaptureTarget, Copy, Device, Graph, Head
+from torchair.devices import CaptureTarget, Copy, Device, Graph, InputCopyNodes
 from torchair.devices.input_copy_nodes import FEW, is_bytes
 
 
@@ -63,7 +63,7 @@ class StaticInputs:
         self._targets = [_flattened(b, self._flat.get(at, ())) for at, b in enumerate(self.buffers)]
         # There the graph reads; who lent a buffer can give its memory back.
         self._places = [buffer.data_ptr() for buffer in self.buffers]
-        self.head: Head | None = None
+        self.head: InputCopyNodes | None = None
         self._in_head = self._plain_copies(args) if in_graph and arena is not None else []
         self._filled = [at for at, b in enumerate(self.buffers) if b.numel() and at not in self._in_head]
         self._selects = self.borrowed or len(self._filled) != len(self.buffers)

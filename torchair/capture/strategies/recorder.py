@@ -20,7 +20,7 @@ from torchair.core.log import capture_logger as logger
 from torchair.core.native import fast_replay
 from torchair.core.native.fast_replay import Repeat
 from torchair.core.torch_private.device.memory import is_profiling
-from torchair.devices import CaptureTarget, Refused
+from torchair.devices import CaptureTarget, GraphUpdateRejected
 
 
 class Recorder:
@@ -76,7 +76,7 @@ class Recorder:
         try:
             try:
                 return self._recorded(entry, args, private)
-            except Refused as error:
+            except GraphUpdateRejected as error:
                 logger.info("%s: inputs are copied before each launch: %s", self._compiled.name, error)
                 self.copies_inside = False
                 return self._recorded(entry, args, private)

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 
 from torchair.capture.base.compiled_program import CompiledProgram
-from torchair.capture.base.key import key_text
+from torchair.capture.base.key import format_key
 from torchair.capture.base.output_buffers import TURNS, OutputBuffer
 from torchair.capture.base.pending_program import PendingProgram
 from torchair.capture.base.stats import CaptureStats
@@ -147,7 +147,9 @@ class RecordingCache:
         key, entry = self._by_use()[0]
         del self._entries[key]
         self.dropped += 1
-        logger.info("%s: %s is dropped, %d keys stay", self._compiled.name, key_text(key), len(self._entries))
+        logger.info(
+            "%s: %s is dropped, %d keys stay", self._compiled.name, format_key(key), len(self._entries)
+        )
         if len(self._drops) > REMEMBERED:
             self._drops.clear()
         self._drops[key] += 1

@@ -34,7 +34,7 @@ import torch
 from torchair.capture.base.addresses import RecaptureReason, cause_of, moved_text
 from torchair.capture.base.compiled_program import CompiledProgram
 from torchair.capture.base.inputs import Role
-from torchair.capture.base.key import key_text
+from torchair.capture.base.key import format_key
 from torchair.capture.base.output_buffers import TURNS
 from torchair.capture.base.pending_program import PendingProgram, Specialist, lost_in_pieces
 from torchair.capture.base.stats import InputRow, RecordingRow, Report
@@ -50,7 +50,7 @@ from torchair.core.log import capture_logger as logger
 from torchair.core.native import fast_replay
 from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import is_profiling
-from torchair.devices import Refused
+from torchair.devices import GraphUpdateRejected
 
 MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
 BINDINGS = 64  # sets of addresses that one key has recordings for (modules that share a graph, buffers)
@@ -182,7 +182,7 @@ class Replay(Direct):
             return self._instead(entry, args)
         try:
             outputs = self._replay(entry, recording, args)
-        except Refused:
+        except GraphUpdateRejected:
             return self._copy_before(entry, args)
         if self._later is None and self.why_not is None:
             entry.offer(recording)
@@ -429,7 +429,7 @@ class Replay(Direct):
             ),
             recordings=tuple(
                 RecordingRow(
-                    key_text(key),
+                    format_key(key),
                     r.replays,
                     r.nbytes,
                     r.bytes_out,

@@ -23,7 +23,7 @@ from torchair.core.torch_private.fake.fake_tensors import (
 from torchair.core.torch_private.operators.schemas import HigherOrderOperator, OpOverload
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
-from torchair.fxgraph.layout import absolute_inputs, layout_of, lies, root_of, windows_of_copies
+from torchair.fxgraph.layout import layout_of, lies, root_of, storage_relative_inputs, windows_of_copies
 from torchair.fxgraph.placeholders import placeholders
 from torchair.fxgraph.symbols import is_symbol
 from torchair.ops.numerics.self_returning import DIRECT
@@ -103,7 +103,7 @@ def _check_windows(gm: fx.GraphModule) -> None:
             next="clone the tensor first, or index it instead",
         )
     nodes = placeholders(gm)
-    for index, node in absolute_inputs(gm).items():
+    for index, node in storage_relative_inputs(gm).items():
         if is_symbol(nodes[index].meta["val"].storage_offset()):
             raise NotPossible(
                 f"{node.target} counts from the start of the storage of input {nodes[index].name}, and where "

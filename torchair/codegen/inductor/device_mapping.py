@@ -16,7 +16,7 @@ from torchair.core.errors import NotPossible
 from torchair.core.program import Code, Program, ProgramWrapper, code_of
 from torchair.core.torch_private.fake.fake_tensors import disable_modes, fake_tensor_prop
 from torchair.core.torch_private.operators.schemas import OpOverload, has_kernel
-from torchair.devices import Backing, device_row
+from torchair.devices import Backing, get_device
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import written_by
 from torchair.fxgraph.fake_values import device_of, is_on_cpu, moves_between_devices, tensors_of
@@ -105,7 +105,7 @@ class MappedProgram(ProgramWrapper):
     def __init__(self, program: Program, device: torch.device, written: tuple[int, ...]) -> None:
         self.program = program
         self._device, self._written = device, written
-        backing = device_row(device).backing
+        backing = get_device(device).backing
         assert backing is not None, "without one, nothing is moved"
         self._run = backing.bound(program, written, device)
 
@@ -134,7 +134,7 @@ class DeviceMapping:
     def of(gm: fx.GraphModule) -> DeviceMapping:
         """That of a graph with its values."""
         device = device_of(gm)
-        return DeviceMapping(device, device_row(device).backing, written_inputs(gm))
+        return DeviceMapping(device, get_device(device).backing, written_inputs(gm))
 
     def graph(self, gm: fx.GraphModule) -> fx.GraphModule:
         """A copy to compile there, without what is known of its values."""

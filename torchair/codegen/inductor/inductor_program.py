@@ -15,7 +15,7 @@ from torchair.codegen.eager import KERNEL, literal
 from torchair.codegen.inductor.frozen_views import FrozenViews, WithViews, take_views_out
 from torchair.codegen.inductor.fx_fixups import improve
 from torchair.codegen.inductor.gemv import sum_products
-from torchair.core.native.memory_overlap import careful_writes
+from torchair.core.native.memory_overlap import overlap_safe_writes
 from torchair.core.torch_private.compilers.inductor import (
     BoxedBool,
     BoxedDeviceIndex,
@@ -28,8 +28,8 @@ from torchair.core.torch_private.compilers.inductor import (
     stable_cache_keys,
 )
 from torchair.core.torch_private.compilers.inductor_modules import GeneratedModule
-from torchair.devices import device_row
-from torchair.fxgraph.external_constants import has_held
+from torchair.devices import get_device
+from torchair.fxgraph.external_constants import has_external
 from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.placeholders import output, returned
 
@@ -54,12 +54,12 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Box
         OPTIONS
         | (GUARDED if how.guarded and not has_custom_ops else {})
         | (NO_CACHE if not how.cached else {})
-        | (KEEP if has_held(gm) else {})
+        | (KEEP if has_external(gm) else {})
         | dict(how.options)
     )
     with inductor_config.patch(known_options(wanted)):  # decompositions look at them too
         gm = graph_prep.prepare(gm, inputs, decomposed=how.decomposed)
-    row = device_row(device)
+    row = get_device(device)
     largest = sum_products(gm, mode) if how.tuned and row.tuned and mode is not None else 0
     if largest:
         wanted |= row.tuned
@@ -68,7 +68,7 @@ def build(gm: fx.GraphModule, inputs: Sequence[Any], how: CodegenOptions) -> Box
     wanted |= how.options
     with (
         inductor_config.patch(known_options(wanted)),
-        careful_writes(),
+        overlap_safe_writes(),
         fake_tracing(mode),
         stable_cache_keys(),
     ):

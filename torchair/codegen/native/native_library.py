@@ -27,7 +27,7 @@ from torchair.codegen.native.native_split import HostDeviceSplit
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import NotPossible
 from torchair.core.log import logger
-from torchair.core.native.memory_overlap import CAREFUL, careful_writes
+from torchair.core.native.memory_overlap import CAREFUL, overlap_safe_writes
 from torchair.core.processes.scratch_dir import Scratch
 from torchair.core.storage.cache_dir import cache_folder
 from torchair.core.torch_private.compilers.inductor import (
@@ -153,7 +153,7 @@ def _make(parts: HostDeviceSplit, entry: Path, *, backward: bool, inference: boo
 
 def _compile(parts: HostDeviceSplit, *, backward: bool, inference: bool) -> Path:
     try:
-        with aot_compilation(), careful_writes():
+        with aot_compilation(), overlap_safe_writes():
             result = compile_fx_inner(
                 parts.library,
                 parts.examples,

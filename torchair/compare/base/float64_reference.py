@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from torchair.compare.base.replay_call import (
-    Outcome,
+    CallOutcome,
     RecordedCall,
-    Recorder,
+    ValueRecorder,
     copies,
     frozen,
     set_random_state,
@@ -35,7 +35,7 @@ def widened(value: Any) -> Any:
     return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
-class Double(Recorder):
+class Double(ValueRecorder):
     """Every op on doubles. An op that has no kernel for them is given, and gives, what the graph says.
 
     Random numbers are drawn as the graph draws them: other dtypes would be other numbers.
@@ -82,14 +82,14 @@ class Double(Recorder):
         return value
 
 
-def truth(scene: RecordedCall, gm: fx.GraphModule) -> tuple[Outcome, Double]:
+def truth(scene: RecordedCall, gm: fx.GraphModule) -> tuple[CallOutcome, Double]:
     """What the graph should give for the arguments of a scene, and the run that found out."""
     run = Double(gm)
     set_random_state(scene.random)
     with torch.no_grad():
         outputs = run.run(*copies(scene.args))
     args = [run.env[node] for node in placeholders(gm)]
-    return Outcome(frozen(list(outputs)), args), run
+    return CallOutcome(frozen(list(outputs)), args), run
 
 
 HALF_TO_FLOAT = ("aten._softmax.default", "aten._log_softmax.default")

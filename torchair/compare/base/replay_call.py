@@ -57,7 +57,7 @@ def set_random_state(state: tuple[torch.device, torch.Tensor, torch.Tensor | Non
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallOutcome:
     """What the caller sees of a call: the outputs, and the arguments after it; or what it raised."""
 
     outputs: list[Any] = field(default_factory=list[Any])
@@ -73,7 +73,7 @@ class RecordedCall:
         self.device = device
         self.random = random_state(device)
 
-    def run(self, call: Callable[[list[Any]], Any], args: Sequence[Any] | None = None) -> Outcome:
+    def run(self, call: Callable[[list[Any]], Any], args: Sequence[Any] | None = None) -> CallOutcome:
         """One call, on copies; what it raises is the outcome."""
         given = copies(self.args if args is None else args)
         set_random_state(self.random)
@@ -81,12 +81,12 @@ class RecordedCall:
             with torch.no_grad():
                 outputs = call(list(given))
         except Exception as error:
-            return Outcome(error=f"{type(error).__name__}: {first_line(error)}")
-        return Outcome(frozen(list(outputs)), given)
+            return CallOutcome(error=f"{type(error).__name__}: {first_line(error)}")
+        return CallOutcome(frozen(list(outputs)), given)
 
-    def values(self, gm: fx.GraphModule, recorder: type[Recorder] | None = None) -> Recorder:
+    def values(self, gm: fx.GraphModule, recorder: type[ValueRecorder] | None = None) -> ValueRecorder:
         """An FX graph run node by node, with all its values kept."""
-        run = (recorder or Recorder)(gm)
+        run = (recorder or ValueRecorder)(gm)
         set_random_state(self.random)
         with torch.no_grad():
             run.run(*with_lists(gm, copies(self.args)))
@@ -109,7 +109,7 @@ class RecordedCall:
         return found
 
 
-class Recorder(fx.Interpreter):
+class ValueRecorder(fx.Interpreter):
     """Runs a graph node by node and keeps every value, as it was when it was made, and the random state
     before each draw.
     """

@@ -18,7 +18,7 @@ from torch import fx
 
 import torchair.convert.special.declared_cases  # noqa: F401 - fills the table of declared cases
 from torchair.backend.diagnose.converter_cases import SEED, Called, called, difference
-from torchair.backend.pipeline.normalize import prepare
+from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.settings.settings import Settings
 from torchair.compare.base.culprit import Culprit
 from torchair.compare.base.replay_call import copies
@@ -201,6 +201,6 @@ def _difference(graph: Graph, made: Called, spoilt: str = "") -> str:
 def converted(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings | None = None) -> Any:
     """The GE graph of an FX graph, without passes, and the report."""
     settings = settings or Settings.of({})
-    prepared, stage = prepare(gm, inputs, settings)
+    prepared, stage = normalize_graph(gm, inputs, settings)
     infer = inference(stage.fake_mode, stage.device)
     return convert(prepared, infer, stage.fake_mode, fold_views=settings.fold_views, soc=settings.soc)

@@ -16,7 +16,7 @@ from torchair.backend.settings.settings import Settings
 from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch, node_of
 from torchair.compare.base.replay_call import (
     RecordedCall,
-    Recorder,
+    ValueRecorder,
     copies,
     edge_value,
     frozen,
@@ -54,7 +54,7 @@ class Nodes:
     """An FX graph with all its values in one run of eager."""
 
     gm: fx.GraphModule
-    run: Recorder
+    run: ValueRecorder
     scene: RecordedCall
     settings: Settings
 

@@ -15,7 +15,7 @@ from torch import fx
 from torchair.backend.pipeline.compile import Stage, to_program
 from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.compare.base.culprit import Culprit, Judge, LocatedMismatch
-from torchair.compare.base.replay_call import Outcome, RecordedCall, Values, is_unset
+from torchair.compare.base.replay_call import CallOutcome, RecordedCall, Values, is_unset
 from torchair.compare.base.subgraph import Subgraph, around, calls_of, part_of
 from torchair.compare.base.tolerances import EXACT, Errors
 from torchair.core.program import Program
@@ -33,7 +33,7 @@ ATEN_OPS = re.compile(r"Original ATen: \[([^\]]*)\]")
 
 
 @dataclass(frozen=True)
-class Generator:
+class Recompiler:
     """Compiles parts of a graph as the whole was compiled, and runs them on the values of one run."""
 
     gm: fx.GraphModule
@@ -55,7 +55,7 @@ class Generator:
         scene = RecordedCall(part.args(self.values), self.stage.device)
         return self._wrong(scene.run(program), part.outputs)
 
-    def _wrong(self, outcome: Outcome, nodes: Sequence[fx.Node]) -> dict[fx.Node, Errors]:
+    def _wrong(self, outcome: CallOutcome, nodes: Sequence[fx.Node]) -> dict[fx.Node, Errors]:
         if outcome.error:
             return {node: Errors(text=outcome.error) for node in nodes[:1]}
         pairs = zip(nodes, outcome.outputs, strict=True)
@@ -93,7 +93,7 @@ def _lasting(gm: fx.GraphModule) -> list[fx.Node]:
     return [node for node in kept if not is_unset(node)]
 
 
-def blame_code(generator: Generator, scene: RecordedCall, program: Program) -> LocatedMismatch:
+def blame_code(generator: Recompiler, scene: RecordedCall, program: Program) -> LocatedMismatch:
     """The calls whose compiled form is wrong, and the kernel that was generated for them."""
     wrong = generator.wrong_in_whole(scene)
     found = _smallest(generator, next(iter(wrong))) if wrong else None
@@ -119,7 +119,7 @@ def _target(node: fx.Node | None) -> str:
 Found = tuple[Subgraph, fx.Node, Errors]
 
 
-def _smallest(generator: Generator, node: fx.Node) -> Found | None:
+def _smallest(generator: Recompiler, node: fx.Node) -> Found | None:
     """The node with as few of the calls around it as show the fault."""
     seen: list[set[fx.Node]] = []
     for levels, users in AROUND:
@@ -133,7 +133,7 @@ def _smallest(generator: Generator, node: fx.Node) -> Found | None:
     return None
 
 
-def _by_halves(generator: Generator) -> Found | None:
+def _by_halves(generator: Recompiler) -> Found | None:
     """Where the fault hides as soon as values are returned: the shortest run of calls that shows it."""
     calls = calls_of(generator.gm)
 
@@ -157,7 +157,7 @@ def _first(low: int, high: int, is_wrong: Callable[[int], bool]) -> int:
     return high
 
 
-def kernel_of(generator: Generator, program: Program, part: Subgraph) -> str:
+def kernel_of(generator: Recompiler, program: Program, part: Subgraph) -> str:
     """The kernel in the generated code that was made of these calls: the first whose ops include theirs.
 
     Inductor tells the ops of a kernel where nodes say what they were in the model. Lowered nodes do not, so

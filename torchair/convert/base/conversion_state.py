@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.convert.base.report import Report
+from torchair.convert.base.report import ConversionReport
 from torchair.convert.base.scopes import Schedule
 from torchair.ge.attr import Attr
 from torchair.ge.graph import Graph, Tensor
@@ -23,7 +23,7 @@ class Walk:
     graph: Graph
     fake_mode: Any
     fold_views: bool
-    report: Report = field(default_factory=Report)
+    report: ConversionReport = field(default_factory=ConversionReport)
     placeholders: list[fx.Node] = field(default_factory=list)
     views: dict[Any, Tensor] = field(default_factory=dict)
     # The sub-graphs of the main graph, shared by all walks; and whether this walk makes one of them.

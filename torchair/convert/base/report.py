@@ -35,7 +35,7 @@ class Reason:
 
 
 @dataclass
-class Report:
+class ConversionReport:
     """Converted ops by name and count; the others one by one, with reasons."""
 
     # Did a graph become IR? It may have had no op to convert.
@@ -46,7 +46,7 @@ class Report:
     # Stages that failed and were gone around.
     detours: list[Reason] = field(default_factory=list)
 
-    def merge(self, other: Report) -> None:
+    def merge(self, other: ConversionReport) -> None:
         """Add what another graph reported."""
         self.converted.update(other.converted)
         self.decomposed.extend(other.decomposed)

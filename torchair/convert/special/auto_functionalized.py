@@ -53,7 +53,7 @@ class Window:
 
 
 @dataclass
-class Written:
+class WrittenArgument:
     """What an op writes: the copies of the bases, the windows of them that it gets, and which other arguments
     lie in them.
     """
@@ -108,7 +108,7 @@ def _convert(target: OpOverload, *args: Any) -> Tensor:
 def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
     """A custom op that writes into some of its arguments, on copies of them."""
     op: OpOverload = _mutable_op
-    written = Written([])
+    written = WrittenArgument([])
     for name in written_names(op):
         if isinstance(arguments[name], list):
             raise NotImplementedError(f"its argument {name!r} is a list of tensors")
@@ -121,7 +121,7 @@ def auto_functionalized(_mutable_op, *, meta_outputs, **arguments):
 def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments):
     """As above; each written argument is one of the bases, or a view of it, or a list of these."""
     op, shared = original_of(_mutable_op)
-    written = Written([ge.TensorMove(base) for base in _all_bases])
+    written = WrittenArgument([ge.TensorMove(base) for base in _all_bases])
     given = {name: value for name, value in arguments.items() if not name.startswith("_")}
     for name in shared:
         given[name] = written.window(arguments, f"_{name}")
@@ -136,7 +136,9 @@ def auto_functionalized_v2(_mutable_op, *, _all_bases, meta_outputs, **arguments
     return _on_copies(op, given, written, meta_outputs)
 
 
-def _on_copies(op: OpOverload, given: Mapping[str, Any], written: Written, specs: Sequence[Any]) -> list[Any]:
+def _on_copies(
+    op: OpOverload, given: Mapping[str, Any], written: WrittenArgument, specs: Sequence[Any]
+) -> list[Any]:
     """The op's own converter on the copies; its results, then the new values of the copies."""
     row = next(iter(candidates(op)), None)
     if row is None:
@@ -157,7 +159,7 @@ def _on_copies(op: OpOverload, given: Mapping[str, Any], written: Written, specs
     return [*own, *_new_values(op, written, mark)]
 
 
-def _new_values(op: OpOverload, written: Written, mark: int) -> list[Tensor]:
+def _new_values(op: OpOverload, written: WrittenArgument, mark: int) -> list[Tensor]:
     """The bases as the op leaves them. Where nothing here runs the IR op, they have no values yet."""
     graph = current_graph()
     is_known = all(_has_value(made) for made in graph.ops[mark:])

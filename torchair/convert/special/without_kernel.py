@@ -13,7 +13,7 @@ from torchair.convert.special.auto_functionalized import WRAPPERS
 from torchair.core.errors import UnsupportedOp
 from torchair.core.torch_private.operators.schemas import OpOverload
 from torchair.fxgraph.effects import flat
-from torchair.ge.builder.torch_kernel_binding import CALL, Call, hold
+from torchair.ge.builder.torch_kernel_binding import CALL, TorchCall, hold
 from torchair.ge.graph import Op, Tensor
 from torchair.ge.prototype import catalogue
 
@@ -47,7 +47,7 @@ def run_by_torch(
     if not isinstance(target, OpOverload) and target not in WRAPPERS:
         lacking = ", ".join(dict.fromkeys(op.type for op in ops if _is_unknown(op)))
         raise UnsupportedOp(f"the IR op {lacking} has no kernel, and {target} is no torch op that could run")
-    hold(acts_only if not unknown else ops, Call(target, args, kwargs), unknown)
+    hold(acts_only if not unknown else ops, TorchCall(target, args, kwargs), unknown)
     _forget_wishes(ops)
 
 

@@ -258,7 +258,7 @@ def _top(module: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedSources:
     """Code that was traced: where it is, and what it was."""
 
     module: str
@@ -283,7 +283,7 @@ class Traced:
         return f"{title} has changed" if found else f"there is no {title}"
 
 
-def traced(codes: Sequence[types.CodeType]) -> tuple[Traced, ...]:
+def traced(codes: Sequence[types.CodeType]) -> tuple[TracedSources, ...]:
     """Where these are; `NotPossible` where one of them could not be told from another."""
     modules = {str(module.__file__): name for name, module in _modules() if getattr(module, "__file__", None)}
     places = {(modules.get(code.co_filename, ""), code): None for code in codes}
@@ -330,18 +330,18 @@ def _is_of_python(module: str, code: types.CodeType) -> bool:
     return module.partition(".")[0] in PYTHONS or code.co_filename.startswith("<frozen")
 
 
-def _traced(module: str, name: str, code: types.CodeType) -> Traced:
+def _traced(module: str, name: str, code: types.CodeType) -> TracedSources:
     digest = code_digest(code)
     absent = _absent(module, code)
     if module and any(code_digest(found) == digest for found in _codes(module, name)):
-        return Traced(module, name, digest, absent=absent)
+        return TracedSources(module, name, digest, absent=absent)
     content = _file_digest(code.co_filename)
     if content is None or digest not in _digests_in(code.co_filename, content):
         raise NotPossible(
             f"the source of {name} is not known: {code.co_filename} does not have it (any more)",
             next="define it in a module, and start again after changes",
         )
-    return Traced(module, name, content, code.co_filename, absent)
+    return TracedSources(module, name, content, code.co_filename, absent)
 
 
 def _absent(module: str, code: types.CodeType) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def careful_writes() -> Iterator[None]:
+def overlap_safe_writes() -> Iterator[None]:
     """Inside, Inductor writes in place only where nobody reads the old value, and reads the new one behind
     the write. Its own test takes some rows of one matrix for apart from the matrix (2.13).
     """

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torchair.core.gc_control import uncollected
+from torchair.core.gc_control import gc_paused
 from torchair.core.torch_private.operators.lazy_namespace import LazyOpNamespace
 
 NAMESPACES = {
@@ -46,7 +46,7 @@ class LazyRegistry(UserDict[Key, Row]):
     def data(self) -> dict[Key, Row]:  # type: ignore[override]
         """The rows. Other threads wait until all are there; a module that declares some sees those before."""
         if not hasattr(sys.modules.get(self._module), "COMPLETE"):
-            with uncollected():
+            with gc_paused():
                 importlib.import_module(self._module)
         return self._rows
 
@@ -63,10 +63,10 @@ def declare_operators() -> None:
             setattr(torch.ops, name, made)
 
 
-def attribute(package: str, homes: Mapping[str, str], name: str) -> Any:
+def lazy_getattr(package: str, homes: Mapping[str, str], name: str) -> Any:
     """What a package calls `name`: an attribute of the module that is its home, or a sub-module."""
     if name in homes:
-        with uncollected():
+        with gc_paused():
             return getattr(importlib.import_module(homes[name]), name)
     if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
         return importlib.import_module(f"{package}.{name}")

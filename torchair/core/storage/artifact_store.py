@@ -41,7 +41,7 @@ STALE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredEntry:
     """What is kept under one key."""
 
     key: str
@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class EntryInfo:
     """One line of a listing."""
 
     key: str
@@ -106,7 +106,7 @@ class ArtifactStore:
             return None
         return None if entry is None else dict(entry.files)
 
-    def read(self, key: str) -> Entry | None:
+    def read(self, key: str) -> StoredEntry | None:
         """An entry with its facts; `BadEntry` where it is damaged."""
         try:
             with own_folder(self.root, _parts(key)) as folder:
@@ -176,12 +176,12 @@ class ArtifactStore:
                 if key != "." and is_key(key):
                     yield key
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[EntryInfo]:
         """All entries, each checked to the last byte; the one that was used last comes first."""
         found = [row for key in self.keys() if (row := self._row(key)) is not None]
         return sorted(found, key=lambda row: -row.used)
 
-    def _row(self, key: str) -> Row | None:
+    def _row(self, key: str) -> EntryInfo | None:
         path = self.path(key)
         try:
             status = path.lstat()
@@ -190,9 +190,9 @@ class ArtifactStore:
         try:
             with own_folder(self.root, _parts(key)) as folder:
                 entry = unpacked(read_own(folder, self.file, path), key, str(path))
-            return Row(key, status.st_size, status.st_mtime, entry.facts)
+            return EntryInfo(key, status.st_size, status.st_mtime, entry.facts)
         except AirError as error:
-            return Row(key, status.st_size, status.st_mtime, problem=error.what)
+            return EntryInfo(key, status.st_size, status.st_mtime, problem=error.what)
         except FileNotFoundError:
             return None
 
@@ -219,7 +219,7 @@ class ArtifactStore:
         return dropped
 
 
-def nearest(rows: Sequence[Row], facts: Mapping[str, str]) -> Miss:
+def nearest(rows: Sequence[EntryInfo], facts: Mapping[str, str]) -> Miss:
     """The entry with most of these facts, and the others."""
     if not rows:
         return Miss()
@@ -237,7 +237,7 @@ def packed(files: Mapping[str, bytes], facts: Mapping[str, str]) -> bytes:
     return b"".join([head, manifest, *files.values()])
 
 
-def unpacked(data: bytes, key: str, where: str) -> Entry:
+def unpacked(data: bytes, key: str, where: str) -> StoredEntry:
     """What was packed; `BadEntry` where a single byte is another."""
     manifest, rest = _manifest(data, where)
     files: dict[str, bytes] = {}
@@ -248,7 +248,7 @@ def unpacked(data: bytes, key: str, where: str) -> Entry:
         files[name] = content
     if rest:
         raise BadEntry(f"{where} is damaged: there is more in it than its manifest says")
-    return Entry(key, files, manifest["facts"], manifest["made"])
+    return StoredEntry(key, files, manifest["facts"], manifest["made"])
 
 
 def _manifest(data: bytes, where: str) -> tuple[dict[str, Any], memoryview]:

@@ -23,7 +23,7 @@ from torchair.ge.files.text import to_pbtxt, to_python, to_txt
 from torchair.ge.graph import Graph
 from torchair.ge.schema.runtime_attrs import take_runtime_attrs
 
-__all__ = ["Call", "GraphText", "begin_graph", "constants_of", "fx_text", "ir_text", "run_graph"]
+__all__ = ["GraphSignature", "GraphText", "begin_graph", "constants_of", "fx_text", "ir_text", "run_graph"]
 
 BESIDE = ".pt"
 IMPORTS = """
@@ -40,7 +40,7 @@ def kernel(*args):
 
 
 @dataclass(frozen=True)
-class Call:
+class GraphSignature:
     """How a graph is called: with such inputs, on this device; its results lie as the layouts say."""
 
     inputs: Sequence[Any] = ()
@@ -70,7 +70,7 @@ class GraphText:
         write_text(path, self.text, PRIVATE_MODE if path.suffix == ".py" else FILE_MODE)
 
 
-def ir_text(graph: Graph, kind: str, call: Call, *, normalised: bool) -> GraphText:
+def ir_text(graph: Graph, kind: str, call: GraphSignature, *, normalised: bool) -> GraphText:
     """The IR as `txt`, `pbtxt` or `py`; `normalised` as an engine receives it."""
     if kind != "py":
         write = to_txt if kind == "txt" else to_pbtxt
@@ -88,7 +88,7 @@ def ir_text(graph: Graph, kind: str, call: Call, *, normalised: bool) -> GraphTe
 
 
 @without_modes
-def fx_text(gm: fx.GraphModule, call: Call) -> GraphText:
+def fx_text(gm: fx.GraphModule, call: GraphSignature) -> GraphText:
     """An FX graph as a Python script; as torch prints it where something in it has no text."""
     constants: dict[str, torch.Tensor] = {}
     program = eager.build(gm, call.inputs)

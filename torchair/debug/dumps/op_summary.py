@@ -29,7 +29,7 @@ _DECLINING = ("NotImplementedError", "UnsupportedOp")
 
 
 @dataclass
-class Row:
+class OpSummaryRow:
     """One target: its calls, by what went in and what came out."""
 
     inputs: Counter[str] = field(default_factory=Counter)
@@ -45,11 +45,11 @@ class Row:
 
 def summary_text(gm: fx.GraphModule) -> str:
     """The report as csv, sub-graphs included, with the mark that spreadsheets know UTF-8 by."""
-    rows: dict[Any, Row] = {}
+    rows: dict[Any, OpSummaryRow] = {}
     parts = [part for part in gm.modules() if isinstance(part, fx.GraphModule)]
     for node in (node for part in parts for node in part.graph.nodes):
         if node.op == "call_function":
-            rows.setdefault(node.target, Row()).add(node)
+            rows.setdefault(node.target, OpSummaryRow()).add(node)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\r\n")
     table.writerow(HEADER)

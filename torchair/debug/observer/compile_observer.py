@@ -16,7 +16,7 @@ from torch import fx
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import NotInThisMode, NotPossible
 from torchair.debug.dumps.files import WarnOnWriteError, make_folder, stamped, write_text
-from torchair.debug.dumps.graph_file import Call, GraphText, fx_text, ir_text
+from torchair.debug.dumps.graph_file import GraphSignature, GraphText, fx_text, ir_text
 from torchair.debug.dumps.op_summary import summary_text
 from torchair.debug.dumps.options import DebugOptions
 from torchair.debug.observer.debug_dir import PhaseFiles
@@ -36,7 +36,7 @@ class CompileObserver:
     degradations: Diagnostics = field(default_factory=Diagnostics)
     name: str = ""
     is_summed: bool = False  # a compile that is tried again has one summary
-    call: Call = field(default_factory=Call)
+    call: GraphSignature = field(default_factory=GraphSignature)
 
     def graph(self, gm: fx.GraphModule) -> None:
         """The FX graph before all passes."""

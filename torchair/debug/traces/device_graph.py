@@ -17,7 +17,7 @@ from torchair.core.errors import first_line
 from torchair.core.fingerprint.atomic_files import FILE_MODE
 from torchair.debug.dumps.files import make_folder, now
 from torchair.debug.traces.deadlock import check_trace
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TraceFiles(Observer):
             graph.debug_dump(str(path))
             path.chmod(FILE_MODE)
             if self.checks:
-                check_trace(path, device_row(self.device).vector_cores(self.device))
+                check_trace(path, get_device(self.device).vector_cores(self.device))
         except Exception as error:
             missing = "a recording has no trace" + (", and no deadlock check" if self.checks else "")
             self.degradations.add(f"{missing}: {type(error).__name__}: {first_line(error)}")

@@ -33,7 +33,7 @@ HIDDEN = "_torch_"
 
 
 @dataclass(frozen=True)
-class Call:
+class TorchCall:
     """The call of an FX node, with graph tensors in place of tensors."""
 
     target: Any
@@ -55,7 +55,7 @@ def inputs_of(op: Op) -> list[Tensor]:
     return [tensor for tensor in found if tensor is not None]
 
 
-def hold(ops: Sequence[Op], call: Call, results: Mapping[Tensor, int]) -> None:
+def hold(ops: Sequence[Op], call: TorchCall, results: Mapping[Tensor, int]) -> None:
     """Let the call run in place of these ops, made for one FX node; `results` are the tensors of theirs that
     it gives the value, and which of its values that is.
     """

@@ -17,7 +17,7 @@ import torch
 from torchair.core.errors import BadGraph, NotPossible
 from torchair.core.torch_private.operators.schemas import find_overload
 from torchair.fxgraph.effects import makes_views
-from torchair.fxgraph.layout import Layout, Step
+from torchair.fxgraph.layout import Layout, ViewStep
 from torchair.fxgraph.symbols import hint, is_symbol
 from torchair.ge.attr import Attr, Str
 from torchair.ge.attr import Tensor as TensorAttr
@@ -205,16 +205,16 @@ def _as_layout(
     return Layout(tuple(sizes), tuple(strides), dtype=_named(dtype), device=where, steps=made, **rest)
 
 
-def _step(step: Step) -> list[Any]:
+def _step(step: ViewStep) -> list[Any]:
     return [str(step.target), _plain(step.args), _plain(step.kwargs), step.place, step.item]
 
 
-def _as_step(target: str, args: list[Any], kwargs: dict[str, Any], place: int, item: int | None) -> Step:
+def _as_step(target: str, args: list[Any], kwargs: dict[str, Any], place: int, item: int | None) -> ViewStep:
     found = find_overload(target)
     if not makes_views(found):
         raise BadGraph(f"a result is viewed by {target!r}, which makes no views here")
     named = {key: _value(value) for key, value in kwargs.items()}
-    return Step(found, tuple(_value(value) for value in args), named, place, item)
+    return ViewStep(found, tuple(_value(value) for value in args), named, place, item)
 
 
 def _plain(value: Any) -> Any:

@@ -49,7 +49,7 @@ UNTRUSTED = ("torch._higher_order_ops", "torch.distributed", "torch._dynamo")
 _names = itertools.count()
 
 
-class Refused(Exception):
+class GraphRefused(Exception):
     """A graph was not run: it is not known to be right for a padded call."""
 
     def __init__(self, found: Found | None) -> None:
@@ -93,7 +93,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Seen:
+class GraphRun:
     """One run of a captured graph."""
 
     graph: Captured
@@ -119,13 +119,13 @@ class Apart:
         self._made: list[Captured] = []
         self._random: Any = None
         self._expected: Padding | bool | None = None
-        self._seen: list[Seen] | None = None
+        self._seen: list[GraphRun] | None = None
 
         def run(*args: Any, **kwargs: Any) -> Any:
             # Where torch gives up compiling, it calls this as it is.
             if torch.compiler.is_compiling() or self._expected is None:
                 return model(*args, **kwargs)
-            raise Refused(None)
+            raise GraphRefused(None)
 
         def torchair(gm: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:  # torch's errors name it
             self._random = random.getstate()  # no code of the call has run yet
@@ -167,16 +167,16 @@ class Apart:
         if expected is not None:
             numbers = graph.numbers(args)
             if expected is True or graph.approved.get(numbers) is not expected:
-                raise Refused(Found(graph, numbers))
+                raise GraphRefused(Found(graph, numbers))
         self.has_failed_alone = self.is_whole and len(self._made) == 1
         outputs = made(*args)
         self.has_failed_alone = False
         if self._seen is not None:
             given = outputs if isinstance(outputs, list | tuple) else [outputs]
-            self._seen.append(Seen(graph, args, given, _caller() == self._name))
+            self._seen.append(GraphRun(graph, args, given, _caller() == self._name))
         return outputs
 
-    def watched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Seen]]:
+    def watched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[GraphRun]]:
         """A call, and what was run for it."""
         self._seen = seen = []
         try:
@@ -197,7 +197,7 @@ class Apart:
         """
         try:
             self._expecting(True, False, args, kwargs)
-        except Refused as refused:
+        except GraphRefused as refused:
             return refused.found
         return None
 
@@ -208,16 +208,16 @@ class Apart:
         the model asks for: they are drawn again.
         """
         if not self.is_whole:
-            raise Refused(None)
+            raise GraphRefused(None)
         self._expected, self._random = what, None if is_sure else random.getstate()
         try:
             return self._called(self._run_whole, args, kwargs)
-        except Refused:
+        except GraphRefused:
             assert self._random is not None, "what was compiled now, or is not approved, may be refused"
             random.setstate(self._random)
             raise
         except NotWhole as error:
-            raise Refused(None) from error
+            raise GraphRefused(None) from error
         finally:
             self._expected = None
 
@@ -263,7 +263,7 @@ class Padding:
             self._admitted[size] = self.graph.admits(known) and self.traced.admits(size)
         return self._admitted[size]
 
-    def fits(self, seen: Seen) -> bool:
+    def fits(self, seen: GraphRun) -> bool:
         """Is it of this graph, with these Python numbers among its inputs?"""
         return seen.graph.known is self.graph and seen.graph.numbers(seen.args, self.sizes) == self.numbers
 
@@ -337,7 +337,7 @@ def unchecked(outputs: Any, crop: bool | Declared) -> Padding:
 
 
 def padding_of(
-    seen: Sequence[Seen],
+    seen: Sequence[GraphRun],
     outputs: Any,
     named: Mapping[str, tuple[torch.Tensor, int]],
     pads: Mapping[str, Any],
@@ -478,7 +478,7 @@ def _fakes(traced: SizedGraph) -> Iterator[Any]:
 
 
 def _crops(
-    traced: SizedGraph, run: Seen, outputs: Any, named: Mapping[str, tuple[torch.Tensor, int]]
+    traced: SizedGraph, run: GraphRun, outputs: Any, named: Mapping[str, tuple[torch.Tensor, int]]
 ) -> Crops:
     """Of each output the dimensions that have the size. What a graph returns and the model does not, the
     model keeps.

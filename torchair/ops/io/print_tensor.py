@@ -17,7 +17,7 @@ from torch.fx.node import has_side_effect
 from torchair.core.errors import NotPossible
 from torchair.core.registries.vendor_plugin import real_plugin
 from torchair.core.torch_private.operators.schemas import has_operator, register_fake
-from torchair.devices import device_row
+from torchair.devices import get_device
 
 ALL = -1
 """Instead of a number of elements at each end: no element is left out."""
@@ -110,7 +110,7 @@ def on_host(tensors: Sequence[torch.Tensor], act: Callable[[list[torch.Tensor]],
     whenever it is replayed.
     """
     device = next((x.device for x in tensors if x.device.type != "cpu"), None)
-    row = None if device is None else device_row(device)
+    row = None if device is None else get_device(device)
     if row is None or row.why_no_graphs() is not None or not row.is_capturing():
         act([x.detach().cpu() for x in tensors])
         return

@@ -18,7 +18,7 @@ from torchair.ops.npu.common.library import (
     keep_calls,
     schemas,
 )
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp
 from torchair.ops.npu.dense import activation, matmul, norm, quant, sampling
 from torchair.ops.npu.moe import communication, disaggregated, dispatch, grouped, moe_all_to_all, routing
 
@@ -31,7 +31,7 @@ FAMILIES = (
 )  # fmt: skip
 ROWS: tuple[NpuOp, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 PLAIN = {name: fn for family in FAMILIES for name, fn in getattr(family, "PLAIN", {}).items()}
-IN_PLACE: tuple[InPlace, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))
+IN_PLACE: tuple[InPlaceOp, ...] = tuple(row for family in FAMILIES for row in getattr(family, "IN_PLACE", ()))
 
 COMPOSITE = {name: fn for family in FAMILIES for name, fn in getattr(family, "COMPOSITE", {}).items()}
 

@@ -41,7 +41,7 @@ def _dense(dtype: torch.dtype) -> Callable[[nn.Module], bool]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class LayoutRule:
     """Modules of a class (by its name, as the packages that have it need not be there), and the layout of
     their weights.
     """
@@ -57,14 +57,14 @@ class Rule:
 
 
 RULES = (
-    Rule("torch.nn", "Conv2d", FRACTAL_Z, _dense(torch.float16)),
-    Rule("torch.nn", "Linear", FRACTAL_NZ),
-    Rule("deepspeed", "LinearLayer", FRACTAL_NZ),
-    Rule("deepspeed", "LinearAllreduce", FRACTAL_NZ),
-    Rule(PLUGIN, "LinearA8W8Quant", FRACTAL_NZ, refuses_host=False, packs_scale=True),
-    Rule(PLUGIN, "LinearQuant", FRACTAL_NZ, refuses_host=False, packs_scale=True),
-    Rule(PLUGIN, "LinearWeightQuant", FRACTAL_NZ, refuses_host=False),
-    Rule(PLUGIN, "QuantConv2d", FRACTAL_Z, _dense(torch.int8), packs_scale=True),
+    LayoutRule("torch.nn", "Conv2d", FRACTAL_Z, _dense(torch.float16)),
+    LayoutRule("torch.nn", "Linear", FRACTAL_NZ),
+    LayoutRule("deepspeed", "LinearLayer", FRACTAL_NZ),
+    LayoutRule("deepspeed", "LinearAllreduce", FRACTAL_NZ),
+    LayoutRule(PLUGIN, "LinearA8W8Quant", FRACTAL_NZ, refuses_host=False, packs_scale=True),
+    LayoutRule(PLUGIN, "LinearQuant", FRACTAL_NZ, refuses_host=False, packs_scale=True),
+    LayoutRule(PLUGIN, "LinearWeightQuant", FRACTAL_NZ, refuses_host=False),
+    LayoutRule(PLUGIN, "QuantConv2d", FRACTAL_Z, _dense(torch.int8), packs_scale=True),
 )
 
 
@@ -92,7 +92,7 @@ def use_internal_format_weight(model: nn.Module) -> None:
             scale.data = plugin.npu_trans_quant_param(scale.data)
 
 
-def _ruled(model: nn.Module) -> Iterator[tuple[str, Any, Rule]]:
+def _ruled(model: nn.Module) -> Iterator[tuple[str, Any, LayoutRule]]:
     """The modules with a rule, and the first that serves; subclasses count."""
     for name, module in model.named_modules():
         kinds = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(module).__mro__}

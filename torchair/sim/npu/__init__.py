@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import OutOfMemoryError
 
-from torchair.core.registries.lazy_registry import attribute
+from torchair.core.registries.lazy_registry import lazy_getattr
 from torchair.sim.module_aliases import missing, tell_missing
 from torchair.sim.npu import amp, config, graphs, limits, memory, mstx, random, streams, utils
 from torchair.sim.npu.amp.autocast_mode import (
@@ -287,7 +287,7 @@ def _lazy_call(call: Callable[[], Any], **options: Any) -> None:
 def __getattr__(name: str) -> Any:
     """`torch.npu.npugraph_ex` is capture mode, loaded when it is asked for."""
     if name == "npugraph_ex":
-        return attribute(__name__, {name: "torchair"}, name)
+        return lazy_getattr(__name__, {name: "torchair"}, name)
     raise missing(__name__, name)
 
 

@@ -35,7 +35,7 @@ from torch._dynamo.variables.torch_function import torch_function_mode_stack_sta
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 
 from torchair.core.errors import AirError, BadEntry, NotPossible, first_line
-from torchair.core.fingerprint.python_objects import PLAIN, Traced, traced
+from torchair.core.fingerprint.python_objects import PLAIN, TracedSources, traced
 from torchair.core.torch_private.dynamo.assumed_constants import Assumed, recorded_constants
 from torchair.core.torch_private.dynamo.custom_op_keys import op_facts, targets_of, why_other_ops
 from torchair.core.torch_private.dynamo.guards import Guards, OtherCall
@@ -65,7 +65,7 @@ class Frame:
     assumed: tuple[Assumed, ...]
     """and all such calls."""
     guards: Guards
-    sources: tuple[Traced, ...]
+    sources: tuple[TracedSources, ...]
     ops: Mapping[str, str]
     """Operators of the user's, and what was seen of them."""
     text: str
@@ -80,7 +80,7 @@ class Frame:
         try:
             return pickle.dumps({f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, protocol=5)
         except Exception as error:
-            raise NotKept(f"Dynamo's code cannot be kept: {first_line(error)}") from error
+            raise NotSerializable(f"Dynamo's code cannot be kept: {first_line(error)}") from error
 
     @staticmethod
     def unpack(data: bytes) -> Frame:
@@ -93,7 +93,7 @@ class Frame:
         return next((why for why in whys if why is not None), None) or why_other_ops(self.ops)
 
 
-class NotKept(NotPossible):
+class NotSerializable(NotPossible):
     """What Dynamo made of a call is no data."""
 
 
@@ -173,13 +173,13 @@ def capture_frame(
             restart_reasons=set(),
         )
         if not found:
-            raise NotKept("the call has no tensor operations")
+            raise NotSerializable("the call has no tensor operations")
         ((name, (compiled, text, targets)),) = found.items()
         captured = made.graph_capture_output(frame.argdefs, frame.kwdefaults)
         added = {each: frame.globals[each] for each in set(frame.globals) - before}
         try:
             function = convert_frame.get_traced_fn(method)[0]
-            called = Called(name, text, targets, added, calls, reads)
+            called = FrameCall(name, text, targets, added, calls, reads)
             # Guards look at the modes that the trace has taken away; `torch.set_default_device` is one.
             with torch_function_mode_stack_state_mgr.temp_restore_stack():
                 return _frame(captured, function, called), compiled
@@ -204,7 +204,7 @@ def _tracing(dynamic: bool | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Called:
+class FrameCall:
     """The compiled graph that a frame calls."""
 
     name: str
@@ -223,7 +223,7 @@ class Called:
         return {name: value for name, value in self.added.items() if isinstance(value, PLAIN)}
 
     def modules(self, made: Any) -> dict[str, str]:
-        """Those of them that are modules; `NotKept` where the code needs another."""
+        """Those of them that are modules; `NotSerializable` where the code needs another."""
         found = dict[str, str](made.import_sources)
         builtins_name = made.output_graph.name_of_builtins_dict_key_in_fglobals
         sources = [getattr(guard.originating_source, "name", "") for guard in made.output_graph.guards]
@@ -237,22 +237,22 @@ class Called:
                 found[name] = value["__name__"]
             elif name in made.bytecode.co_names or f"G[{name!r}]" in text:
                 kind = type(value).__qualname__
-                raise NotKept(f"Dynamo's code needs an object of this process: {name}, a {kind}")
+                raise NotSerializable(f"Dynamo's code needs an object of this process: {name}, a {kind}")
         return found
 
 
-def _frame(made: Any, function: Any, called: Called) -> Frame:
+def _frame(made: Any, function: Any, called: FrameCall) -> Frame:
     graph = made.output_graph
     unknown = set(made.bytecode.co_freevars) - set(function.__code__.co_freevars)
     if unknown:
-        raise NotKept(f"Dynamo's code has variables of its own: {', '.join(sorted(unknown))}")
+        raise NotSerializable(f"Dynamo's code has variables of its own: {', '.join(sorted(unknown))}")
     try:
         guards = Guards.of(function.__code__, graph, called.reads)
         ops = op_facts(called.targets)
         assumed = tuple(Assumed.of(*call) for call in called.calls)
         sources = traced([function.__code__, *made.traced_code])
     except NotPossible as error:
-        raise NotKept(error.what, next=error.details["next"]) from error
+        raise NotSerializable(error.what, next=error.details["next"]) from error
     return Frame(
         SerializedCode.from_code_object(made.bytecode),
         called.name,

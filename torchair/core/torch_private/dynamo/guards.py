@@ -88,7 +88,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Seen:
+class GuardRecord:
     """A guard, and what it saw."""
 
     source: Any
@@ -98,14 +98,14 @@ class Seen:
     fact: Fact = ()
 
     @staticmethod
-    def of(guard: Any, values: Values) -> Seen:
+    def of(guard: Any, values: Values) -> GuardRecord:
         """`NotPossible` where what it saw is no data."""
         create, given = guard.create_fn, dict[str, Any]()
         if isinstance(create, functools.partial):
             given = {name: value for name, value in create.keywords.items() if name != "value"}
             if create.args:
                 raise NotPossible(f"a guard cannot be kept: {guard.create_fn_name()} of {guard.name}")
-        seen = Seen(guard.originating_source, guard.create_fn_name(), tuple(given.items()))
+        seen = GuardRecord(guard.originating_source, guard.create_fn_name(), tuple(given.items()))
         if seen.kind == "TENSOR_MATCH" and match_on_id_for_tensor(guard):
             raise NotPossible(f"a guard cannot be kept: the address of the tensor {guard.name}")
         try:
@@ -114,9 +114,9 @@ class Seen:
             raise NotPossible(f"a guard cannot be kept: {seen.kind} of {guard.name}: {error.what}") from error
 
     @staticmethod
-    def read(source: Any, kind: str, given: Fact, values: Values, line: str) -> Seen:
+    def read(source: Any, kind: str, given: Fact, values: Values, line: str) -> GuardRecord:
         """A read that has no guard; `NotPossible` where what it gave is no data."""
-        seen = Seen(source, kind, given)
+        seen = GuardRecord(source, kind, given)
         try:
             return dataclasses.replace(seen, fact=seen.now(values))
         except NotPossible as error:
@@ -189,8 +189,8 @@ class Guards:
     state: Any
     """What Dynamo knows beside the guards: sizes and strides of tensors, modes of torch, aliases."""
     shapes: Any
-    seen: tuple[Seen, ...]
-    unguarded: tuple[Seen, ...]
+    seen: tuple[GuardRecord, ...]
+    unguarded: tuple[GuardRecord, ...]
     """What the trace has read and Dynamo does not guard,"""
     called: tuple[Assumed, ...]
     """and calls whose results it took for constants."""
@@ -214,9 +214,9 @@ class Guards:
         values = Values(graph.local_scope, graph.global_scope, graph.torch_function_mode_stack, state)
         left_out = [guard for guard in sorted(graph.guards, key=Guard.sort_key) if is_left_out(guard)]
         graph.guards.inner.difference_update(left_out)
-        seen = tuple(Seen.of(guard, values) for guard in sorted(graph.guards, key=Guard.sort_key))
-        unguarded = [Seen.of(guard, values) for guard in left_out]
-        unguarded += [Seen.read(*row, values, line) for row, line in reads.rows.items()]
+        seen = tuple(GuardRecord.of(guard, values) for guard in sorted(graph.guards, key=Guard.sort_key))
+        unguarded = [GuardRecord.of(guard, values) for guard in left_out]
+        unguarded += [GuardRecord.read(*row, values, line) for row, line in reads.rows.items()]
         called = [_call(*call, result, line) for call, (result, line) in reads.calls.items()]
         with _quietly():
             made = _Unwritten(code, graph, save_guards=True, strict_error=True)
@@ -340,11 +340,11 @@ OF_STATE: dict[str, Callable[[Values], Fact]] = {
 """Guards on the process, and what they see."""
 
 
-def _value(seen: Seen, values: Values, value: Any) -> Fact:
+def _value(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return data(value)
 
 
-def _address(seen: Seen, values: Values, value: Any) -> Fact:
+def _address(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return _group(seen, values, value) if _is_group(value) else identity(value)
 
 
@@ -352,11 +352,11 @@ def _is_group(value: Any) -> bool:
     return distributed.is_available() and isinstance(value, distributed.ProcessGroup)
 
 
-def _type(seen: Seen, values: Values, value: Any) -> Fact:
+def _type(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return values.identity_of(type(value))
 
 
-def _group(seen: Seen, values: Values, value: Any) -> Fact:
+def _group(seen: GuardRecord, values: Values, value: Any) -> Fact:
     """Graphs name groups; the name means another one where others were made before it."""
     if not _is_group(value):
         raise NotPossible(f"an object of {type(value).__name__} says nothing in another process")
@@ -367,34 +367,34 @@ def _group(seen: Seen, values: Values, value: Any) -> Fact:
     )
 
 
-def _length(seen: Seen, values: Values, value: Any) -> Fact:
+def _length(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return (*values.identity_of(type(value)), len(value))
 
 
-def _keys(seen: Seen, values: Values, value: Any) -> Fact:
+def _keys(seen: GuardRecord, values: Values, value: Any) -> Fact:
     keys = list(map(data, dict.keys(value) if isinstance(value, dict) else value.keys()))
     is_ordered = id(value) in values.ordered or not isinstance(value, dict)
     return (*values.identity_of(type(value)), tuple(keys if is_ordered else sorted(keys, key=repr)))
 
 
-def _has(seen: Seen, values: Values, value: Any) -> Fact:
+def _has(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return (hasattr(value, dict(seen.given)["attr"]),)
 
 
-def _has_own(seen: Seen, values: Values, value: Any) -> Fact:
+def _has_own(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return (dict(seen.given)["attr"] in value.__dict__,)
 
 
-def _contains(seen: Seen, values: Values, value: Any) -> Fact:
+def _contains(seen: GuardRecord, values: Values, value: Any) -> Fact:
     key = dict(seen.given)["key"]
     return (dict.__contains__(value, key) if isinstance(value, dict) else key in value,)
 
 
-def _is_other(seen: Seen, values: Values, value: Any) -> Fact:
+def _is_other(seen: GuardRecord, values: Values, value: Any) -> Fact:
     return (value is values.of(dict(seen.given)["source_b"]),)
 
 
-def _iterator(seen: Seen, values: Values, value: Any) -> Fact:
+def _iterator(seen: GuardRecord, values: Values, value: Any) -> Fact:
     of = {
         "TUPLE_ITERATOR_LEN": "tuple_iterator_len",
         "RANGE_ITERATOR_MATCH": "normalize_range_iter",
@@ -403,7 +403,7 @@ def _iterator(seen: Seen, values: Values, value: Any) -> Fact:
     return (*values.identity_of(type(value)), data(getattr(dynamo_guards, of[seen.kind])(value)))
 
 
-def _tensor(seen: Seen, values: Values, value: Any) -> Fact:
+def _tensor(seen: GuardRecord, values: Values, value: Any) -> Fact:
     """All that torch compares of a tensor; of sizes and strides those that are no symbols."""
     if value.layout is not torch.strided:
         raise NotPossible(f"a tensor with the layout {value.layout}")
@@ -422,7 +422,7 @@ def _tensor(seen: Seen, values: Values, value: Any) -> Fact:
     )
 
 
-FACTS: dict[str, Callable[[Seen, Values, Any], Fact]] = {
+FACTS: dict[str, Callable[[GuardRecord, Values, Any], Fact]] = {
     "TENSOR_MATCH": _tensor,
     "NOT_NONE_MATCH": lambda seen, values, value: (value is None,),
     "BOOL_MATCH": _value,

@@ -19,7 +19,7 @@ from torchair.core.sym_expr import SymExpr
 
 
 @dataclass(frozen=True)
-class Seen:
+class SymbolInfo:
     """One symbol: the number that it stood for when it was made, and its bounds."""
 
     symbol: sympy.Symbol
@@ -32,7 +32,7 @@ class Seen:
 class Symbols:
     """The symbols in some numbers, and what is known of them."""
 
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SymbolInfo, ...] = ()
     facts: tuple[Any, ...] = ()
 
     @staticmethod
@@ -44,13 +44,15 @@ class Symbols:
         env = numbers[0].node.shape_env
         hints = _examples(env)
         symbols = sorted({s for n in numbers for s in n.node.expr.free_symbols}, key=str)
-        seen: list[Seen] = []
+        seen: list[SymbolInfo] = []
         for symbol in symbols:
             if hints[symbol].is_Integer:
                 bounds = env.var_to_range[symbol]
-                seen.append(Seen(symbol, int(hints[symbol]), _finite(bounds.lower), _finite(bounds.upper)))
+                seen.append(
+                    SymbolInfo(symbol, int(hints[symbol]), _finite(bounds.lower), _finite(bounds.upper))
+                )
             else:  # the ragged size of a nested tensor is no number: graphs only pass it on
-                seen.append(Seen(symbol, 2, 2, None))
+                seen.append(SymbolInfo(symbol, 2, 2, None))
         facts = tuple(guard.expr for guard in env.guards if guard.expr.free_symbols <= set(symbols))
         return Symbols(tuple(seen), facts)
 
@@ -58,9 +60,9 @@ class Symbols:
         """As text, without the numbers that they stood for."""
         return [*(f"{s.symbol} {s.least} {s.most}" for s in self.seen), *map(str, self.facts)]
 
-    def world(self) -> World:
+    def world(self) -> RebuiltShapeEnv:
         """An environment in which they are known again."""
-        return World(self)
+        return RebuiltShapeEnv(self)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _take(env: ShapeEnv, conditions: Sequence[Any]) -> bool:
     return True
 
 
-class World:
+class RebuiltShapeEnv:
     """An environment with the symbols of another."""
 
     def __init__(self, symbols: Symbols) -> None:
@@ -126,7 +128,7 @@ class World:
             self.env.evaluate_expr(fact.xreplace(self._there), hint=sympy.true)
         self._known = len(self.env.guards)
 
-    def _made(self, seen: Seen) -> Any:
+    def _made(self, seen: SymbolInfo) -> Any:
         is_size = seen.least is not None and seen.least >= 2
         symbol = self.env.create_symbol(
             seen.example,

@@ -11,7 +11,7 @@ import torch
 
 from torchair.core import dtypes
 from torchair.ops.npu.attention.rotary import HALF, INTERLEAVE_HALF, roped
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp, fixed, made
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, fixed, made
 from torchair.ops.npu.dense.activation import dequantised
 from torchair.ops.npu.dense.norm import normalised
 from torchair.ops.numerics.formats import INT8, static, wide
@@ -449,24 +449,24 @@ PLAIN = {"npu_gather_backward": gather_backward, "npu_prefetch": prefetch}
 _KV_CACHE = ({"k_cache": 2, "ckv_cache": 3}, ("k_cache", "ckv_cache", 0, 1))
 _ROPE_CACHE = (_ROPE_WRITES, (0, 1, 2, "k_cache", "v_cache"))
 IN_PLACE = (
-    InPlace("scatter_update_", "scatter_update", {"self": 0}, ("self",), scatter_update_here),
-    InPlace("npu_quant_scatter_", "npu_quant_scatter", {"self": 0}, ("self",), quant_scatter_here),
-    InPlace(
+    InPlaceOp("scatter_update_", "scatter_update", {"self": 0}, ("self",), scatter_update_here),
+    InPlaceOp("npu_quant_scatter_", "npu_quant_scatter", {"self": 0}, ("self",), quant_scatter_here),
+    InPlaceOp(
         "npu_scatter_nd_update_", "npu_scatter_nd_update", {"self": 0}, ("self",), scatter_nd_update_here
     ),
-    InPlace("npu_scatter_pa_kv_cache", "npu_scatter_pa_kv_cache_functional", _PAGE_WRITES, ()),
-    InPlace("npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE),
-    InPlace(
+    InPlaceOp("npu_scatter_pa_kv_cache", "npu_scatter_pa_kv_cache_functional", _PAGE_WRITES, ()),
+    InPlaceOp("npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE),
+    InPlaceOp(
         "npu_inference::npu_kv_rmsnorm_rope_cache", "npu_kv_rmsnorm_rope_cache_v2_functional", *_KV_CACHE
     ),
-    InPlace(
+    InPlaceOp(
         "npu_qkv_rms_norm_rope_cache",
         "npu_qkv_rms_norm_rope_cache_functional",
         {"q_out": 3, "k_cache": 4, "v_cache": 5},
         (0, 1, 2),
     ),
-    InPlace("npu_rope_quant_kvcache", "torchair::npu_rope_quant_kvcache_functional", *_ROPE_CACHE),
-    InPlace(
+    InPlaceOp("npu_rope_quant_kvcache", "torchair::npu_rope_quant_kvcache_functional", *_ROPE_CACHE),
+    InPlaceOp(
         "npu_dequant_rope_quant_kvcache", "torchair::npu_dequant_rope_quant_kvcache_functional", *_ROPE_CACHE
     ),
 )

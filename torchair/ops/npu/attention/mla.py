@@ -13,7 +13,7 @@ import torch
 from torchair.core import dtypes
 from torchair.ops.npu.attention.cache import put_in_nz_pages, put_in_pages, token_slots
 from torchair.ops.npu.attention.rotary import INTERLEAVE_HALF, roped
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp, made
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, made
 from torchair.ops.npu.common.sequences import numbers, packed
 from torchair.ops.npu.dense.matmul import product
 from torchair.ops.npu.dense.norm import normalised
@@ -290,9 +290,9 @@ ROWS = (
     *_rows("npu_mla_prolog_v3", outputs=(0, 1, 4, 5, 6), writes=_WRITES),
 )
 IN_PLACE = (
-    InPlace("npu_mla_prolog", "torchair::npu_mla_prolog_functional", _WRITES, (0, 1, *_CACHES)),
-    InPlace("npu_mla_prolog_v2", "torchair::npu_mla_prolog_v2_functional", _WRITES, (0, 1, *_CACHES, 4)),
-    InPlace(
+    InPlaceOp("npu_mla_prolog", "torchair::npu_mla_prolog_functional", _WRITES, (0, 1, *_CACHES)),
+    InPlaceOp("npu_mla_prolog_v2", "torchair::npu_mla_prolog_v2_functional", _WRITES, (0, 1, *_CACHES, 4)),
+    InPlaceOp(
         "npu_mla_prolog_v3", "npu_mla_prolog_v3_functional", {"kv_cache": 5, "kr_cache": 6}, (0, 1, 2, 3, 4)
     ),
 )

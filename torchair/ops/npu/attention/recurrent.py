@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from torchair.ops.npu.attention.cache import put_tokens
 from torchair.ops.npu.common.groups import COUNTS, local_rows
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp, made
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, made
 from torchair.ops.numerics.delta_rule import delta_rule
 from torchair.ops.numerics.formats import wide
 
@@ -247,7 +247,7 @@ ROWS = (
     NpuOp("npu_masked_causal_conv1d", "MaskedCausalConv1d", masked_causal_conv1d),
 )
 IN_PLACE = (
-    InPlace("npu_recurrent_gated_delta_rule", _DELTA, {"state": 1}, (0,)),
-    InPlace("npu_fused_causal_conv1d", _CONV_TWIN, {"conv_states": 1}, (0,)),
-    InPlace("npu_fused_causal_conv1d_v2", _CONV_TWIN, {"conv_states": 1, "x": 0}, ()),
+    InPlaceOp("npu_recurrent_gated_delta_rule", _DELTA, {"state": 1}, (0,)),
+    InPlaceOp("npu_fused_causal_conv1d", _CONV_TWIN, {"conv_states": 1}, (0,)),
+    InPlaceOp("npu_fused_causal_conv1d_v2", _CONV_TWIN, {"conv_states": 1, "x": 0}, ()),
 )

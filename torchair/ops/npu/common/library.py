@@ -21,7 +21,7 @@ from torchair.core.torch_private.device.memory import storage_id
 from torchair.core.torch_private.fake.fake_tensors import tree_flatten, tree_unflatten
 from torchair.core.torch_private.operators.schemas import parse_schema, register_fake
 from torchair.ops.npu.common.gradients import Gradient
-from torchair.ops.npu.common.op_spec import TYPES, InPlace, NpuOp, bind, choose, defaults
+from torchair.ops.npu.common.op_spec import TYPES, InPlaceOp, NpuOp, bind, choose, defaults
 from torchair.ops.npu.common.packing import packed, read
 from torchair.ops.numerics.self_returning import DIRECT
 
@@ -110,7 +110,7 @@ def define_composite(functions: Mapping[str, Fn]) -> None:
             library.impl(_local(op), fn, "CompositeImplicitAutograd")
 
 
-def define_in_place(rows: Sequence[InPlace]) -> None:
+def define_in_place(rows: Sequence[InPlaceOp]) -> None:
     """Define ops that write into arguments."""
     for row in rows:
         library = _declare(row.op)
@@ -247,7 +247,7 @@ def _packed(row: NpuOp, made: Any, known: Mapping[str, Any]) -> Any:
     return done if isinstance(made, tuple) else done[0]
 
 
-def _composite(row: InPlace) -> Fn:
+def _composite(row: InPlaceOp) -> Fn:
     schema, twin = schema_of(row.op), overload(row.twin)
     taken = {argument.name for argument in schema_of(row.twin).arguments}
 

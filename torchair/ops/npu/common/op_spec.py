@@ -148,7 +148,7 @@ class NpuOp:
 
 
 @dataclass(frozen=True)
-class InPlace:
+class InPlaceOp:
     """A torch op that writes into arguments: its functional twin, then copies of the results.
 
     `writes`: argument -> result of the twin. `returns`: names of arguments, or numbers of results.

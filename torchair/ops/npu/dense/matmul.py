@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.core.kernel_params import Ints
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp, dtype_of, fixed, made
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, dtype_of, fixed, made
 from torchair.ops.npu.common.packing import operand, scale_of, weight
 from torchair.ops.npu.dense.quant import unpacked_scale
 from torchair.ops.numerics.formats import (
@@ -486,4 +486,4 @@ ROWS = (
         copies=("self",),
     ),
 )
-IN_PLACE = (InPlace("npu_add_quant_matmul_", "npu_add_quant_matmul", {"self": 0}, ("self",)),)
+IN_PLACE = (InPlaceOp("npu_add_quant_matmul_", "npu_add_quant_matmul", {"self": 0}, ("self",)),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp, fixed, made
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, fixed, made
 from torchair.ops.numerics.formats import INT8, dynamic, ir_type, ir_type_or, mx, static, wide
 
 
@@ -228,5 +228,5 @@ PLAIN = {
     "batch_norm_reduce": batch_norm_reduce,
 }
 IN_PLACE = (
-    InPlace("batch_norm_gather_stats_update", _GATHERED, {"running_mean": 2, "running_var": 3}, (0, 1)),
+    InPlaceOp("batch_norm_gather_stats_update", _GATHERED, {"running_mean": 2, "running_var": 3}, (0, 1)),
 )

@@ -16,7 +16,7 @@ from torch.fx.node import has_side_effect
 
 from torchair.core.errors import NotPossible, UnsupportedOp
 from torchair.core.torch_private.operators.schemas import register_fake
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp
 
 # What runs wherever a call of these ops would: sizes of all results, how many dims each has, their types.
 _SCHEMA = "(str op, Tensor[] given, SymInt[] sizes, int[] dims, ScalarType[] dtypes) -> Tensor[]"
@@ -156,7 +156,7 @@ ROWS = (
     ),
 )
 IN_PLACE = tuple(
-    InPlace(f"{op}_", op, {"self": 0}, ("self",))
+    InPlaceOp(f"{op}_", op, {"self": 0}, ("self",))
     for op in ("attention_worker_scheduler", "ffn_worker_scheduler")
 )
 ACTING = ("npu_attention_to_ffn", "npu_ffn_to_attention")

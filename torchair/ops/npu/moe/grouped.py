@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from torchair.core import dtypes
 from torchair.ops.npu.common.groups import ENDS, PAIRS, group_ends, group_ids
-from torchair.ops.npu.common.op_spec import InPlace, NpuOp, dtype_of, made
+from torchair.ops.npu.common.op_spec import InPlaceOp, NpuOp, dtype_of, made
 from torchair.ops.npu.common.packing import operand, scale_of, weight
 from torchair.ops.npu.common.sequences import numbers
 from torchair.ops.npu.dense.matmul import (
@@ -465,4 +465,4 @@ ROWS = (
         holds={"weight1": weight("weight1", "x"), "weight2": operand("weight2")},
     ),
 )
-IN_PLACE = (InPlace("npu_add_quant_gmm_", "npu_add_quant_gmm", {"self": 0}, ("self",)),)
+IN_PLACE = (InPlaceOp("npu_add_quant_gmm_", "npu_add_quant_gmm", {"self": 0}, ("self",)),)

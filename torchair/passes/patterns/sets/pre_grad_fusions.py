@@ -357,7 +357,7 @@ def fusion_names() -> list[str]:
 
 def fuse_before_autograd(gm: fx.GraphModule, ctx: PassContext) -> int:
     """RMSNorm, rotary multiplication and attention that are written out become ops of the `npu` library."""
-    traced = Traced(gm)
+    traced = TracedPattern(gm)
     changed = 0
     for node, fusion in itertools.product(traced.order, FUSIONS):
         found = fusion.find(node) if find_overload(f"npu.{fusion.op}.default") is not None else None
@@ -377,7 +377,7 @@ def fuse_before_autograd(gm: fx.GraphModule, ctx: PassContext) -> int:
     return changed
 
 
-class Traced:
+class TracedPattern:
     """Dynamo's graph and the ATen calls that it makes."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
