@@ -20,8 +20,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from benchmarks import report
 from benchmarks.options import Options
-from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context, prepare
+from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context
 from torchair.backend.pipeline.context import Stage
+from torchair.backend.pipeline.normalize import normalize_graph
 from torchair.backend.settings.settings import resolve_settings
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.text_table import table
