@@ -301,7 +301,10 @@ def excused(program: Program, failure: Failure, engine: str, device: str) -> boo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own = attempt(program, "aot_eager", observe(program.function(), program, device), device)
-    return own is not None and (own.kind == failure.kind or bool(own.places & failure.places))
+    if own is None:
+        return False
+    both_raise = own.kind.startswith("raised") and failure.kind.startswith("raised")
+    return both_raise or own.kind == failure.kind or bool(own.places & failure.places)
 
 
 def wrong_fakes(program: Program, want: list[Seen], device: str) -> Failure | None:
