@@ -336,11 +336,11 @@ def test_other_names_are_refused() -> None:
     ("module", "name"), [("torch", "os.system"), ("torch.hub", "os.system"), ("torch", "builtins.eval")]
 )
 def test_names_are_not_reached_through_torch(module: str, name: str) -> None:
-    call = f"ctorchair.core.pack\n_function\n(V{module}\nV{name}\ntR."
+    call = f"ctorchair.core.storage.serialization\n_function\n(V{module}\nV{name}\ntR."
     with pytest.raises(BadGraph, match="is no function of torch"):
         unpack(call.encode())
-    with pytest.raises(BadGraph, match=r"does not name torchair\.core\.pack\.importlib"):
-        unpack(b"ctorchair.core.pack\nimportlib\n.")
+    with pytest.raises(BadGraph, match=r"does not name torchair\.core\.storage\.serialization\.importlib"):
+        unpack(b"ctorchair.core.storage.serialization\nimportlib\n.")
 
 
 def test_code_that_was_kept_elsewhere(tmp_path: Path) -> None:

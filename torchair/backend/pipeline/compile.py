@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from torchair.backend.pipeline.context import Stage
 from torchair.backend.pipeline.fallback import Fallbacks
 from torchair.backend.pipeline.multi_stream import check_units, has_scopes, streamed
 from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.offset_guard import guard_storage_offsets, runs_as_it_is
 from torchair.backend.pipeline.partitioned import PartitionedRunner
 from torchair.backend.pipeline.tiered import (
     TieredCompile,
@@ -42,8 +43,7 @@ from torchair.capture.base.host_ops import copy_first, host_op_reasons
 from torchair.capture.base.output_buffers import MaxSizes
 from torchair.codegen import COMPILERS, CodegenOptions, build
 from torchair.codegen.base.graph_prep import is_custom
-from torchair.codegen.base.programs import Anchored, Doubted, StorageOffsets
-from torchair.codegen.eager import generate
+from torchair.codegen.base.programs import Doubted
 from torchair.convert.base.report import ConversionReport
 from torchair.convert.convert import convert
 from torchair.core.diagnostics import Diagnostics
@@ -74,7 +74,7 @@ from torchair.fxgraph.layout import (
 )
 from torchair.fxgraph.layout_check import OutputLayouts
 from torchair.fxgraph.placeholders import placeholders
-from torchair.fxgraph.symbols import Binding, has_symbols, is_symbol
+from torchair.fxgraph.symbols import Binding, has_symbols
 from torchair.ge.files import verify as ge_verify
 from torchair.ge.files.verify import verify, verify_emitted
 from torchair.ge.graph import INPUT_TYPES, OUTPUT_TYPE, Graph
@@ -577,29 +577,6 @@ def _with_fall_back(make: Callable[[str], Program], kind: str, stage: Stage) -> 
                 stage.detours.say(f"codegen {kind}", text)
             kind = NEXT[kind]
     return make(kind)
-
-
-def runs_as_it_is(program: Program, stage: Stage) -> bool:
-    """Do the ops of the graph itself run, and not what conversion or a compiler made of them?"""
-    is_fx = stage.settings.run_eagerly or stage.settings.is_untouched or not stage.uses_ir
-    return program.kind in ("eager", "fx") and is_fx
-
-
-def guard_storage_offsets(
-    program: Program, stage: Stage, original: fx.GraphModule, absolute: Iterable[int]
-) -> Program:
-    """A program that counts from the start of an input's storage is right for one offset in it; for others
-    the ops run one by one.
-    """
-    if runs_as_it_is(program, stage):
-        return program
-    offsets = {
-        index: offset for index in absolute if not is_symbol(offset := stage.inputs[index].storage_offset())
-    }
-    if not offsets:
-        return program
-    anchor = StorageOffsets(offsets, len(placeholders(original)))
-    return Anchored(program, anchor, generate(original), stage.degradations)
 
 
 def input_facts(gm: fx.GraphModule, stage: Stage) -> InputInfo:

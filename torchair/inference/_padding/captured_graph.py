@@ -345,9 +345,7 @@ def padding_of(
     check: bool,
     others: Collection[torch.Tensor] = (),
 ) -> Padding:
-    """Return how calls like one that was watched are padded; raise `Unknown` if they must not be. `others`
-    are the tensors of the call that are not padded.
-    """
+    """Return how calls like a watched one are padded; raise `Unknown` if they must not be."""
     if not seen:
         raise Unknown("torch runs the model without compiling it")
     graph = seen[0].graph.known if len(seen) == 1 and seen[0].is_outermost else None
@@ -385,12 +383,16 @@ def padding_of(
         undecided,
         cuts,
         run.graph.numbers(run.args, sizes),
-        frozenset(
-            at
-            for at, arg in enumerate(run.args)
-            if at not in dims and any(arg is other and other.is_floating_point() for other in others)
-        ),
+        _numbers_among(others, run.args, dims),
     )
+
+
+def _numbers_among(
+    others: Collection[torch.Tensor], args: Sequence[Any], dims: Mapping[int, int]
+) -> frozenset[int]:
+    """Return the places of these tensors among the inputs, if they are floating-point numbers."""
+    floats = {id(other) for other in others if other.is_floating_point()}
+    return frozenset(at for at, arg in enumerate(args) if at not in dims and id(arg) in floats)
 
 
 def _check_calls(gm: fx.GraphModule) -> None:
