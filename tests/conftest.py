@@ -7,6 +7,7 @@ import os
 import random
 import re
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,8 +128,11 @@ def _nothing_is_built_meanwhile(request: pytest.FixtureRequest, monkeypatch: pyt
 
 @pytest.fixture
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Better programs are built in the background, as for users, and kept for this test alone."""
+    """Better programs are built in the background, as for users, and kept for this test alone. Builds that
+    earlier tests did not ask for are forgotten: waiting for all builds would start them.
+    """
     monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
+    monkeypatch.setattr(SCHEDULER, "_expected", weakref.WeakSet())
 
 
 @pytest.fixture
