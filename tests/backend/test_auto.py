@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ def chain(length: int) -> Any:
 
 
 @pytest.fixture
-def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds that were tried; only plain Python can be built."""
+def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The kinds that were tried; only plain Python can be built, and nothing was built before."""
+    monkeypatch.setenv("TORCHAIR_PROGRAMS", str(tmp_path / "programs"))
     kinds: list[str] = []
     build = backend.build
 
