@@ -9,8 +9,8 @@ promise is a value, a `Layout`, read once from the FX graph (`layouts_of`):
 * everything else is *owned*: sizes, strides, and the number of its storage. Owned edges with one number look
   at one piece of memory, at the distance of their offsets; edges with different numbers share nothing.
 
-`arrange` gives values these layouts, in a traced graph and on real tensors alike. `layout_check.py` holds the
-results of a program to them.
+`materialize_layout` gives values these layouts, in a traced graph and on real tensors alike.
+`layout_check.py` checks the results of a program against them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ IN_PLACE = ("remove_cat_ops", "inplace_pass", "input_inplace_pass")
 
 @dataclass(frozen=True)
 class Settings:
-    """What one compilation was asked for: made by `settle`, or by `Settings.of`."""
+    """What one compilation was asked for: made by `resolve_settings`, or by `Settings.of`."""
 
     # All options by path and by flat name. Those that the backend acts on have a field.
     options: Mapping[str, Any] = field(repr=False)
