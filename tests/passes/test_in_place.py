@@ -99,6 +99,22 @@ def test_sizes_may_be_read_later() -> None:
     assert "aten.sin_.default" in calls(gm)
 
 
+def test_strides_of_unit_dims_stay_those_of_eager() -> None:
+    """Eager gives `v * 0.0` and its reciprocal different strides of the last dim; `stack` sees it."""
+
+    def stacked(x: torch.Tensor) -> torch.Tensor:
+        v = x.unsqueeze(-1)
+        return torch.stack([1 / (v * 0.0), 1 / (v * -0.0)])
+
+    x = (torch.arange(40) % 3 > 0).as_strided((2, 4, 2), (17, 2, 8))
+    gm, ctx = traced(stacked, x)
+    reinplace_inplaceable_ops_pass(gm, ctx)
+    assert gm(x).stride() == stacked(x).stride() == (16, 8, 1, 4, 4)
+    # Contiguous values keep canonical strides, and are still written in place.
+    gm, ctx = traced(stacked, x.contiguous())
+    assert reinplace_inplaceable_ops_pass(gm, ctx) > 0
+
+
 def test_inputs_and_constants_are_never_overwritten() -> None:
     gm, ctx = traced(lambda x: torch.sin(x.view(-1)) + torch.cos(torch.tensor([1.0])), X)
     reinplace_inplaceable_ops_pass(gm, ctx)

@@ -21,7 +21,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from torchair.core.torch_private.device.memory import storage_id
-from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, faking
+from torchair.core.torch_private.fake.fake_tensors import detect_fake_mode, faking, is_unbacked
 from torchair.core.torch_private.operators.schemas import OpOverload, find_overload
 from torchair.fxgraph.effects import flat, makes_views, mutates, returns_views, written_by, written_names
 from torchair.fxgraph.symbols import equal
@@ -138,7 +138,7 @@ class InPlace:
         if new is None or there is None or new.dtype != there.dtype or new.device != there.device:
             return False
         return same_sizes(new.shape, there.shape) and (
-            not strides or same_sizes(new.stride(), there.stride())
+            not strides or (same_sizes(new.stride(), there.stride()) and _has_sure_strides(there))
         )
 
     # How
@@ -275,6 +275,18 @@ def _writes_a_part(node: fx.Node) -> bool:
     """Scatters and their like: most elements stay as they are."""
     words = ("index", "scatter", "masked")
     return node.target in PARTS or any(word in str(node.target) for word in words)
+
+
+def _has_sure_strides(value: torch.Tensor) -> bool:
+    """Does eager give this value the strides that its fake has? Where a tensor is not contiguous, an op may
+    give a dim of size 1 another stride than the fake op, and `cat` and `stack` choose their layout by it.
+    """
+    has_unit_dims, is_contiguous, expected = False, True, 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        has_unit_dims |= equal(size, 1) or is_unbacked(size)
+        is_contiguous &= equal(size, 1) or equal(stride, expected)
+        expected = expected * size
+    return is_contiguous or not has_unit_dims
 
 
 def _is_at(view: fx.Node, node: fx.Node) -> bool:
