@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import torchair
 from torchair import CompilerConfig, get_npu_backend
+from torchair.codegen.base import graph_prep
 
 
 def written(x: torch.Tensor) -> torch.Tensor:
@@ -66,3 +68,34 @@ def test_window_of_a_copied_storage_is_not_given_to_inductor(mode: str) -> None:
     with pytest.warns(torchair.DegradedWarning, match="a copy of the whole storage of an input"):
         assert torch.equal(run(part), of_the_storage(part))
     assert torch.equal(run(part), of_the_storage(part))
+
+
+def of_zero_dims(x: torch.Tensor) -> torch.Tensor:
+    """Unfold of a tensor without dims is a window without an offset."""
+    return torch.cat([x.select(-1, 1).unfold(0, 1, 1), x])
+
+
+def of_repeated_elements(x: torch.Tensor) -> torch.Tensor:
+    return x.as_strided((2, 2), (2, 0), 4).reshape(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize(
+    ("fn", "mode"), [(of_zero_dims, "max-autotune"), (of_repeated_elements, "npugraph_ex")]
+)
+def test_windows_in_older_versions_of_inductor(
+    fn: Callable[..., torch.Tensor], mode: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They mistake the offset of a window, unless it is stated and its input begins at its storage."""
+    monkeypatch.setattr(graph_prep, "rebases_windows", lambda: False)
+    memory = torch.arange(20.0).to(dtype)
+    run = compiled(fn, mode, "inductor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="(?s).*storage of input", category=torchair.DegradedWarning)
+        assert torch.equal(run(memory[:8]), fn(memory[:8]))
+    torch._dynamo.reset()
+    run = compiled(fn, mode, "inductor")
+    with pytest.warns(torchair.DegradedWarning, match="the storage of input arg0_1, which does not begin"):
+        assert torch.equal(run(memory[8:16]), fn(memory[8:16]))
+    assert torch.equal(run(memory[:8]), fn(memory[:8]))

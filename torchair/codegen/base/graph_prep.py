@@ -25,7 +25,7 @@ from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import may_write, mutates, written_by
 from torchair.fxgraph.layout import layout_of, lies, root_of, storage_relative_inputs, windows_of_copies
 from torchair.fxgraph.placeholders import placeholders
-from torchair.fxgraph.symbols import is_symbol
+from torchair.fxgraph.symbols import equal, is_symbol
 from torchair.ops.numerics.self_returning import DIRECT
 from torchair.ops.streams.ordered_call import take_turns
 
@@ -85,7 +85,7 @@ def prepare(gm: fx.GraphModule, inputs: Sequence[Any], *, decomposed: bool) -> f
     else:
         made = _retrace(gm, inputs, {} if decomposed else inductor_decompositions(), functional)
     if not rebases_windows():
-        _rebase_windows(made)
+        _state_windows(made)
     _keep_copies_for_windows(made)
     _keep_copies_for_writers(made)
     _keep_what_is_read_late(made)
@@ -164,15 +164,32 @@ def is_custom(target: Any) -> bool:
     return isinstance(target, OpOverload) and target.namespace not in OURS
 
 
-def _rebase_windows(gm: fx.GraphModule) -> None:
-    """To Inductor an input begins at its first element, to `as_strided` at the start of its storage."""
+def _state_windows(gm: fx.GraphModule) -> None:
+    """Older versions of Inductor count a window from the first element of an input in generated code, and
+    from the start of its storage where they run `as_strided` itself. Only for an input that begins there are
+    both the same. A window without an offset they place at 0, also where it is taken from a view.
+    """
+    nodes = placeholders(gm)
+    for index, node in storage_relative_inputs(gm).items():
+        if not equal(nodes[index].meta["val"].storage_offset(), 0):
+            raise NotPossible(
+                f"{node.target} reads the storage of input {nodes[index].name}, which does not begin there, "
+                f"and Inductor of torch {torch.__version__} may read other elements",
+                at=source_of(node),
+                next="use torch 2.13, clone the tensor first, or index it instead",
+            )
     for node in gm.graph.find_nodes(op="call_function", target=aten.as_strided.default):
-        root, _ = root_of(node.args[0])
-        value = root.meta.get("val")
-        if root.op != "placeholder" or len(node.args) < 4 or not isinstance(node.args[3], int):
+        offset = node.meta["val"].storage_offset()
+        if (*node.args[3:], *node.kwargs.values(), None)[0] is not None:
             continue
-        if isinstance(value, torch.Tensor) and isinstance(first := value.storage_offset(), int):
-            node.args = (*node.args[:3], node.args[3] - first)
+        if is_symbol(offset):
+            raise NotPossible(
+                f"{node.target} begins where {node.args[0]} does, which is known only in the call, "
+                f"and Inductor of torch {torch.__version__} may read other elements",
+                at=source_of(node),
+                next="use torch 2.13, or torch.compile(…, dynamic=False)",
+            )
+        node.args = (*node.args[:3], offset)
 
 
 def _keep_copies_for_windows(gm: fx.GraphModule) -> None:
