@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.capture.simulated import SimulatedDevice
-from tests.slow import leave_most_cases, leave_one_form, put_longest_first
+from tests.support.simulated_device import SimulatedDevice
+from tests.support.slow import leave_most_cases, leave_one_form, put_longest_first
 from torchair.backend.dynamo import entry_points
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.service.scheduler import SCHEDULER

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.capture.simulated import make
-from tests.capture.test_property import AFTER, BEFORE, Call, follow
+from tests.capture.strategies.test_runner_property import AFTER, BEFORE, Call, follow
+from tests.support.simulated_device import make
 from torchair.codegen import CodegenOptions, build
 
 CUDA = torch.device("cuda", 0)

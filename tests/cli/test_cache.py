@@ -1,4 +1,4 @@
-"""`python -m torchair cache`: where names may stand. `tests/inference/test_cache_compile.py` has the rest."""
+"""`python -m torchair cache`: where names may stand. `tests/inference/test_cache_compiler.py` has more."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.process import python
+from tests.support.process import python
 from torchair.__main__ import main
 
 ROOT = Path(__file__).parents[2]

@@ -17,11 +17,11 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import torchair
-from tests.capture.simulated import SimulatedDevice, SimulatedGraph
 from tests.compare import faults
 from tests.compare.faults import cnn, converter, llama, more_op
 from tests.compare.test_faults import loaded
-from tests.slow import slow
+from tests.support.simulated_device import SimulatedDevice, SimulatedGraph
+from tests.support.slow import slow
 from torchair import ge
 from torchair.capture.recording.outputs import Outputs
 from torchair.compare.base.tolerances import DEFAULTS, measure, tolerances_of

@@ -13,7 +13,7 @@ import pytest
 
 import torchair
 from tests.compare.faults import QUICK, REST, Fault
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.compare.compare import compare
 
 CASES = [*(pytest.param(fault, id=name) for name, fault in QUICK.items())]

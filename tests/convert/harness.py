@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from tests.memory import other_memory, seen
+from tests.support.memory import other_memory, seen
 from torchair.capture.base.layout_enforcer import LayoutEnforcer
 from torchair.convert.base.report import ConversionReport
 from torchair.convert.convert import convert

@@ -29,7 +29,7 @@ from torch.testing._internal import common_methods_invocations as table
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tests.memory import Seen, other_memory, other_strides, seen
+from tests.support.memory import Seen, other_memory, other_strides, seen
 from torchair.backend.dynamo.entry_points import get_npu_backend
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import resolve_settings

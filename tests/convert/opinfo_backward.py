@@ -44,8 +44,8 @@ from tests.convert.opinfo import (
     why_other_spec,
     why_unequal,
 )
-from tests.memory import copies, other_strides
-from tests.training import why_around
+from tests.support.memory import copies, other_strides
+from tests.support.training import why_around
 from torchair.backend.dynamo.aot import compile_dynamo
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import resolve_settings

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.convert.harness import check
-from tests.memory import Seen, copies, other_memory
+from tests.support.memory import Seen, copies, other_memory
 
 
 def test_strides_are_compared_in_dims_of_many_elements_or_in_every_dim() -> None:

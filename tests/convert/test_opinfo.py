@@ -25,7 +25,7 @@ from tests.convert.opinfo import (
     check_op,
     compiled_sample,
 )
-from tests.memory import other_memory
+from tests.support.memory import other_memory
 from torchair.backend.pipeline.compile import compile_fx
 
 FLOAT_OPS = [name for name, op in BY_NAME.items() if torch.float32 in op.supported_dtypes("cpu")]

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import torchair
-from tests.process import python
-from tests.slow import slow
 from tests.structure.tree import ROOT, modules, parse
+from tests.support.process import python
+from tests.support.slow import slow
 from torchair.core.environment import NOT_READ, VARIABLES, is_on, not_read, text_of
 from torchair.core.errors import BadOption
 from torchair.core.log import EVENT_LEVEL, level_by_environment, make_logger

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.engine.kernels import CPU, check, run, strided
-from tests.slow import STATIC_FIRST
+from tests.support.slow import STATIC_FIRST
 from torchair import ge
 from torchair.convert.base.emitted_ops import emitted_by_target
 from torchair.core.errors import UnsupportedOp

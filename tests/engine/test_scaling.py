@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import scaling
-from tests.slow import STATIC_FIRST
+from tests.support.slow import STATIC_FIRST
 from torchair.engine import lower as lowering
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair import ge
 from torchair.convert.base.registry import unregister
 from torchair.core.errors import BadKernel, UnknownOp

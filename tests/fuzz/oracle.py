@@ -33,7 +33,7 @@ from torch._dynamo.backends.common import aot_autograd
 import torchair
 from tests.fuzz.programs import AFTER, BEFORE, SWAPPED, Feed, Names, Program, loss
 from tests.fuzz.simulated import AnyLayout
-from tests.memory import distance, strides
+from tests.support.memory import distance, strides
 from torchair.backend.pipeline import partitioned
 from torchair.backend.service import scheduler
 from torchair.backend.service.request import CompileRequest, CompileResult

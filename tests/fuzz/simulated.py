@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.capture.simulated import SimulatedDevice
+from tests.support.simulated_device import SimulatedDevice
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:

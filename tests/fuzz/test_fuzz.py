@@ -22,7 +22,7 @@ from tests.fuzz.batch import any_batch, join, suspects
 from tests.fuzz.oracle import Count, compare, observe, wrong_fakes
 from tests.fuzz.programs import MODES, Buffer, Feed, Line, Program, View, any_program, is_legal
 from tests.fuzz.shrink import shrink
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.devices import get_device, installed
 
 

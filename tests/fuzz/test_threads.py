@@ -15,7 +15,7 @@ import torchair
 from tests.fuzz.oracle import Failure, Seen, Swap, backend_of, compare, observe
 from tests.fuzz.programs import MODES, Program, any_program
 from tests.fuzz.simulated import AnyLayout
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.backend.service.scheduler import SCHEDULER
 from torchair.devices import get_device, installed
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz.oracle import Count, check
 from tests.fuzz.ways import any_way, joint_failure, replaced
-from tests.slow import slow
+from tests.support.slow import slow
 
 pytestmark = pytest.mark.usefixtures("builds")
 SEED = 500

@@ -14,10 +14,10 @@ from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 
 import torchair
-from tests.memory import strides
 from tests.models.sweep import backend
-from tests.slow import slow
-from tests.training import backward_through_the_ir
+from tests.support.memory import strides
+from tests.support.slow import slow
+from tests.support.training import backward_through_the_ir
 from torchair.backend.pipeline.compile import compile_fx
 from torchair.backend.settings.settings import Settings
 from torchair.capture.base.inputs import KeyPart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.capture.test_host import traced
+from tests.capture.base.test_host_ops import traced
 from torchair.fxgraph.fake_values import moves_between_devices
 
 

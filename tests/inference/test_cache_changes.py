@@ -18,7 +18,7 @@ import torch
 import torchair
 from tests.inference.changes import ROWS, Row
 from tests.inference.models import Net
-from tests.process import fresh, python
+from tests.support.process import fresh, python
 from torchair.backend.cache.entry import FRAME
 from torchair.core.errors import DegradedWarning
 from torchair.core.storage.artifact_store import unpacked

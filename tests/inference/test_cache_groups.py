@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import python
+from tests.support.process import python
 
 PROGRAM = """
 import json, sys, tempfile

@@ -20,7 +20,7 @@ import torchair
 from tests.inference.programs import CALLS, Below, Programs, X
 from tests.models.families import tiny
 from tests.models.zoo import leaves
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.backend.cache.compiled_method import CachedMethod
 from torchair.core.errors import DegradedWarning
 from torchair.inference import cache_compile

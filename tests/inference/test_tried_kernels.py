@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import fresh
+from tests.support.process import fresh
 
 PROGRAM = """
 import json, os, sys

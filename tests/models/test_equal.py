@@ -17,7 +17,7 @@ from torch import fx, nn
 
 import torchair
 from tests.models.zoo import ROWS, Row, leaves
-from tests.slow import slow
+from tests.support.slow import slow
 
 MODES = ("max-autotune", "npugraph_ex")
 QUICK_AUTO = ("lstm",)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchair
-from tests.backend.test_recorded import Block, compiled
+from tests.integration.test_graph_mode_recordings import Block, compiled
 from tests.models.launches import Launches, launches, of_trace
 from tests.models.sweep import EQUAL, How, run_family
 

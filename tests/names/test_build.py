@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import python
 from tests.structure.tree import ROOT, files
+from tests.support.process import python
 
 SILENCING = ("TARGET_PYTHON_PATH", "ASCEND_SDK_PATH", "NO_ASCEND_SDK")
 

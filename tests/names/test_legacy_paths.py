@@ -12,7 +12,7 @@ import torch
 
 import torchair
 from tests.convert.harness import converted
-from tests.process import python
+from tests.support.process import python
 from torchair import ge
 from torchair._ge_concrete_graph import fx2ge_converter, supported_declaration, utils
 from torchair._ge_concrete_graph.utils import dtype_promote

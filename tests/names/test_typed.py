@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from tests.process import python
-from tests.slow import slow
 from tests.structure.tree import ROOT
+from tests.support.process import python
+from tests.support.slow import slow
 from torchair.ge.files.script import from_python
 from torchair.ge.proto import schema
 from torchair.ge.proto.read import from_graph_def

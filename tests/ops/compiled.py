@@ -12,7 +12,7 @@ import torch
 
 import torchair
 from tests.convert.harness import check, compare, converted
-from tests.memory import copies, other_memory, seen
+from tests.support.memory import copies, other_memory, seen
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.core.errors import AirError
 

@@ -10,7 +10,7 @@ import torch._dynamo
 
 import torchair
 from tests.models.zoo import ROWS, leaves
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.backend.pipeline import compile as backend
 from torchair.backend.settings.settings import Settings
 from torchair.passes import CAPTURE_PASSES, FX_PASSES, PassContext

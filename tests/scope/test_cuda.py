@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torchair
-from tests.backend.watch import compiled, watching
+from tests.support.compile import compiled, watching
 from torchair.core.errors import DegradedWarning
 
 pytestmark = pytest.mark.cuda

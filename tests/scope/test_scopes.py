@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchair
 import torchair.npugraph_ex
-from tests.backend.watch import compiled, seen_with
+from tests.support.compile import compiled, seen_with
 from torchair.core.errors import DegradedWarning
 from torchair.devices import get_device
 from torchair.ge.graph import Op

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import fresh, python
+from tests.support.process import fresh, python
 from torchair.core.registries.lazy_registry import BACKENDS, NAMESPACES
 
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import python
+from tests.support.process import python
 
 BEGIN = """
 import copy, io, warnings, torch, torchair, torchair.sim

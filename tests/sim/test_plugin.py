@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.process import ROOT, python
+from tests.support.process import ROOT, python
 
 PACKAGE = ROOT / "packages/torch_npu_sim"
 BOTH = f"{ROOT}:{PACKAGE}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process import python
+from tests.support.process import python
 from torchair.core.diagnostics import STRICT
 
 HERE = Path(__file__).parent / "scripts"

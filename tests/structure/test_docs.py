@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from docs import generate
-from tests.process import python
-from tests.slow import slow
 from tests.structure.tree import ROOT
+from tests.support.process import python
+from tests.support.slow import slow
 from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import walk
 from torchair.core.diagnostics import STRICT

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.process import python
-from tests.slow import slow
+from tests.support.process import python
+from tests.support.slow import slow
 from torchair.tools.gegraph_check.align_trace import align_trace_json
 from torchair.tools.gegraph_check.align_trace import main as align_main
 from torchair.tools.gegraph_check.deadlock_check import deadlock_check

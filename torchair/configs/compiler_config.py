@@ -36,21 +36,21 @@ class OptionTree(JsonForm):
         Choice(*ALL_MODES),
         engine=local("mode"),
         deprecated={REDUCE: "npugraph_ex"},
-        effect="tests/backend/test_doors.py::test_the_modes_of_torch_compile_act",
+        effect="tests/backend/dynamo/test_entry_points.py::test_the_modes_of_torch_compile_act",
     )
     post_grad_custom_pre_pass = Option(
         None,
         "Your FX pass, called as `f(gm, example_inputs, config)` before the built-in ones.",
         Function(),
         flat="post_grad_custom_pre_pass",
-        effect="tests/backend/test_effects.py::test_users_passes",
+        effect="tests/integration/test_option_effects.py::test_users_passes",
     )
     post_grad_custom_post_pass = Option(
         None,
         "Your FX pass, called as `f(gm, example_inputs, config)` after the built-in ones.",
         Function(),
         flat="post_grad_custom_post_pass",
-        effect="tests/backend/test_effects.py::test_users_passes",
+        effect="tests/integration/test_option_effects.py::test_users_passes",
     )
     debug = Nested(DebugConfig)
     export = Nested(ExportConfig)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 
-from tests.slow import leave_most_methods
+from tests.support.slow import leave_most_methods
 
 
 def on_device(case: type, scope: dict[str, Any], ends: tuple[str, ...], share: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tests.memory import Seen, is_strided
 from tests.sim.inside.op_pair import SEED, Call, Differs, check, check_same, copied, sampled, seed_all
+from tests.support.memory import Seen, is_strided
 
 REFUSED = "not permitted when stream is capturing"
 TABLE_SEED = 42  # what rows of the table set themselves, where their operator draws

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from tests.memory import Seen, is_strided, other_memory
+from tests.support.memory import Seen, is_strided, other_memory
 
 HOST = torch.device("cpu")
 SEED = 20240607

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import torchair
-from tests.backend.watch import watching
-from tests.slow import slow
+from tests.support.compile import watching
+from tests.support.slow import slow
 from torchair.backend.settings.settings import PATIENCE
 from torchair.codegen.inductor.device_mapping import MappedProgram
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backend.watch import watching
 from tests.models.zoo import ROWS, Row, leaves
 from tests.sim.inside.test_compiled import MODES, compiled
-from tests.slow import slow
+from tests.support.compile import watching
+from tests.support.slow import slow
 
 QUICK = ("llama",)  # `test_sweep` has others
 

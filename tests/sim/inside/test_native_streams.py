@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torchair
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning
 from torchair.ops.streams import stream_ops

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.core.errors import BadOption
 from torchair.sim import interleaved, races_checked
 

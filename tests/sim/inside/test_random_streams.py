@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import torchair
-from tests.backend.test_better import Quick, kinds_of
+from tests.backend.pipeline.test_tiered import Quick, kinds_of
 from tests.sim.inside.programs import (
     INPUTS,
     Call,
@@ -26,7 +26,7 @@ from tests.sim.inside.programs import (
     unordered,
     without,
 )
-from tests.slow import slow
+from tests.support.slow import slow
 from torchair.backend.service import scheduler
 from torchair.core.diagnostics import Diagnostics
 from torchair.core.errors import DegradedWarning

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.backend.watch import watching
 from tests.models.families import FAMILIES, Tiny, tiny
 from tests.models.sweep import (
     CALLS,
@@ -23,7 +22,8 @@ from tests.models.sweep import (
     on,
     time_limit,
 )
-from tests.slow import slow
+from tests.support.compile import watching
+from tests.support.slow import slow
 from torchair.capture.base.stats import Report
 
 # A vision and a language model, which record in a few seconds.

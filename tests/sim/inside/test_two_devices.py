@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.sim.inside.test_compiled import MODES, compiled
-from tests.slow import slow
+from tests.support.slow import slow
 
 CREATES: dict[str, Callable[[torch.Tensor, str], torch.Tensor]] = {
     "arange": lambda x, to: torch.arange(3, device=to) + 2,

@@ -15,5 +15,5 @@ class AclGraphConfig(Group, open=True):
         "Memory pool shared by all recordings made with these options: a pair of ints, one of them 0.",
         Raw(),
         flat="use_graph_pool",
-        effect="tests/capture/test_acceptance.py::test_09_a_users_pool_is_shared",
+        effect="tests/integration/test_capture_acceptance.py::test_09_a_users_pool_is_shared",
     )

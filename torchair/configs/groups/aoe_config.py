@@ -16,19 +16,19 @@ class AoeConfig(Group):
         "fastest, for later processes too. Graphs with symbolic sizes are not tuned.",
         Choice("2"),
         engine=local("aoe_mode"),
-        effect="tests/backend/test_tuning.py::test_the_fastest_way_serves_and_is_found_again",
+        effect="tests/backend/pipeline/test_autotune.py::test_the_fastest_way_serves_and_is_found_again",
     )
     work_path = graph(
         "./",
         "Where results (`aoe_result_….json`) and the code of tuned graphs (`aoe_code`) are kept and found.",
         ExistingDir(),
         engine=local("work_path", gate="aoe_mode"),
-        effect="tests/backend/test_tuning.py::test_another_process_finds_what_was_tuned",
+        effect="tests/backend/pipeline/test_autotune.py::test_another_process_finds_what_was_tuned",
     )
     aoe_config_file = graph(
         None,
         "JSON file that says what is tried out, and how often: `candidates`, `repeats`, `again`.",
         ExistingFile(),
         engine=local("aoe_config_file", gate="aoe_mode"),
-        effect="tests/backend/test_tuning.py::test_the_file_says_what_is_tried",
+        effect="tests/backend/pipeline/test_autotune.py::test_the_file_says_what_is_tried",
     )

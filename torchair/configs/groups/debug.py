@@ -19,7 +19,7 @@ class GraphDump(Group):
         "another name for it.",
         Choice("txt", "pbtxt", "py"),
         cached=False,
-        effect="tests/debug/test_graph_dump.py::test_two_files_per_graph",
+        effect="tests/debug/dumps/test_graph_file.py::test_two_files_per_graph",
     )
     dtype = Alias("debug.graph_dump.type")
     path = Option(
@@ -28,7 +28,7 @@ class GraphDump(Group):
         PathText(),
         plain=True,
         cached=False,
-        effect="tests/debug/test_graph_dump.py::test_two_files_per_graph",
+        effect="tests/debug/dumps/test_graph_file.py::test_two_files_per_graph",
     )
     _path = CellOf("path")
 
@@ -40,7 +40,7 @@ class DataDump(Group):
         None,
         "Run the FX graph eagerly and dump the inputs and outputs of its nodes; nothing is compiled.",
         Choice("npy"),
-        effect="tests/debug/test_dump.py::test_inputs_and_outputs_of_every_op",
+        effect="tests/debug/dumps/test_tensor_dump.py::test_inputs_and_outputs_of_every_op",
     )
     path = Option(
         None,
@@ -48,7 +48,7 @@ class DataDump(Group):
         PathText(),
         plain=True,
         cached=False,
-        effect="tests/debug/test_dump.py::test_inputs_and_outputs_of_every_op",
+        effect="tests/debug/dumps/test_tensor_dump.py::test_inputs_and_outputs_of_every_op",
     )
     _path = CellOf("path")
     filter = Option(
@@ -57,7 +57,7 @@ class DataDump(Group):
         Raw(),
         plain=True,
         cached=False,
-        effect="tests/debug/test_dump.py::test_the_filter_chooses",
+        effect="tests/debug/dumps/test_tensor_dump.py::test_the_filter_chooses",
     )
 
 
@@ -69,12 +69,12 @@ class FxSummary(Group):
         "Write such a report of each graph, in this format.",
         Choice("csv"),
         idle=REDUCE,
-        effect="tests/debug/test_summary.py::test_a_row_per_target",
+        effect="tests/debug/dumps/test_op_summary.py::test_a_row_per_target",
     )
     skip_compile = graph(
         True,
         "After the report run the FX graph eagerly instead of compiling it.",
-        effect="tests/debug/test_summary.py::test_what_runs_behind_it",
+        effect="tests/debug/dumps/test_op_summary.py::test_what_runs_behind_it",
     )
     path = graph(
         None,
@@ -83,7 +83,7 @@ class FxSummary(Group):
         plain=True,
         cached=False,
         own=True,
-        effect="tests/debug/test_summary.py::test_a_row_per_target",
+        effect="tests/debug/dumps/test_op_summary.py::test_a_row_per_target",
     )
     _path = CellOf("path")
 
@@ -110,14 +110,14 @@ class AclGraphDebug(Group):
         "Give each recording of one FX graph its own memory instead of overlaying them.",
         flat="!reuse_graph_pool_in_same_fx",
         engine=local("disable_mempool_reuse_in_same_fx"),
-        effect="tests/backend/test_effects.py::test_pools_of_recordings",
+        effect="tests/integration/test_option_effects.py::test_pools_of_recordings",
     )
     enable_output_clone = capture(
         False,
         "Return clones of the outputs; outputs that share storage with an input are never cloned.",
         flat="clone_output",
         engine=local("enable_output_clone"),
-        effect="tests/backend/test_effects.py::test_outputs_are_copied",
+        effect="tests/integration/test_option_effects.py::test_outputs_are_copied",
     )
     static_capture_size_limit = capture(
         64,
@@ -125,7 +125,7 @@ class AclGraphDebug(Group):
         IntRange(1),
         flat="capture_limit",
         engine=local("static_capture_size_limit"),
-        effect="tests/capture/test_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
+        effect="tests/integration/test_capture_acceptance.py::test_06_at_the_limit_the_least_recently_used_goes",
     )
     clone_input = capture(
         True,
@@ -133,7 +133,7 @@ class AclGraphDebug(Group):
         flat="clone_input",
         idle=AUTO,
         engine=local("clone_input"),
-        effect="tests/backend/test_effects.py::test_inputs_are_copied",
+        effect="tests/integration/test_option_effects.py::test_inputs_are_copied",
     )
     remove_cat_ops = capture(
         True,
@@ -155,11 +155,11 @@ class DebugConfig(Group):
         "Convert and rewrite as usual, then run the graph eagerly: nothing is compiled or recorded.",
         flat="force_eager",
         engine=local("run_eagerly"),
-        effect="tests/backend/test_effects.py::test_nothing_is_compiled_or_recorded",
+        effect="tests/integration/test_option_effects.py::test_nothing_is_compiled_or_recorded",
     )
     deadlock_check = Option(
         False,
         "The same as `capture.deadlock_check`, for both modes; where there is nothing to search, a warning.",
         engine=local("deadlock_check"),
-        effect="tests/backend/test_effects.py::test_deadlocks_are_searched",
+        effect="tests/integration/test_option_effects.py::test_deadlocks_are_searched",
     )

@@ -25,7 +25,7 @@ class DumpConfig(Group):
         flat="dump_tensor_data",
         idle=REDUCE,
         engine=session("ge.exec.enableDump", gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_every_op_of_every_run",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_every_op_of_every_run",
     )
     dump_path = Option(
         "./",
@@ -33,53 +33,53 @@ class DumpConfig(Group):
         ExistingDir(),
         flat="data_dump_dir",
         engine=session("ge.exec.dumpPath", rank_directory, gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_every_op_of_every_run",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_every_op_of_every_run",
     )
     dump_mode = graph(
         "all",
         "Which sides of an op are dumped.",
         Choice("input", "output", "all"),
         engine=session("ge.exec.dumpMode", gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_sides",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_sides",
     )
     quant_dumpable = graph(
         False,
         "Keep data before quantisation so that it can be dumped; a hint, handed on in the dump's JSON file.",
         engine=session("ge.quant_dumpable", gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_the_options_are_handed_on",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_the_options_are_handed_on",
     )
     dump_step = graph(
         "",
         "Which runs of a graph are dumped, counted from 0; empty means all.",
         STEPS,
         engine=session("ge.exec.dumpStep", gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_steps",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_steps",
     )
     dump_layer = graph(
         "",
         "Names of the ops of the IR that are dumped, and the inputs that feed them; empty means all.",
         NODE_NAMES,
         engine=session("ge.exec.dumpLayer", gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_layers_and_the_inputs_that_feed_them",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_layers_and_the_inputs_that_feed_them",
     )
     dump_data = graph(
         "tensor",
         "Whole tensors, or a CSV of their statistics.",
         Choice("tensor", "stats"),
         engine=session("ge.exec.dumpData", gate="enable_dump"),
-        effect="tests/debug/test_engine_dump.py::test_statistics",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_statistics",
     )
     dump_config_path = graph(
         None,
         "A complete dump configuration as a file, without `enable_dump`; options that are set win over it.",
         ExistingJson(),
         engine=session("ge_dump_with_acl_config"),
-        effect="tests/debug/test_engine_dump.py::test_a_model_by_file",
+        effect="tests/debug/dumps/test_ge_op_dump.py::test_a_model_by_file",
     )
     data_dump_stage = capture(
         "optimized",
         "Which graph is dumped: `original` runs eagerly, without recording.",
         Choice("original", "optimized"),
         flat="data_dump_stage",
-        effect="tests/debug/test_dump.py::test_every_tensor_of_every_call",
+        effect="tests/debug/dumps/test_tensor_dump.py::test_every_tensor_of_every_call",
     )

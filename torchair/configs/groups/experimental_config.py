@@ -18,7 +18,7 @@ class AclGraphExperimental(Group):
         "they are ready.",
         flat="static_kernel_compile",
         idle=AUTO,
-        effect="tests/backend/test_static_kernels.py::test_taken_over_when_ready",
+        effect="tests/backend/specialize/test_static_shapes.py::test_taken_over_when_ready",
     )
     _aclnn_static_shape_kernel_build_dir = capture(
         None,
@@ -26,21 +26,21 @@ class AclGraphExperimental(Group):
         "Unset, they are in Inductor's cache.",
         NewDir(),
         idle=AUTO,
-        effect="tests/backend/test_static_kernels.py::test_kept_in_the_build_dir",
+        effect="tests/backend/specialize/test_static_shapes.py::test_kept_in_the_build_dir",
     )
     _aclnn_static_shape_kernel_sym_value_range = capture(
         None,
         "Symbol values for which kernels are compiled; unset means every new value.",
         IntList(),
         flat="_vllm_aclnn_static_kernel_sym_range",
-        effect="tests/backend/test_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernels",
     )
     _aclnn_static_shape_kernel_sym_index = capture(
         0,
         "Index of the symbol that is compared with these values.",
         IntRange(0),
         flat="_vllm_aclnn_static_kernel_sym_index",
-        effect="tests/backend/test_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernels",
     )
     _super_kernel_optimize = capture(
         False, "Chain the kernels of a recording into larger ones.", flat="super_kernel_optimize", hint=True
@@ -65,7 +65,7 @@ class ExperimentalConfig(Group):
         True,
         "Keep updates of inputs in the graph; False returns new values and copies them outside.",
         modes=(*GRAPH_MODES, REDUCE),
-        effect="tests/backend/test_engine_side.py::test_updates_of_inputs_stay_in_the_graph",
+        effect="tests/integration/test_engine_side_options.py::test_updates_of_inputs_stay_in_the_graph",
     )
     keep_inference_input_mutation = Alias("experimental_config.keep_inference_input_mutations")
     memory_efficiency = graph(
@@ -73,7 +73,7 @@ class ExperimentalConfig(Group):
         "Allocate working memory for each run and release it afterwards: nothing is recorded, as recordings "
         "keep theirs.",
         engine=local("ge.featureBaseRefreshable"),
-        effect="tests/backend/test_memory_efficiency.py::test_nothing_stays_between_calls",
+        effect="tests/integration/test_memory_efficiency.py::test_nothing_stays_between_calls",
     )
     frozen_parameter = Option(
         False,
@@ -81,7 +81,7 @@ class ExperimentalConfig(Group):
         "once. Values may change in place. Not with export.",
         flat="frozen_parameter",
         engine=local("frozen_parameter"),
-        effect="tests/backend/test_effects.py::test_parameters_are_not_compared",
+        effect="tests/integration/test_option_effects.py::test_parameters_are_not_compared",
     )
     static_model_ops_lower_limit = graph(
         None,
@@ -90,7 +90,7 @@ class ExperimentalConfig(Group):
         IntRange(-1),
         idle=REDUCE,
         engine=local("ge.exec.static_model_ops_lower_limit"),
-        effect="tests/backend/test_engine_side.py::test_small_graphs_stay_dynamic",
+        effect="tests/integration/test_engine_side_options.py::test_small_graphs_stay_dynamic",
     )
     jit_compile = graph(
         "auto",
@@ -103,19 +103,19 @@ class ExperimentalConfig(Group):
         False,
         "Before forward and backward are told apart, fuse what models write out: RMSNorm, rotary "
         "multiplication, attention. The fused ops bring their backward.",
-        effect="tests/passes/test_before_autograd.py::test_a_llama_has_fused_ops",
+        effect="tests/passes/patterns/sets/test_pre_grad_fusions.py::test_a_llama_has_fused_ops",
     )
     aot_config_enable_joint_graph = Option(
         False,
         "Compile forward and backward as one graph; gradients go to `.grad`, mutated buffers to `.data`. The "
         "loss that a call returns has no history.",
-        effect="tests/backend/test_joint.py::test_a_step_is_one_graph",
+        effect="tests/backend/dynamo/test_train_step.py::test_a_step_is_one_graph",
     )
     aot_config_output_loss_index = Option(
         0,
         "Which output is the loss in the joint graph; `None` is the only scalar that requires gradients.",
         IntRange(0, none=True),
-        effect="tests/backend/test_joint.py::test_the_index_of_the_loss",
+        effect="tests/backend/dynamo/test_train_step.py::test_the_index_of_the_loss",
     )
     topology_sorting_strategy = graph(
         "DFS",
@@ -125,7 +125,7 @@ class ExperimentalConfig(Group):
         Choice("BFS", "DFS", "RDFS", "StableRDFS"),
         idle=REDUCE,
         engine=local("ge.topoSortingMode", encode=SORTING.__getitem__),
-        effect="tests/backend/test_engine_side.py::test_the_order_of_ops",
+        effect="tests/integration/test_engine_side_options.py::test_the_order_of_ops",
     )
     enable_single_stream = Alias("ge_config.enable_single_stream")
     separate_atomic_clean = hint(
@@ -138,21 +138,21 @@ class ExperimentalConfig(Group):
         False,
         "Make graph inputs that the graph writes reference inputs (`RefData`) in the IR.",
         idle=REDUCE,
-        effect="tests/backend/test_engine_side.py::test_reference_inputs",
+        effect="tests/integration/test_engine_side_options.py::test_reference_inputs",
     )
     enable_view_optimize = graph(
         True,
         "Fold chains of views and make ops of them only where they are consumed.",
         idle=REDUCE,
         idle_always=True,
-        effect="tests/backend/test_effects.py::test_views_are_folded",
+        effect="tests/integration/test_option_effects.py::test_views_are_folded",
     )
     remove_noop_ops = Option(
         True,
         "Drop ops that change nothing.",
         flat="remove_noop_ops",
         engine=local("remove_noop_ops"),
-        effect="tests/backend/test_effects.py::test_passes_of_both_modes",
+        effect="tests/integration/test_option_effects.py::test_passes_of_both_modes",
     )
     tiling_schedule_optimize = hint(
         False,
@@ -164,6 +164,6 @@ class ExperimentalConfig(Group):
         "Replace patterns, ours and those registered by users, with fused ops.",
         flat="pattern_fusion_pass",
         engine=local("pattern_fusion_pass"),
-        effect="tests/backend/test_effects.py::test_passes_of_both_modes",
+        effect="tests/integration/test_option_effects.py::test_passes_of_both_modes",
     )
     aclgraph = Nested(AclGraphExperimental)

@@ -14,13 +14,13 @@ class ExportExperimental(Group):
         False,
         "Attach the stack of modules to each op as attribute `nn_module_stack`.",
         idle=REDUCE,
-        effect="tests/export/test_files.py::test_modules_are_recorded",
+        effect="tests/backend/export/test_files.py::test_modules_are_recorded",
     )
     auto_atc_config_generated = graph(
         False,
         "Also write the JSON templates for several devices, where a graph talks to others.",
         idle=REDUCE,
-        effect="tests/export/test_files.py::test_templates_for_several_devices",
+        effect="tests/backend/export/test_files.py::test_templates_for_several_devices",
     )
     enable_lite_export = graph(
         False, "Use the converters of the lite set; they override all others for their ops.", acts=False

@@ -17,5 +17,5 @@ class FusionConfig(Group):
         ExistingFile(),
         idle=REDUCE,
         engine=session("ge.fusionSwitchFile"),
-        effect="tests/backend/test_engine_side.py::test_a_file_switches_passes",
+        effect="tests/integration/test_engine_side_options.py::test_a_file_switches_passes",
     )

@@ -8,7 +8,7 @@ from torchair.configs.option_kinds import graph, session
 from torchair.configs.pass_switches import SwitchText
 
 TRUE_FALSE = {True: "true", False: "false"}.__getitem__
-TESTS = "tests/backend/test_engine_side.py"
+TESTS = "tests/integration/test_engine_side_options.py"
 
 
 class GeConfig(Group):
@@ -56,7 +56,7 @@ class GeConfig(Group):
         idle=REDUCE,
         engine=session("ge.exportCompileStat"),
         cached=False,
-        effect="tests/debug/test_fusion_result.py::test_when_it_is_written",
+        effect="tests/debug/dumps/test_fusion_stats.py::test_when_it_is_written",
     )
     aicore_num = graph(
         None,

@@ -15,5 +15,5 @@ class InferenceConfig(Group):
         "How the gears of several dimensions combine: pairwise, or each with each.",
         Choice("zip", "product"),
         idle=REDUCE,
-        effect="tests/backend/test_gears.py::test_gears_of_two_inputs",
+        effect="tests/backend/specialize/test_size_buckets.py::test_gears_of_two_inputs",
     )
