@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import weakref
@@ -92,6 +93,22 @@ def test_a_library_with_its_own_runtime_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x7fELF libtorch.so")
     with pytest.raises(NotPossible, match="CXX"):
         native_library.check_loadable(path)
+
+
+@pytest.mark.parametrize(("target", "is_refused"), [("aten::sub.Tensor", True), ("npu::npu_add", False)])
+def test_library_that_calls_aten_by_name_is_refused(target: str, is_refused: bool, tmp_path: Path) -> None:
+    """torch 2.13 fails on the `alpha` of such a subtraction. Operators of users have no other way."""
+    path = tmp_path / "lib.so"
+    path.with_suffix(".json").write_text(json.dumps({"nodes": [{"node": {"target": target}}]}))
+    with pytest.raises(NotPossible, match="by name") if is_refused else contextlib.nullcontext():
+        native_library._check_calls(path)
+
+
+@pytest.mark.full
+def test_complex_subtraction_is_not_given_to_a_native_library() -> None:
+    traced = trace(lambda x: [x.sin() - x], torch.randn(5, dtype=torch.complex64))
+    with pytest.raises(NotPossible, match="by name"):
+        build("native", traced.gm, traced.inputs, CodegenOptions(()))
 
 
 def test_the_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

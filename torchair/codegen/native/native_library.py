@@ -100,6 +100,7 @@ def obtain(parts: HostDeviceSplit, mode: Any, how: CodegenOptions) -> Library:
         entry = cache_folder() / key
         found = load(entry)
         if found is not None:
+            _check_calls(found.path)
             return found
         if how.kept_only:
             raise NotPossible("no library of this graph is on disk", next="ask for codegen native by name")
@@ -147,6 +148,7 @@ def _make(parts: HostDeviceSplit, entry: Path, *, backward: bool, inference: boo
         with inductor_config.patch({"aot_inductor.output_path": str(place)}):
             path = _compile(parts, backward=backward, inference=inference)
         check_loadable(path)
+        _check_calls(path)
         _finish(place, path)
         return _publish(place, entry)
 
@@ -179,6 +181,20 @@ def check_loadable(path: Path) -> None:
         f"{get_cpp_compiler()} links a C++ runtime into the library, and torch has another",
         next="set CXX to a compiler that links libstdc++ dynamically",
     )
+
+
+def _check_calls(path: Path) -> None:
+    """Refuse a library that calls ops of ATen by name (complex ones, for instance): the torch that it calls
+    fails on some of their arguments, such as an empty list of sizes or the `alpha` of a subtraction.
+    """
+    calls = json.loads(_read(_calls_of(path)) or b"{}").get("nodes", [])
+    for target in (str(call["node"]["target"]) for call in calls):
+        if target.startswith("aten::"):
+            raise NotPossible(
+                f"a native library would call {target} by name, and torch {torch.__version__} fails on some "
+                "arguments of such calls",
+                next="use codegen inductor for this graph",
+            )
 
 
 def _finish(place: Path, path: Path) -> None:
