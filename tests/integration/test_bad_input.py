@@ -72,7 +72,7 @@ def test_a_converter_with_the_wrong_number_of_outputs(sin: Any) -> None:
 
     text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
     assert "returned 2 values, the op returns 1" in text
-    assert "test_garbage.py" in text, "the user's own line is named"
+    assert "test_bad_input.py" in text, "the user's own line is named"
 
 
 @pytest.mark.parametrize("made", [None, 3, 1.5, "text"])
@@ -81,7 +81,7 @@ def test_a_converter_without_a_tensor(made: Any, sin: Any) -> None:
     text = failure(compiled(lambda x: torch.sin(x)), torch.ones(2))
     assert "returned no tensor of the graph where the op returns one" in text
     assert repr(made) in text
-    assert "test_garbage.py" in text
+    assert "test_bad_input.py" in text
 
 
 def test_a_converter_leaves_out_what_nobody_reads() -> None:
@@ -193,7 +193,7 @@ def test_nothing_is_fatal() -> None:
         return torch.relu(twice(x)) + 1
 
     x = torch.randn(4)
-    text = r"airtest.twice.default .*test_garbage.py:\d+.*register_fx_node"
+    text = r"airtest.twice.default .*test_bad_input.py:\d+.*register_fx_node"
     with pytest.warns(DegradedWarning, match=text) as said:
         made = compiled(fn)(x)
     torch.testing.assert_close(made, fn(x))

@@ -171,7 +171,7 @@ def test_explain_names_the_users_arguments_and_host_ops() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         found = torchair.explain(fn, torch.ones(4))
     assert [copied.name for copied in found.copied_inputs] == ["hidden"]
-    assert [(reason.op, "test_loud.py" in reason.source) for reason in found.on_host] == [
+    assert [(reason.op, "test_degradations.py" in reason.source) for reason in found.on_host] == [
         ("aten.index.Tensor", True)
     ]
 

@@ -428,7 +428,7 @@ def test_warnings_name_the_line_of_this_process(counted: Counted) -> None:
             new_process(second)(X)
     assert counted.graphs == 1
     line = second.__code__.co_firstlineno + 1
-    with pytest.warns(DegradedWarning, match=rf"test_warm.py:{line}"):
+    with pytest.warns(DegradedWarning, match=rf"test_graph_cache.py:{line}"):
         found[0].kept.runner.strategy.compiled.degradations.add("it is slow", here=True)
 
 

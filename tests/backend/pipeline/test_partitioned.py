@@ -131,7 +131,7 @@ def test_what_comes_before_and_after_is_recorded(
     assert row.replays >= 7, "the first piece from the second call on"
     texts = [str(one.message) for one in said]
     assert len(texts) == pieces - 1, texts
-    assert all("recorded in 2 pieces" in text and "test_pieces.py" in text for text in texts), texts
+    assert all("recorded in 2 pieces" in text and "test_partitioned.py" in text for text in texts), texts
 
 
 def test_where_all_ops_need_the_host_nothing_is_recorded(row: SimulatedDevice) -> None:

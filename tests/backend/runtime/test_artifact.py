@@ -209,7 +209,7 @@ def test_programs_in_a_loaded_runner_tell_it_what_is_less(strict: bool) -> None:
     options = {"engine_config.codegen": "inductor", "engine_config.strict": strict}
     runner = seen_with(options, window, torch.randn(6, 5), dynamic=False).runner
     loaded = CompiledArtifact.unpack(CompiledArtifact.of(runner).pack()).runner()
-    begins = r"begins at 5 of its storage.*test_artefact\.py"
+    begins = r"begins at 5 of its storage.*test_artifact\.py"
     with pytest.raises(Degraded, match="begins at 5") if strict else pytest.warns(match=begins):
         loaded.run(torch.randn(7, 5)[1:])
     assert any("begins at 5" in text for text in loaded.degradations.texts)

@@ -134,7 +134,7 @@ def test_a_custom_op_with_a_careless_fake() -> None:
             torch.testing.assert_close(run(x), fn(x))
     text = str(said[0].message)
     assert "one has another layout than its fake says" in text
-    assert "test_inductor_faults.py" in text
+    assert "test_fx_fixups.py" in text
     assert "register_fake" in text
 
 

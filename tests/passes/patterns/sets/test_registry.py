@@ -439,7 +439,7 @@ def test_trace_fn_of_the_user() -> None:
 
 def test_duplicates() -> None:
     register(add_exp, apart, (T, T))
-    with pytest.raises(BadPass, match=r"add_exp \(test_replacement.py"):
+    with pytest.raises(BadPass, match=r"add_exp \(test_registry.py"):
         register(add_exp, apart, (T, T))
     with pytest.raises(RuntimeError, match="registered already"):
         register(lambda p, q: torch.exp(p + q), apart, (T, T))
