@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import torchair
-from tests.support.compile import config_of
+from tests.support.compile import make_config
 from torchair.backend.pipeline import compile
 from torchair.core import log
 
@@ -70,7 +70,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient", "slowly")
 def test_a_compile_that_takes_long(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where nothing but errors is logged."""
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "reference"}))
+    backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": "reference"}))
     run = torch.compile(lambda x: x.sin() + 1, backend=backend)
     run(torch.randn(3))
     said = capfd.readouterr().err
@@ -115,7 +115,7 @@ def test_where_nobody_can_be_told_the_work_is_done(
 
 @pytest.mark.usefixtures("impatient", "slowly")
 def test_who_has_the_quickest_already_is_told_of_no_quicker(capfd: pytest.CaptureFixture[str]) -> None:
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": "eager"}))
+    backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": "eager"}))
     torch.compile(torch.sin, backend=backend)(torch.ones(2))
     said = capfd.readouterr().err
     assert "is being compiled" in said

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchair
-from tests.support.compile import config_of, taken_programs
+from tests.support.compile import make_config, taken_programs
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
 from torchair.inference import auto_gears
@@ -36,7 +36,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def auto(model: Callable[..., Any], **how: Any) -> Any:
-    return auto_gears(model, **{"config": config_of(EAGER), "after": 8, "most": 3, **how})
+    return auto_gears(model, **{"config": make_config(EAGER), "after": 8, "most": 3, **how})
 
 
 # Crops.

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torchair
-from tests.support.compile import config_of
+from tests.support.compile import make_config
 from torchair.core.errors import BadGears
 from torchair.inference import auto_gears
 from torchair.inference._bucket_choice import choose, cost, serving
@@ -124,7 +124,7 @@ def test_which_gear_serves(size: int, gear: int | None) -> None:
         ({"dims": {"x": 1}, "seconds": "1"}, "0 and more"),
         ({"dims": {"x": 1}, "seconds": -1}, "0 and more"),
         ({"dims": {"x": 1}, "memory_bytes": -1}, "0 and more"),
-        ({"dims": {"x": 1}, "config": config_of({}, "reduce-overhead")}, "graph mode"),
+        ({"dims": {"x": 1}, "config": make_config({}, "reduce-overhead")}, "graph mode"),
     ],
 )
 def test_mistakes_are_told_at_once(how: dict[str, Any], text: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.process import python
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.pipeline import compile as backend
@@ -36,19 +37,14 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def compiled(fn: Callable[..., Any], mode: str, strict: bool, **options: Any) -> Any:
-    config = torchair.CompilerConfig()
-    config.mode = mode
-    config.engine_config.codegen = "eager"
-    config.engine_config.strict = strict
-    for path, value in options.items():
-        group, name = path.split("__")
-        setattr(getattr(config, group), name, value)
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+def compile_strictly(fn: Callable[..., Any], mode: str, strict: bool, **options: Any) -> Any:
+    """Compile with `engine_config.strict`; other options are given as `group__name`."""
+    paths = {name.replace("__", "."): value for name, value in options.items()}
+    return compile_fn(fn, {"engine_config.strict": strict, **paths}, mode, dynamic=False)
 
 
 def carries_an_op_through(strict: bool) -> None:
-    compiled(lambda x: loud_op(x) + 1, "max-autotune", strict)(torch.ones(3))
+    compile_strictly(lambda x: loud_op(x) + 1, "max-autotune", strict)(torch.ones(3))
 
 
 def splits(strict: bool) -> None:
@@ -57,16 +53,17 @@ def splits(strict: bool) -> None:
         return y[y > 0].sum() + y.cos().sum()
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
-        compiled(fn, "npugraph_ex", strict)(torch.ones(3))
+        compile_strictly(fn, "npugraph_ex", strict)(torch.ones(3))
 
 
 def looks_beside_its_input(strict: bool) -> None:
     with torch.no_grad():
-        compiled(lambda x: x.as_strided((2,), (1,), 1) + 1, "npugraph_ex", strict)(torch.ones(4)[:3])
+        compile_strictly(lambda x: x.as_strided((2,), (1,), 1) + 1, "npugraph_ex", strict)(torch.ones(4)[:3])
 
 
 def moves_on_every_call(strict: bool) -> None:
-    run, kept = compiled(lambda x: x.add_(1), "npugraph_ex", strict), [torch.zeros(3) for _ in range(9)]
+    run = compile_strictly(lambda x: x.add_(1), "npugraph_ex", strict)
+    kept = [torch.zeros(3) for _ in range(9)]
     with torch.no_grad():
         for x in kept:
             run(x)
@@ -82,16 +79,16 @@ def breaks_a_recording(strict: bool) -> None:
 
     fails.on_record = fail
     with torch.no_grad():
-        compiled(lambda x: x + 1, "npugraph_ex", strict)(torch.ones(3))
+        compile_strictly(lambda x: x + 1, "npugraph_ex", strict)(torch.ones(3))
 
 
 def dumps_an_ir_that_is_not_run(strict: bool) -> None:
     options = {"dump_config__enable_dump": True, "debug__run_eagerly": True}
-    compiled(lambda x: x + 1, "max-autotune", strict, **options)(torch.ones(3))
+    compile_strictly(lambda x: x + 1, "max-autotune", strict, **options)(torch.ones(3))
 
 
 def checks_for_deadlocks(strict: bool) -> None:
-    compiled(lambda x: x + 1, "npugraph_ex", strict, debug__deadlock_check=True)(torch.ones(3))
+    compile_strictly(lambda x: x + 1, "npugraph_ex", strict, debug__deadlock_check=True)(torch.ones(3))
 
 
 # What is told, and whether a line of this file belongs to it.
@@ -217,7 +214,7 @@ def test_a_typo_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_graph_mode_names_the_users_arguments(row: SimulatedDevice) -> None:
-    run = compiled(lambda cache: cache.add_(1), "max-autotune", False)
+    run = compile_strictly(lambda cache: cache.add_(1), "max-autotune", False)
     kept = [torch.zeros(3) for _ in range(9)]
     with torch.no_grad(), pytest.warns(DegradedWarning, match="mutated input cache moved on every call"):
         results = [run(cache) for cache in kept]
@@ -234,7 +231,7 @@ def test_two_graphs_with_one_trouble_are_two_causes(row: SimulatedDevice) -> Non
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always", DegradedWarning)
         for fn in (first, second):
-            run, kept = compiled(fn, "npugraph_ex", False), [torch.zeros(3) for _ in range(9)]
+            run, kept = compile_strictly(fn, "npugraph_ex", False), [torch.zeros(3) for _ in range(9)]
             for x in kept:
                 run(x)
     assert ["x.add_(1)" in str(one.message) for one in said] == [True, False]

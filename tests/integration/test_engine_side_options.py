@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 import torchair
-from tests.support.compile import Seen, compiled, config_of, seen_with, watching
+from tests.support.compile import Seen, compile_fn, make_config, seen_with, watching
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
 from torchair.backend.settings.settings import PATIENCE, resolve_settings
@@ -104,7 +104,7 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "fusion.cfg"
     path.write_text(text)
     with pytest.raises(BadOption, match=r"fusion\.cfg is no file of switches"):
-        resolve_settings(config_of({FILE: str(path)}))
+        resolve_settings(make_config({FILE: str(path)}))
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
 )
 def test_names_that_switch_nothing_are_told(text: str, told: str) -> None:
     with pytest.warns(DegradedWarning, match=told):
-        resolve_settings(config_of({SWITCH: text}))
-    resolve_settings(config_of({SWITCH: text}))  # once in a process
+        resolve_settings(make_config({SWITCH: text}))
+    resolve_settings(make_config({SWITCH: text}))  # once in a process
     with pytest.raises(Degraded, match=told):
-        resolve_settings(config_of({SWITCH: text, "engine_config.strict": True}))
+        resolve_settings(make_config({SWITCH: text, "engine_config.strict": True}))
 
 
 def test_a_mandatory_pass_runs_though_it_is_off() -> None:
@@ -135,7 +135,7 @@ def test_a_mandatory_pass_runs_though_it_is_off() -> None:
 
 
 def test_names_of_the_engines_passes_go_to_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of({SWITCH: "AddNFusionPass:off;In-placeAddRmsNormFusionPass:on"})
+    config = make_config({SWITCH: "AddNFusionPass:off;In-placeAddRmsNormFusionPass:on"})
     logger.setLevel(logging.INFO)
     resolve_settings(config)
     logger.setLevel(logging.ERROR)
@@ -201,7 +201,7 @@ def test_what_is_not_worth_a_constant_stays() -> None:
 
 def test_a_constant_result_is_new_in_every_call() -> None:
     with watching() as seen:
-        run = compiled(lambda x: (x + 1, torch.arange(3.0).sin()), {})
+        run = compile_fn(lambda x: (x + 1, torch.arange(3.0).sin()), {})
         first = run(X)[1].zero_()
         second = run(X)[1]
     torch.testing.assert_close(second, torch.arange(3.0).sin())
@@ -309,7 +309,7 @@ def test_side_effects_keep_their_order(strategy: str, codegen: str) -> None:
         b = torch.ops.airtest.tell(cache.cos(), "b")
         return old.exp(), first * 2, second + b.sum(), a, cache * 2
 
-    run = torch.no_grad()(compiled(fn, {SORTING: strategy, "engine_config.codegen": codegen}))
+    run = torch.no_grad()(compile_fn(fn, {SORTING: strategy, "engine_config.codegen": codegen}))
     theirs, ours = torch.ones(4), torch.ones(4)
     torch.manual_seed(7)
     want = fn(theirs, X)
@@ -347,7 +347,7 @@ def test_reference_inputs(codegen: str, dynamic: bool) -> None:
 
 def test_a_reference_input_is_written_where_it_lies() -> None:
     cache = torch.zeros(3, 4)
-    run, where = compiled(update, {"experimental_config.enable_ref_data": True}), cache.data_ptr()
+    run, where = compile_fn(update, {"experimental_config.enable_ref_data": True}), cache.data_ptr()
     with torch.no_grad():
         for _ in range(2):
             run(cache, X)
@@ -439,7 +439,7 @@ def test_cores_of_the_session(codegen: str) -> None:
     torch.set_num_threads(4)
     try:
         for cores, wanted in (({}, [4, 1, 4]), ({"ge_config.aicore_num": "2|48"}, [2, 1, 2])):
-            made = compiled(fn, {**cores, "engine_config.codegen": codegen})
+            made = compile_fn(fn, {**cores, "engine_config.codegen": codegen})
             torch.compiler.reset()
             seen.clear()
             torch.testing.assert_close(made(X), (X + 1) * 2 - 1)
@@ -448,7 +448,7 @@ def test_cores_of_the_session(codegen: str) -> None:
     finally:
         torch.set_num_threads(there)
     with pytest.raises(Exception, match="cube and vector cores, joined by a bar"):
-        compiled(branches, {"ge_config.aicore_num": "many"})(X)
+        compile_fn(branches, {"ge_config.aicore_num": "many"})(X)
 
 
 # Recordings of sizes
@@ -460,14 +460,14 @@ def test_cores_of_the_session(codegen: str) -> None:
 def test_small_graphs_stay_dynamic(limit: int | None, records: int, row: SimulatedDevice) -> None:
     options = {} if limit is None else {"experimental_config.static_model_ops_lower_limit": limit}
     with watching() as seen, torch.no_grad():
-        run = compiled(branches, options, dynamic=True)
+        run = compile_fn(branches, options, dynamic=True)
         for _ in range(PATIENCE + 2):
             torch.testing.assert_close(run(X), branches(X))
         assert row.captures == records if records else row.records == 0
         assert seen.types == WRITTEN
         assert ("static_model_ops_lower_limit" in str(seen.runner.why_not)) == (not records)
         torch.compiler.reset()
-        static, before = compiled(branches, options, dynamic=False), row.records
+        static, before = compile_fn(branches, options, dynamic=False), row.records
         for _ in range(2):
             static(X)
     assert row.records > before, "what has no symbols is recorded in any case"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,20 +58,35 @@ def watching() -> Iterator[Seen]:
         yield seen
 
 
-def config_of(options: dict[str, Any], mode: str = "max-autotune") -> torchair.CompilerConfig:
-    """Options by path, for the program that runs its ops as they stand in the graph."""
+def make_config(
+    options: Mapping[str, Any] | None = None, mode: str = "max-autotune", codegen: str = "eager"
+) -> torchair.CompilerConfig:
+    """Return a config with options by path, such as `"debug.run_eagerly"`."""
     config = torchair.CompilerConfig()
     config.mode = mode
-    config.engine_config.codegen = "eager"
-    for path, value in options.items():
+    config.engine_config.codegen = codegen
+    for path, value in (options or {}).items():
         assign(config, path, value)
     return config
 
 
-def compiled(fn: Callable[..., Any], options: dict[str, Any], mode: str = "max-autotune", **rest: Any) -> Any:
-    """The function, compiled with these options."""
-    made = torchair.get_npu_backend(compiler_config=config_of(options, mode))
-    return torch.compile(fn, backend=made, **rest)
+def compile_fn(
+    fn: Callable[..., Any],
+    options: Mapping[str, Any] | None = None,
+    mode: str = "max-autotune",
+    codegen: str = "eager",
+    *,
+    reset: bool = False,
+    **how: Any,
+) -> Any:
+    """Compile a function or module with `make_config(options, mode, codegen)`.
+
+    With `reset`, Dynamo first forgets what it compiled. `how` goes to `torch.compile`.
+    """
+    if reset:
+        torch.compiler.reset()
+    backend = torchair.get_npu_backend(compiler_config=make_config(options, mode, codegen))
+    return torch.compile(fn, backend=backend, **how)
 
 
 def seen_with(options: dict[str, Any], fn: Callable[..., Any], *args: Any, **rest: Any) -> Seen:
@@ -79,7 +94,7 @@ def seen_with(options: dict[str, Any], fn: Callable[..., Any], *args: Any, **res
     torch.compiler.reset()
     theirs, ours = ([a.clone() if isinstance(a, torch.Tensor) else a for a in args] for _ in range(2))
     with watching() as seen, torch.no_grad():
-        got = compiled(fn, options, **rest)(*ours)
+        got = compile_fn(fn, options, **rest)(*ours)
     torch.testing.assert_close(got, fn(*theirs))
     torch.testing.assert_close(ours, theirs)
     return seen

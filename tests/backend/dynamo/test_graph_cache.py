@@ -76,7 +76,7 @@ def new_process(
     return torch.compile(function, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic)
 
 
-def net() -> nn.Module:
+def normed_layer() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)).eval()
 
 
@@ -87,7 +87,7 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_the_next_process_compiles_nothing(mode: str, dynamic: bool, counted: Counted) -> None:
     with torch.no_grad():
-        for model in (net(), net(), net()):
+        for model in (normed_layer(), normed_layer(), normed_layer()):
             run = new_process(model, mode, dynamic)
             for x in (X, X[:3]) if dynamic else (X,):
                 for _ in range(3):
@@ -347,7 +347,7 @@ def test_what_is_not_kept(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    model, mode, options, x = net(), "max-autotune", dict[str, Any](), X.clone()
+    model, mode, options, x = normed_layer(), "max-autotune", dict[str, Any](), X.clone()
     function: Any = model
     changed: Any = contextlib.nullcontext()
     match why:
@@ -490,7 +490,7 @@ def test_the_better_program_is_what_is_kept(
 ) -> None:
     builds = Quick()
     monkeypatch.setattr(scheduler, "compile_in_worker", builds)
-    model = net()
+    model = normed_layer()
     with torch.no_grad():
         run = new_process(model, engine_config__codegen="auto")
         for _ in range(2):
@@ -531,7 +531,7 @@ def test_a_build_that_failed_is_tried_again(counted: Counted, monkeypatch: pytes
 
 
 def test_what_cannot_be_loaded_is_compiled(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = net()
+    model = normed_layer()
     with torch.no_grad():
         new_process(model)(X)
         own = program_cache.ProgramCacheEntry.get

@@ -15,6 +15,7 @@ from torch import nn
 
 import torchair
 from tests.backend.export.test_round_trip import exported
+from tests.support.models import mlp
 from torchair.__main__ import main
 from torchair.backend.export import cluster_config as cluster
 from torchair.core.errors import BadGraph, BadPath, NotInThisMode, NotPossible
@@ -28,7 +29,7 @@ from torchair.ge.proto.write import to_bytes
 
 @pytest.fixture
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
+    return mlp(4, 8, 2)
 
 
 X = torch.randn(3, 4)

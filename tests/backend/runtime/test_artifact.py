@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from tests.models.zoo import ROWS
-from tests.support.compile import config_of, seen_with, watching
+from tests.support.compile import make_config, seen_with, watching
 from tests.support.process import python
 from tests.support.slow import slow
 from torchair.backend.runtime.artifact import ChainCode, CompiledArtifact
@@ -91,7 +91,7 @@ def work(x: torch.Tensor, y: torch.Tensor) -> list[Any]:
 def made(fn: Callable[..., Any], codegen: str, *args: torch.Tensor, mode: str = "symbolic") -> CompiledGraph:
     gm = make_fx(fn, tracing_mode=mode)(*[arg.clone() for arg in args])
     inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    config = config_of({"engine_config.codegen": codegen})
+    config = make_config({"engine_config.codegen": codegen})
     return torchair.get_compiler(config)(gm, inputs)
 
 
@@ -137,7 +137,7 @@ class Kept(ProgramWrapper):
 @pytest.mark.parametrize("row", [r if r.name == "llama" else slow(r) for r in ROWS], ids=lambda row: row.name)
 def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path) -> None:
     """Each graph of a model, with its weights as inputs."""
-    backend = torchair.get_npu_backend(compiler_config=config_of({"engine_config.codegen": codegen}, mode))
+    backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": codegen}, mode))
     torch.compiler.reset()
     with keeping() as kept, torch.no_grad(), torch._dynamo.config.patch(row.dynamo):
         run = torch.compile(row.model(), backend=backend, dynamic=dynamic)
@@ -153,7 +153,7 @@ def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path
 @pytest.mark.filterwarnings("ignore:a graph is recorded in:torchair.DegradedWarning")
 def test_a_graph_in_pieces() -> None:
     """Loaded again, the pieces are recorded, and the host does the rest."""
-    config = config_of({}, "npugraph_ex")
+    config = make_config({}, "npugraph_ex")
 
     def step(x: torch.Tensor) -> torch.Tensor:
         kept = x.sin()
@@ -246,7 +246,7 @@ def test_numbers_that_may_be_any() -> None:
         return x.sin() * y.sum().item()
 
     torch.compiler.reset()
-    backend = torchair.get_npu_backend(compiler_config=config_of({}, "npugraph_ex"))
+    backend = torchair.get_npu_backend(compiler_config=make_config({}, "npugraph_ex"))
     with watching() as seen, torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
         run = torch.compile(step, backend=backend, dynamic=False)
         x, y = torch.randn(8), torch.tensor([3, -5])
@@ -423,7 +423,7 @@ def test_artifacts_of_what_has_no_text() -> None:
 def test_artifacts_with_numbers_among_the_inputs() -> None:
     gm = make_fx(lambda x, n: [x * n + torch.tensor(TABLE)], tracing_mode="symbolic")(torch.randn(5000), 3)
     examples = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    graph = torchair.get_compiler(config_of({}))(gm, examples)
+    graph = torchair.get_compiler(make_config({}))(gm, examples)
     loaded = CompiledGraph.load_artifacts(graph.dump_artifacts())
     x = torch.randn(5000)
     torch.testing.assert_close(list(loaded(x, 4)), [x * 4 + torch.tensor(TABLE)])
@@ -442,7 +442,7 @@ class Linear(nn.Module):
 def test_training_graphs(mode: str, tmp_path: Path) -> None:
     """Forward and backward, each a result of its own."""
     model = Linear()
-    backend = torchair.get_npu_backend(compiler_config=config_of({}, mode))
+    backend = torchair.get_npu_backend(compiler_config=make_config({}, mode))
     torch.compiler.reset()
     with keeping() as kept:
         run = torch.compile(model, backend=backend, dynamic=False)

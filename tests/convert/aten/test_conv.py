@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.convert.aten.test_attention import run
+from tests.convert.aten.test_attention import run_ir_op
 from tests.convert.harness import check, converted
 from tests.support.slow import slow
 
@@ -139,12 +139,12 @@ def test_attributes():
 def test_pads_that_differ_on_the_two_sides():
     x, w, b = rand(2, 4, 9, 7), rand(6, 4, 3, 3), rand(6)
     attrs = {"strides": [1, 1, 2, 1], "pads": [0, 1, 2, 0], "data_format": "NCHW"}
-    (got,) = run("Conv2D", [x, w, b], attrs)
+    (got,) = run_ir_op("Conv2D", [x, w, b], attrs)
     torch.testing.assert_close(got, F.conv2d(F.pad(x, [2, 0, 0, 1]), w, b, stride=(2, 1)))
     w = rand(4, 6, 3, 3)
     whole = F.conv_transpose2d(x, w, b, stride=(2, 1))
     shape = (2, 6, whole.shape[2] - 1, whole.shape[3] - 2)
-    (got,) = run("Conv2DTranspose", [shape, x, w, b], attrs)
+    (got,) = run_ir_op("Conv2DTranspose", [shape, x, w, b], attrs)
     torch.testing.assert_close(got, whole[:, :, :-1, 2:])
 
 

@@ -19,6 +19,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import torchair
+from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair import ge
 from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context
@@ -179,11 +180,6 @@ def backend(mode: str, codegen: str) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def compiled(fn: Fn, mode: str = "max-autotune", codegen: str = "eager", dynamic: bool = False) -> Fn:
-    torch._dynamo.reset()
-    return torch.compile(fn, backend=backend(mode, codegen), dynamic=dynamic, fullgraph=True)
-
-
 def sample(rows: int = 4) -> torch.Tensor:
     return torch.randn(rows, 8, generator=torch.Generator().manual_seed(rows))
 
@@ -226,7 +222,7 @@ def test_equal_to_eager(name: str, dynamic: bool) -> None:
         lowered = lower_to_aten(graph, gm, stage)
         torch.testing.assert_close(interpret(graph, args, CPU), list(expected))
         torch.testing.assert_close(list(lowered(*args)), list(expected))
-        run = compiled(fn, dynamic=dynamic)
+        run = compile_fn(fn, dynamic=dynamic, fullgraph=True, reset=True)
         with pytest.warns(DegradedWarning, match="carried through") if carried else contextlib.nullcontext():
             run(sample(4))
         with warnings.catch_warnings():
@@ -243,7 +239,7 @@ CAPTURED = ("branch_in_a_loop", "loop_that_reads", "scan", "checkpoint", "auto_f
 @pytest.mark.parametrize("name", [name if name in CAPTURED else slow(name) for name in CASES])
 def test_capture_mode(name: str) -> None:
     fn = CASES[name][0]
-    run = compiled(fn, "npugraph_ex", dynamic=True)
+    run = compile_fn(fn, mode="npugraph_ex", dynamic=True, fullgraph=True, reset=True)
     with torch.no_grad():
         for rows in (4, 6, 4):
             torch.testing.assert_close(run(sample(rows)), fn(sample(rows)))
@@ -252,21 +248,26 @@ def test_capture_mode(name: str) -> None:
 @pytest.mark.parametrize("name", [slow("branch"), "loop_that_reads"])
 def test_inductor(name: str) -> None:
     fn = CASES[name][0]
-    run = compiled(fn, codegen="inductor", dynamic=True)
+    run = compile_fn(fn, codegen="inductor", dynamic=True, fullgraph=True, reset=True)
     with torch.no_grad():
         for x in (sample(4), -sample(4).abs(), sample(6)):
             torch.testing.assert_close(run(x), fn(x))
 
 
 def test_both_branches_are_taken() -> None:
-    run = compiled(branch)
+    run = compile_fn(branch, dynamic=False, fullgraph=True, reset=True)
     for x in (torch.ones(4, 8), -torch.ones(4, 8)):
         torch.testing.assert_close(run(x), branch(x))
 
 
 def test_gradients_through_a_branch() -> None:
     x = sample().requires_grad_()
-    run = compiled(lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * x, (x,)).sum())
+    run = compile_fn(
+        lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * x, (x,)).sum(),
+        dynamic=False,
+        fullgraph=True,
+        reset=True,
+    )
     for value in (sample(), sample() - 9):
         with torch.no_grad():
             x.copy_(value)
@@ -309,7 +310,7 @@ def test_a_branch_that_draws_numbers_is_carried_through() -> None:
     (reason,) = stage.report.fallbacks
     assert reason.op == "cond"
     assert "random numbers" in reason.why
-    run = compiled(fn)
+    run = compile_fn(fn, dynamic=False, fullgraph=True, reset=True)
     torch.manual_seed(1)
     with pytest.warns(DegradedWarning, match="cond .*random numbers"):
         got = run(torch.ones(4, 8))
@@ -339,7 +340,7 @@ def test_dropout_that_is_recomputed_in_backward() -> None:
         return checkpoint(lambda x: torch.dropout(x, 0.5, True).sin(), x, use_reentrant=False)
 
     x = (sample().abs() + 0.1).requires_grad_()
-    run = compiled(fn)
+    run = compile_fn(fn, dynamic=False, fullgraph=True, reset=True)
     with pytest.warns(DegradedWarning, match="run_and_save_rng_state"):
         y = run(x)
     with pytest.warns(DegradedWarning, match="run_with_rng_state"):
@@ -352,4 +353,6 @@ def test_associative_scan() -> None:
     def fn(x: torch.Tensor) -> Any:
         return associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic")
 
-    torch.testing.assert_close(compiled(fn)(sample()), sample().cumsum(0))
+    torch.testing.assert_close(
+        compile_fn(fn, dynamic=False, fullgraph=True, reset=True)(sample()), sample().cumsum(0)
+    )

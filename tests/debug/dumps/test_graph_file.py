@@ -73,7 +73,7 @@ def check(folder: Path, calls: list[Call]) -> None:
 # Files
 
 
-def net(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def softmax_of_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x @ weight, -1) + x.shape[0]
 
 
@@ -103,7 +103,7 @@ def test_the_working_directory_is_the_default(tmp_path: Path, monkeypatch: pytes
     made.debug.graph_dump.dtype = "txt"  # the other name of `type`
     assert made.debug.graph_dump.type.value == made.debug.graph_dump.dtype.value == "txt"
     made.debug.run_eagerly = True
-    torch.compile(net, backend=torchair.get_npu_backend(compiler_config=made))(
+    torch.compile(softmax_of_product, backend=torchair.get_npu_backend(compiler_config=made))(
         torch.ones(2, 2), torch.ones(2, 2)
     )
     assert len(list(tmp_path.glob("dynamo_*.txt"))) == 2
@@ -114,7 +114,7 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "dumps").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Exception, match="symbolic link") as caught:
-        torch.compile(net, backend=Seen(asked))(torch.ones(2, 2), torch.ones(2, 2))
+        torch.compile(softmax_of_product, backend=Seen(asked))(torch.ones(2, 2), torch.ones(2, 2))
     error = getattr(caught.value, "inner_exception", caught.value)
     assert isinstance(error, NotPossible)
     assert isinstance(error, RuntimeError)
@@ -126,13 +126,15 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     backend = Seen(config(tmp_path / "file/dumps", "py"))
     x = torch.ones(2, 2)
     with pytest.warns(DegradedWarning, match="a graph dump was not written: NotADirectoryError"):
-        torch.testing.assert_close(torch.compile(net, backend=backend)(x, x), net(x, x))
+        torch.testing.assert_close(
+            torch.compile(softmax_of_product, backend=backend)(x, x), softmax_of_product(x, x)
+        )
 
 
 @pytest.mark.parametrize("kind", ["txt", "pbtxt"])
 def test_capture_mode_has_no_ir(tmp_path: Path, kind: str) -> None:
     with pytest.raises(Exception, match="can only be 'py'") as caught:
-        torch.compile(net, backend=Seen(config(tmp_path, kind, "npugraph_ex")))(
+        torch.compile(softmax_of_product, backend=Seen(config(tmp_path, kind, "npugraph_ex")))(
             torch.ones(2, 2), torch.ones(2, 2)
         )
     error = getattr(caught.value, "inner_exception", caught.value)
@@ -143,7 +145,7 @@ def test_capture_mode_has_no_ir(tmp_path: Path, kind: str) -> None:
 # The forms
 
 
-def dumped(kind: str, folder: Path, function: Callable[..., Any] = net) -> dict[str, str]:
+def dumped(kind: str, folder: Path, function: Callable[..., Any] = softmax_of_product) -> dict[str, str]:
     """The two texts of a graph, with the name of the graph; control edges and two sub-graphs are in it."""
     backend = Seen(config(folder, kind))
     with torch.no_grad():
@@ -153,7 +155,7 @@ def dumped(kind: str, folder: Path, function: Callable[..., Any] = net) -> dict[
     return texts | {"name": name}
 
 
-def optimized(folder: Path, function: Callable[..., Any] = net) -> Graph:
+def optimized(folder: Path, function: Callable[..., Any] = softmax_of_product) -> Graph:
     """The graph after its passes, by way of Python text."""
     return from_python(dumped("py", folder, function)["optimized"])
 
@@ -218,7 +220,7 @@ def tensorflow_graph() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("viewer.GraphDef"))()
 
 
-@pytest.mark.parametrize("function", [net, branches])
+@pytest.mark.parametrize("function", [softmax_of_product, branches])
 def test_pbtxt_is_read_by_viewers(tmp_path: Path, function: Callable[..., Any]) -> None:
     expected = optimized(tmp_path, function)
     texts = dumped("pbtxt", tmp_path, function)
@@ -376,7 +378,7 @@ def test_a_graph_without_ir_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
     with pytest.warns(DegradedWarning) as said:
-        seen(net, tmp_path, torch.ones(2, 2), torch.ones(2, 2))
+        seen(softmax_of_product, tmp_path, torch.ones(2, 2), torch.ones(2, 2))
     texts = [str(one.message) for one in said]
     assert any("debug.graph_dump has nothing to write" in text for text in texts), texts
 

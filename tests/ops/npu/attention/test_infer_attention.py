@@ -26,7 +26,7 @@ SECOND = {
 LENGTHS = ("actual_seq_lengths", "actual_seq_lengths_kv", "actual_shared_prefix_len")
 
 
-def call(data: Data, space, second: bool):
+def call_version(data: Data, space, second: bool):
     """The op of a namespace and version; `air` has its lengths as tensors."""
     arguments = dict(data.arguments)
     if space is air:
@@ -48,7 +48,7 @@ def matches(case: Case) -> None:
     data.sink = data.sink if second else None
     expected, lse = data.expected()
     for space in (npu, air):
-        out, log = call(data, space, second)
+        out, log = call_version(data, space, second)
         torch.testing.assert_close(out, expected, check_stride=False)
         if lse is None:
             assert (log.shape, log.dtype) == ((0,), torch.float32)
