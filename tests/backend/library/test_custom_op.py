@@ -17,6 +17,7 @@ from tests.support.slow import slow
 from torchair import ge
 from torchair.core.errors import BadConverter, NotPossible
 from torchair.engine.user_kernels import unregister_kernel
+from torchair.ge.builder import torch_kernel_binding
 from torchair.ge.builder.torch_kernel_binding import CALL
 from torchair.ge.prototype import catalogue, prototype
 
@@ -89,7 +90,7 @@ def test_exported_and_loaded(by_kernels: bool, tmp_path: Path, monkeypatch: pyte
     torchair.dynamo_export(*args, model=Model(), export_path=str(tmp_path), dynamic=True)
     if by_kernels:
         # As where the calls are not known: what is left is the prototypes and their kernels.
-        monkeypatch.setattr("torchair.ge.builder.torch_kernel_binding.find_target", lambda name: None)
+        monkeypatch.setattr(torch_kernel_binding, "find_target", lambda name: None)
     loaded = torchair.load_air(tmp_path / "export.air")
     types = [op.type for op in loaded.graph.ops]
     assert {"UserOpsScale", "UserOpsMany", "UserOpsBump", "UserOpsNote"} <= set(types)
