@@ -115,7 +115,9 @@ def test_a_write_that_fails_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("name", ["os.open", "pathlib.Path.read_bytes"])
-def test_no_permission(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_codegen_without_permission_reports_the_file(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 

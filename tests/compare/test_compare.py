@@ -143,7 +143,7 @@ def test_the_second_of_two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.full
-def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_backward_names_wrong_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = cnn()
     found = compare(model, config=make_config(), backward=True, **inputs)
     assert found.ok, str(found)
@@ -184,7 +184,7 @@ def test_parameters_that_are_saved_and_views_of_one_another() -> None:
     assert found.ok, str(found)
 
 
-def test_symbolic_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_dynamic_names_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return (x.reshape(x.shape[1], -1).softmax(-1) * x.shape[0]).flatten()[: x.shape[0]]
 
@@ -287,7 +287,7 @@ class TestDouble:
     """Who is wrong, eager or the compiled model?"""
 
     @pytest.mark.full
-    def test_eager(self) -> None:
+    def test_compare_with_float64_accepts_fused_half_precision(self) -> None:
         """In half precision eager rounds after every op, the compiled code does not."""
 
         def model(x: torch.Tensor) -> torch.Tensor:
@@ -302,7 +302,7 @@ class TestDouble:
         assert compiled.errors.max_absolute < compiled.eager.max_absolute / 10
         assert not compare(model, x).ok, "against eager the right one is blamed"
 
-    def test_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compare_reports_eager_errors_next_to_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         converter(aten.exp.default, lambda right, x: more_op(right(x)))(monkeypatch)
         found = compare(lambda x: x.exp().sum(-1), torch.rand(3, 4), against="float64")
         assert found.first is not None
@@ -312,7 +312,7 @@ class TestDouble:
         assert not found.notes
         assert "eager's" in str(found)
 
-    def test_a_model(self) -> None:
+    def test_compare_accepts_convolution_model(self) -> None:
         model, inputs = cnn()
         assert compare(model, against="float64", config=make_config(), **inputs).ok
 
@@ -326,7 +326,7 @@ class TestRecordings:
     def inputs(self) -> list[torch.Tensor]:
         return [torch.randn(8), torch.rand(8)]
 
-    def test_right(self, row: SimulatedDevice) -> None:
+    def test_compare_accepts_recorded_calls(self, row: SimulatedDevice) -> None:
         found = compare(self.model, *self.inputs(), config=make_config(mode="npugraph_ex"))
         assert found.ok, str(found)
         assert row.replays > row.records
@@ -361,7 +361,7 @@ class TestRecordings:
 
 
 class TestNumbers:
-    def test_ulp(self) -> None:
+    def test_measure_counts_ulp(self) -> None:
         one = torch.tensor([1.0, 1.0])
         next_one = torch.nextafter(one, torch.tensor(2.0))
         errors = measure(next_one, one, DEFAULTS)
@@ -415,7 +415,7 @@ class TestNumbers:
         want = torch.tensor([1000.0, 1e-6])
         assert measure(torch.tensor([1000.0, 2e-6 + 1e-5]), want, DEFAULTS).ok
 
-    def test_tolerances(self) -> None:
+    def test_tolerances_by_dtype_are_checked(self) -> None:
         model, x = torch.sin, torch.randn(4)
         assert tolerances_of((1e-2, 1e-3))[torch.float16] == (1e-2, 1e-3)
         assert tolerances_of({torch.float32: (1e-2, 1e-3)})[torch.float16] == DEFAULTS[torch.float16]
@@ -508,7 +508,7 @@ def test_a_converter_of_the_users_in_a_model_of_torchs_layers() -> None:
     assert "# Import what registers the converter of aten.hardswish.default" in found.script
 
 
-def test_misuse() -> None:
+def test_compare_refuses_wrong_arguments() -> None:
     with pytest.raises(BadOption, match="against='numpy' is nothing to compare with"):
         compare(torch.sin, torch.randn(3), against="numpy")
     with pytest.raises(NotPossible, match="nothing to compile"):

@@ -47,7 +47,7 @@ def test_the_config_has_exactly_the_promised_names() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_default(name: str) -> None:
+def test_flat_option_has_documented_default(name: str) -> None:
     option, default = getattr(CompilerConfig(), name), ROWS[name].default
     kept = default is None or isinstance(default, bool)
     assert option.value == (default if kept else str(default))
@@ -74,7 +74,7 @@ def test_booleans_read_as_booleans(name: str) -> None:
         if name != "memory_budget" or value is not None
     ],
 )
-def test_refused_values(name: str, value: Any, error: type[Exception]) -> None:
+def test_flat_option_refuses_invalid_value(name: str, value: Any, error: type[Exception]) -> None:
     config = CompilerConfig()
     with pytest.raises(error, match=re.escape(name)):
         setattr(config, name, value)

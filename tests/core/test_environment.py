@@ -95,7 +95,7 @@ def test_a_variable_without_a_row_cannot_be_read(monkeypatch: pytest.MonkeyPatch
         text_of("ASCEND_DEVICE_ID")
 
 
-def test_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_variable_reads_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, wanted in (("", False), ("1", True), ("ON", True), ("no", False)):
         monkeypatch.setenv("TORCH_NPUGRAPH_GC", value)
         assert is_on("TORCH_NPUGRAPH_GC") is wanted

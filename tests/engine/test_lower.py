@@ -124,7 +124,7 @@ def test_kernels_are_many() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-def test_restride(order: tuple[int, ...]) -> None:
+def test_materialize_layout_gives_promised_strides(order: tuple[int, ...]) -> None:
     back = [order.index(dim) for dim in range(3)]
     promised = torch.empty(2, 3, 4).permute(back).contiguous().permute(order)
     x = torch.randn(2, 3, 4)

@@ -80,7 +80,7 @@ def test_a_kernel_is_used(codegen: str) -> None:
     ],
     ids=["any keywords", "attributes behind the inputs", "a default"],
 )
-def test_forms(kernel: Any) -> None:
+def test_register_kernel_accepts_each_signature(kernel: Any) -> None:
     ge.register_kernel(NAME, kernel)
     torch.testing.assert_close(run_mix(), EXPECTED + 1)
 
@@ -122,7 +122,9 @@ def test_one_of_ours_serves_again() -> None:
     ],
     ids=["unknown", "too few", "no such attribute", "no function", "attributes", "no name"],
 )
-def test_refused(op: Any, kernel: Any, error: type[Exception], what: str) -> None:
+def test_register_kernel_refuses_invalid_kernel(
+    op: Any, kernel: Any, error: type[Exception], what: str
+) -> None:
     with pytest.raises(error, match=what):
         ge.register_kernel(op, kernel)
     assert not has_kernel(NAME)

@@ -74,7 +74,7 @@ def test_what_cannot_be_cropped(function: Any, why: str) -> None:
         crops_of(function, torch.randn(3, 7))
 
 
-def test_declared_crops() -> None:
+def test_declared_crops_cut_outputs() -> None:
     x = torch.randn(2, 9, 3)
     crops = declared_crops({"logits": x, "other": x}, {"logits": -2})
     cut = crops.cut({"logits": x, "other": x}, 4)
@@ -142,7 +142,7 @@ def test_inputs_of_the_caller_are_not_marked() -> None:
 
 
 @pytest.mark.full
-def test_threads() -> None:
+def test_auto_buckets_are_right_in_many_threads() -> None:
     run = auto(scaled, dims={"x": 1}, pad={"x": 0.0})
     wrong: list[Any] = []
 
@@ -217,7 +217,7 @@ def tiny(name: str) -> nn.Module:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["Bert", "Llama"])
-def test_transformers(name: str) -> None:
+def test_auto_buckets_pad_transformers(name: str) -> None:
     model = tiny(name)
     run = auto(model, **IDS)
     plain = {"use_cache": False} if name == "Llama" else {}

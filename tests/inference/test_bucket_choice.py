@@ -194,7 +194,7 @@ def test_outputs_may_stay_padded() -> None:
     assert run(torch.ones(3, 7)).shape == (3, 8)
 
 
-def test_budgets() -> None:
+def test_bucket_choice_keeps_to_budget() -> None:
     run = auto(scaled, seconds=0)
     follow(run, scaled, [4, 8] * 6)
     assert run.report().gears == ()

@@ -590,7 +590,7 @@ def test_what_others_can_write_is_not_run(processes: Processes, net: Net) -> Non
     assert path_of(first).stat().st_mode & 0o777 == 0o600
 
 
-def test_bad_calls() -> None:
+def test_cache_compile_refuses_invalid_arguments() -> None:
     net = Net()
     for given in (Net.step, net, lambda x: x, 3):
         with pytest.raises(ValueError, match="bound method"):
@@ -607,7 +607,9 @@ def test_bad_calls() -> None:
         cache_compile(net.step, config="fast")  # type: ignore[arg-type]
 
 
-def test_paths(tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_path_names_class_rank_and_mode(
+    tmp_path: Path, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     get = CompiledModel.get_cache_bin
     path = Path(get(net.step, dynamic=False))
@@ -640,7 +642,9 @@ def test_a_path_is_that_of_the_folder_it_was_given_in(
     assert cached.place().store.root == tmp_path / folder
 
 
-def test_readable(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readable_cache_refuses_links_and_foreign_files(
+    processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cached = processes.new(net.step)
     cached(X)
     path, out = path_of(cached), tmp_path / "text" / "step.py"
@@ -672,7 +676,7 @@ def test_readable(processes: Processes, net: Net, tmp_path: Path, capsys: pytest
         readable_cache(str(path))
 
 
-def test_compiled_model(processes: Processes, net: Net, tmp_path: Path) -> None:
+def test_compiled_model_loads_and_recompiles(processes: Processes, net: Net, tmp_path: Path) -> None:
     cached = processes.new(net.both)
     cached(X)
     kept = CompiledModel.load(str(path_of(cached)))
@@ -808,7 +812,9 @@ def test_programs_for_single_sizes_are_not_lost_in_silence(processes: Processes,
     assert not path_of(cached).exists()
 
 
-def test_commands(processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_commands_list_and_remove_entries(
+    processes: Processes, net: Net, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def command(*words: str, folder: Path = processes.folder) -> tuple[int, str]:
         status = main(["cache", *words, "--dir", str(folder)])
         return status, capsys.readouterr().out

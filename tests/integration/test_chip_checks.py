@@ -227,7 +227,7 @@ NEW_OPS = {
 
 
 @pytest.mark.parametrize("name", NEW_OPS)
-def test_newest_ops(name: str) -> None:
+def test_newest_chip_gets_newer_op(name: str) -> None:
     """The general form for every chip, the newer op for the newest."""
     fn, general = NEW_OPS[name]
     x = torch.randn(3, 4, 5, 6)

@@ -110,7 +110,7 @@ def _not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("row")
 @pytest.mark.parametrize("cause", DEGRADED, ids=lambda cause: cause.__name__)
-def test_told_once(cause: Callable[[bool], None]) -> None:
+def test_degradation_warns_once_with_location(cause: Callable[[bool], None]) -> None:
     text, has_line = DEGRADED[cause]
     with pytest.warns(DegradedWarning, match=text) as said:
         cause(False)

@@ -183,7 +183,9 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("level", ["O1", "O3"])
 @pytest.mark.parametrize(("value", "folds"), [(None, True), (True, True), (False, False)])
 @pytest.mark.parametrize("codegen", ["eager", "reference"])
-def test_constant_folding(level: str, value: bool | None, folds: bool, codegen: str) -> None:
+def test_constant_folding_option_removes_ops(
+    level: str, value: bool | None, folds: bool, codegen: str
+) -> None:
     options = {LEVEL: level, "engine_config.codegen": codegen}
     options |= {} if value is None else {"ge_config.oo_constant_folding": value}
     seen = seen_with(options, scaled, X)
@@ -332,7 +334,7 @@ def update(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("codegen", ["eager", "reference", "inductor"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_reference_inputs(codegen: str, dynamic: bool) -> None:
+def test_enable_ref_data_emits_ref_data(codegen: str, dynamic: bool) -> None:
     options = {"experimental_config.enable_ref_data": True, "engine_config.codegen": codegen}
     cache = torch.zeros(4, 6).t()[:, 1:]
     seen = seen_with(options, update, cache, torch.randn(6, 3), dynamic=dynamic)
@@ -387,7 +389,7 @@ def on_the_side(gm: fx.GraphModule, inputs: Any, config: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["ge_config.enable_single_stream", "experimental_config.enable_single_stream"]
 )
-def test_one_stream(path: str) -> None:
+def test_enable_single_stream_removes_labels(path: str) -> None:
     options: dict[str, Any] = {"post_grad_custom_post_pass": on_the_side}
     (sine,) = seen_with(options, branches, X).ops("Sin")
     assert sine.attrs["_user_stream_label"].value == "side"

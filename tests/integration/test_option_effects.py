@@ -41,7 +41,7 @@ def recorded(fn: Any, calls: Any, options: dict[str, Any], mode: str = CAPTURE, 
 
 @EACH_MODE
 @pytest.mark.parametrize("which", ["pre", "post"])
-def test_users_passes(which: str, mode: str) -> None:
+def test_custom_pass_runs_before_or_after_builtin_passes(which: str, mode: str) -> None:
     """The one before ours sees `view`, the one behind them `reshape`; both may change the graph."""
     seen = []
 
@@ -156,7 +156,7 @@ def test_graphs_are_checked_between_passes(verify: bool, mode: str) -> None:
     ("codegen", "mode"),
     [(kind, mode) for kind in ("eager", "inductor") for mode in MODES] + [("reference", MODES[0])],
 )
-def test_code_generators(codegen: str, mode: str) -> None:
+def test_codegen_option_selects_code_generator(codegen: str, mode: str) -> None:
     seen = seen_with({"engine_config.codegen": codegen}, lambda x: x.sin() + 1, X, mode=mode)
     assert seen.runner.program.kind == codegen
 
@@ -169,7 +169,7 @@ def test_capture_mode_has_no_ir_to_interpret() -> None:
     assert seen.runner.program.kind == "eager"
 
 
-def test_static_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_kernel_options_select_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which sizes kernels are ordered for, and whether they are kept on disk."""
     head = "experimental_config.aclgraph._aclnn_static_shape_kernel"
 
@@ -224,7 +224,7 @@ def test_parameters_are_not_compared(mode: str, row: SimulatedDevice) -> None:
 
 
 @EACH_MODE
-def test_memory_budget(mode: str, row: SimulatedDevice) -> None:
+def test_memory_budget_evicts_recordings(mode: str, row: SimulatedDevice) -> None:
     calls = [(torch.randn(size, 4),) for size in (3, 5, 7) for _ in range(OFTEN)]
     path = "engine_config.memory_budget"
     plenty = recorded(torch.sin, calls, {}, mode, dynamic=True)
@@ -262,7 +262,9 @@ def test_inputs_are_copied(copies: bool, row: SimulatedDevice) -> None:
 
 
 @pytest.mark.parametrize("error_mode", ["global", "thread_local", "relaxed"])
-def test_error_mode(error_mode: str, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_error_mode_reaches_the_device(
+    error_mode: str, row: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     recorded(torch.sin, [(X,)] * 3, {"capture.capture_error_mode": error_mode})
     assert row.error_modes[-1] == error_mode

@@ -82,7 +82,9 @@ def detours(runner: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "settings", "place"), PASSES)
-def test_a_pass(name: str, settings: Settings, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_pass_is_skipped_with_warning(
+    name: str, settings: Settings, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = getattr(backend, name)
     step = listed[place]
 
@@ -140,7 +142,9 @@ def _raise(error: Exception) -> Callable[..., Any]:
     ids=["raises", "bad attribute", "bad graph", "declines", "wrong dtype", "too many", "unknown op"],
 )
 @pytest.mark.parametrize("codegen", ["eager", "reference"])
-def test_a_converter(fn: Callable[..., Any], codegen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_converter_falls_back_to_fx_node(
+    fn: Callable[..., Any], codegen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replace_converter(monkeypatch, aten.sin.default, fn)
     runner = check(dataclasses.replace(GRAPH, codegen=codegen))
     # The next way: torch takes it apart, into a prim that has a converter of its own.
@@ -175,7 +179,7 @@ def test_a_decomposition_that_fails_takes_its_views_along(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("fails", ["inferred", "lowered", "run"])
-def test_a_kernel(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_kernel_falls_back_to_fx_node(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The meaning of an IR op raises: where shapes are inferred, where it is lowered, or in a run."""
     row = kernels._kernels["Sin", None]
     state = {"fails": fails == "inferred"}

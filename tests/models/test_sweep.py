@@ -29,7 +29,7 @@ def rows() -> list[Any]:
 
 
 @pytest.mark.parametrize("family", rows())
-def test_equals_eager(family: str) -> None:
+def test_transformers_family_equals_eager(family: str) -> None:
     result = run_family(family)
     assert not result.unfit
     assert result.is_good, result

@@ -116,7 +116,7 @@ def test_all_off_is_the_graph_as_it_came(contexts: list[PassContext]) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_symbols(dynamic: bool) -> None:
+def test_passes_with_symbolic_sizes_equal_eager(dynamic: bool) -> None:
     backend = torchair.get_npu_backend(compiler_config=config_with_passes({}))
     compiled = torch.compile(step, backend=backend, dynamic=dynamic)
     for batch in (3, 5):
@@ -170,7 +170,7 @@ def test_the_lists_have_the_documented_names_in_order() -> None:
 @pytest.mark.parametrize(
     ("name", "dynamic"), [("llama", False), slow("llama", True), slow("bert", False), slow("bert", True)]
 )
-def test_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
+def test_passes_fire_on_models(name: str, dynamic: bool, contexts: list[PassContext]) -> None:
     """Passes fire on real models, and the numbers stay."""
     row = next(row for row in ROWS if row.name == name)
     model = row.model()

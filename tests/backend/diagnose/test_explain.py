@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
-def test_reasons(name: str, mode: str) -> None:
+def test_explain_gives_reason_for_each_pattern(name: str, mode: str) -> None:
     fn, why = CASES[name]
     torchair.register_replacement(add_exp, apart, (T, T))
     (found,) = rules(fn, X, Y, config=make_config(mode=mode, codegen="auto"))
@@ -110,7 +110,7 @@ def test_a_check_that_said_no() -> None:
     assert "test_explain.py" in found.source
 
 
-def test_other_numbers() -> None:
+def test_explain_names_the_constant_that_differs() -> None:
     torchair.register_replacement(lambda a: torch.exp(a + 1), lambda a: torch.exp(a) * torch.e, [T])
     (found,) = rules(lambda x: torch.exp(x + 2), X)
     assert found.why.startswith("add has 2, expected 1")
@@ -150,7 +150,7 @@ def test_a_replacement_that_gives_something_else() -> None:
         ({"ge_config.oo_level": "O1"}, "switched off with all fusions"),
     ],
 )
-def test_switched_off(options: dict[str, Any], why: str) -> None:
+def test_explain_names_the_option_that_disables_a_rule(options: dict[str, Any], why: str) -> None:
     torchair.register_replacement(add_exp, apart, (T, T))
     (found,) = rules(add_exp, X, Y, config=make_config(options, codegen="auto"))
     assert found.fired == 0
@@ -206,7 +206,7 @@ def silu_back(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 silu_back.register_fake(lambda gradient, x: torch.empty_like(x))
 
 
-def test_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_fires_in_backward_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward are two graphs; a rule fires in either."""
     torchair.register_replacement(
         lambda g, x: torch.ops.aten.silu_backward(g, x), lambda g, x: silu_back(g, x), (T, T)

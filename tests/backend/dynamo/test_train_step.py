@@ -119,7 +119,7 @@ def test_without_the_option_there_are_two_graphs() -> None:
 
 
 @EACH_MODE
-def test_sizes_vary(mode: str) -> None:
+def test_train_step_with_varying_batch_uses_one_runner(mode: str) -> None:
     seen = trained(Picture(), [pictures(rows) for rows in (4, 6, 3)], mode, dynamic=True)
     assert len(seen.runners) == 1
 
@@ -378,7 +378,7 @@ def test_a_checkpoint_that_cannot_be_computed_again_is_told(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_autocast(inside: bool) -> None:
+def test_train_step_backward_runs_outside_autocast(inside: bool) -> None:
     """Backward runs without it, as outside of its block."""
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
 

@@ -171,7 +171,9 @@ def test_templates_for_several_devices() -> None:
     assert numa["cluster"][0]["cluster_nodes"][0]["item_list"] == [{"item_id": 0}, {"item_id": 1}]
 
 
-def test_commands(net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_run_commands_read_a_graph_file(
+    net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exported(net, tmp_path, X)
     np.save(tmp_path / "x.npy", X.numpy())
     asked = [str(tmp_path / "net.air"), "--input", str(tmp_path / "x.npy"), "--save", str(tmp_path / "out")]

@@ -61,7 +61,7 @@ def run_two_ranks(step: str, folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_two_ranks(tmp_path: Path) -> None:
+def test_each_rank_loads_its_own_graph(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(dedent(SCRIPT))
     run_two_ranks("write", tmp_path)
     for rank in range(2):

@@ -73,7 +73,7 @@ def check(run: Any, *shapes: tuple[int, int]) -> None:
     ("mode", "codegen"),
     [("max-autotune", "eager"), slow("max-autotune", "reference"), ("npugraph_ex", "eager")],
 )
-def test_both_modes(mode: str, codegen: str, dynamic: bool) -> None:
+def test_custom_op_compiles_in_both_modes(mode: str, codegen: str, dynamic: bool) -> None:
     torch._dynamo.reset()
     config = torchair.CompilerConfig()
     config.mode = mode
@@ -98,7 +98,7 @@ def test_exported_and_loaded(by_kernels: bool, tmp_path: Path, monkeypatch: pyte
     check(loaded, shape, (6, 8))
 
 
-def test_prototypes() -> None:
+def test_custom_op_registers_its_prototype() -> None:
     assert str(prototype("UserOpsScale")) == "UserOpsScale(x, y?; k: Float = 2.0) -> y_"
     assert str(prototype("UserOpsMany")) == "UserOpsMany(xs*; dtype: Type = None, n: Int = None) -> y_0*, y_1"
     assert str(prototype("UserOpsBump")) == "UserOpsBump(a, b, c*) -> y, a, c*"
@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Any, str | None, dict[str, Any], type[Exception], str]]
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
+def test_custom_op_refuses_unsupported_signature(case: str) -> None:
     fn, name, options, error, what = REFUSED[case]
     with pytest.raises(error, match=what):
         torchair.op(name, **options)(fn)

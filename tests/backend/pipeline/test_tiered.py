@@ -237,7 +237,7 @@ def test_random_numbers_are_the_same(mode: str, monkeypatch: pytest.MonkeyPatch)
     assert taken in (["native"], ["inductor"])
 
 
-def test_no_budget(quick: Quick, jobs: list[Job]) -> None:
+def test_tiered_without_budget_submits_no_job(quick: Quick, jobs: list[Job]) -> None:
     run = compile_tiered(mlp(16, 32, 8, norm=True), "max-autotune", compile_budget_s=0)
     with torch.no_grad():
         for _ in range(3):
@@ -398,7 +398,7 @@ def test_conditions_are_those_of_the_build_alone() -> None:
     assert [str(each) for each in world.conditions()] == [f"Eq({symbols.seen[0].symbol}, 8)"]
 
 
-def test_workers(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_runs_compile_workers_in_parallel(quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many at the same time."""
     fresh = scheduler.CompileScheduler()
     monkeypatch.setattr(scheduler, "SCHEDULER", fresh)

@@ -135,7 +135,9 @@ class Kept(ProgramWrapper):
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor"), slow("native")])
 @pytest.mark.parametrize("row", [r if r.name == "llama" else slow(r) for r in ROWS], ids=lambda row: row.name)
-def test_models(row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path) -> None:
+def test_artifact_of_each_model_runs_in_another_process(
+    row: Any, codegen: str, mode: str, dynamic: bool, tmp_path: Path
+) -> None:
     """Each graph of a model, with its weights as inputs."""
     backend = torchair.get_npu_backend(compiler_config=make_config({"engine_config.codegen": codegen}, mode))
     torch.compiler.reset()
@@ -283,7 +285,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors(name: str) -> None:
+def test_artifact_tensor_keeps_dtype_shape_and_stride(name: str) -> None:
     given = TENSORS[name]
     made = unpack(pack(given))
     assert (made.dtype, made.shape, made.stride()) == (given.dtype, given.shape, given.stride())
@@ -439,7 +441,7 @@ class Linear(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
-def test_training_graphs(mode: str, tmp_path: Path) -> None:
+def test_artifact_holds_forward_and_backward(mode: str, tmp_path: Path) -> None:
     """Forward and backward, each a result of its own."""
     model = Linear()
     backend = torchair.get_npu_backend(compiler_config=make_config({}, mode))

@@ -137,7 +137,7 @@ def test_what_changes_the_result_is_another_key(
     assert len(counting.orders) == 2
 
 
-def test_switched_off(counting: Counting, place: Path) -> None:
+def test_program_cache_of_zero_mb_writes_nothing(counting: Counting, place: Path) -> None:
     model, x = mlp(16, 32, 8, norm=True), torch.randn(4, 16)
     for _ in range(2):
         built(model, x, program_cache_mb=0)
@@ -230,7 +230,9 @@ def test_what_cannot_be_loaded_is_built_again(counting: Counting, monkeypatch: p
     assert (len(tries), len(counting.orders)) == (2, 2)
 
 
-def test_no_home(counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_cache_without_home_writes_nothing(
+    counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a user that the system does not know: nothing is written into the working directory."""
     for name in ("TORCHAIR_PROGRAMS", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)

@@ -294,7 +294,7 @@ def test_files_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
-def test_training(codegen: str, taken: list[Any]) -> None:
+def test_size_buckets_compile_forward_and_backward(codegen: str, taken: list[Any]) -> None:
     weight = torch.randn(3, 3, requires_grad=True)
     run = compile_dynamic(lambda x, w: (x @ w).relu().sum(), {"engine_config.codegen": codegen})
     run(geared({0: [2, 4]}, 2, 3), weight).backward()

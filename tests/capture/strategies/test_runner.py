@@ -423,7 +423,7 @@ def test_arena_is_shared_by_all_shapes() -> None:
 # Pools.
 
 
-def test_pools() -> None:
+def test_runners_share_a_custom_pool() -> None:
     row = SimulatedDevice()
     shared = [make(lambda x: [x + 1], row=row, pool=(77, 0))[0] for _ in range(2)]
     own = [make(lambda x: [x + 1], row=row)[0] for _ in range(2)]

@@ -70,14 +70,14 @@ DTYPES = [f32, bf16, f16]
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fn", [attend, attend_causal])
-def test_without_mask(fn, dtype, dynamic):
+def test_attention_without_mask_equals_eager(fn, dtype, dynamic):
     report = check(fn, *inputs(dtype), dynamic=dynamic)
     assert report.converted["aten._scaled_dot_product_flash_attention_for_cpu.default"] == 1
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mask", MASKS)
-def test_masks(mask, dynamic):
+def test_attention_with_mask_equals_eager(mask, dynamic):
     check(attend_masked, *inputs(), MASKS[mask], dynamic=dynamic)
 
 
@@ -127,7 +127,7 @@ def test_log_sum_exp_is_made_only_when_it_is_read(dtype):
 @pytest.mark.parametrize(
     ("is_causal", "mask"), [(True, None), (False, None), (False, "float"), (False, "hidden")]
 )
-def test_backward(is_causal, mask, dynamic):
+def test_attention_gradient_equals_eager(is_causal, mask, dynamic):
     given = (
         None
         if mask is None

@@ -35,7 +35,7 @@ DIMS = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("window", WINDOWS)
 @DIMS
-def test_forward(dims, window, dynamic):
+def test_conv_equals_eager(dims, window, dynamic):
     window = WINDOWS[window]
     weight = rand(6, 4 // window.get("groups", 1), *[3] * dims)
     check(
@@ -45,7 +45,7 @@ def test_forward(dims, window, dynamic):
 
 @pytest.mark.parametrize("window", [*WINDOWS, "wider"])
 @DIMS
-def test_transposed(dims, window, dynamic):
+def test_transposed_conv_equals_eager(dims, window, dynamic):
     window = WINDOWS.get(window, {"stride": 3, "output_padding": 1})
     weight = rand(4, 3, *[3] * dims)
     bias = rand(3 * window.get("groups", 1))
@@ -68,7 +68,7 @@ def test_no_batch_dim():
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16])
-def test_half_precision(dtype):
+def test_conv_in_half_precision_equals_eager(dtype):
     operands = [rand(2, 4, 9, 7, dtype=dtype), rand(6, 4, 3, 3, dtype=dtype), rand(6, dtype=dtype)]
     check(lambda x, w, b: F.conv2d(x, w, b, padding=1), *operands)
 
@@ -85,7 +85,7 @@ def test_batch_of_none():
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_gradients(dims, transposed, dynamic):
+def test_conv_gradient_equals_eager(dims, transposed, dynamic):
     x, w = rand(*DATA[dims]), rand(4, 4, *[3] * dims)
     fn = (TRANSPOSED if transposed else FORWARD)[dims]
     grad = torch.randn_like(fn(x, w, stride=2, padding=1))
@@ -123,7 +123,7 @@ def test_gradients_in_half_precision():
     )
 
 
-def test_attributes():
+def test_conv_attributes_are_emitted():
     graph, *_ = converted(
         lambda x, w: F.conv2d(x, w, stride=(2, 3), padding=(1, 2), dilation=(1, 2)),
         [rand(2, 4, 9, 9), rand(6, 4, 3, 3)],

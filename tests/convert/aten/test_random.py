@@ -173,7 +173,7 @@ def test_backward_sees_the_mask_of_forward(codegen: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_rrelu(training: bool) -> None:
+def test_rrelu_draws_slopes_in_range(training: bool) -> None:
     x = weights() - 0.5
     run = compile_fn(lambda x: F.rrelu(x, 0.1, 0.3, training), dynamic=False, fullgraph=True, reset=True)
     slope = (run(x) / x)[x < 0]

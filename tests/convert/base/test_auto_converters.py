@@ -152,7 +152,7 @@ def test_data_types_of_schemas(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("schema", BAD)
-def test_reasons(schema: str) -> None:
+def test_auto_converter_refusal_gives_reason(schema: str) -> None:
     name, _, overload = schema.split("(")[0].partition(".")
     with pytest.raises(RuntimeError) as caught:
         automatic(getattr(getattr(ops, name), overload or "default"))

@@ -210,14 +210,14 @@ def with_converters() -> Any:
 @pytest.mark.parametrize("codegen", ["eager", slow("reference"), slow("inductor")])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
 @pytest.mark.usefixtures("with_converters")
-def test_graph_mode(fn: Fn, codegen: str, dynamic: bool) -> None:
+def test_functionalized_op_in_graph_mode_equals_eager(fn: Fn, codegen: str, dynamic: bool) -> None:
     check(fn, compile_verified(fn, "max-autotune", codegen, dynamic))
 
 
 @pytest.mark.parametrize("dynamic", [slow(False), True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("codegen", ["eager", slow("inductor")])
 @pytest.mark.parametrize("fn", CASES, ids=lambda fn: fn.__name__)
-def test_capture_mode(fn: Fn, codegen: str, dynamic: bool) -> None:
+def test_functionalized_op_in_capture_mode_equals_eager(fn: Fn, codegen: str, dynamic: bool) -> None:
     is_told = (fn, codegen, dynamic) == (listed_views, "inductor", True)
     told = pytest.warns(DegradedWarning, match="that an op takes as a list") if is_told else nullcontext()
     with told:

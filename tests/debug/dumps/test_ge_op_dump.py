@@ -122,12 +122,12 @@ def test_what_an_op_writes_is_dumped_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "sides"), [("input", {"input"}), ("output", {"output"}), ("all", {"input", "output"})]
 )
-def test_sides(tmp_path: Path, mode: str, sides: set[str]) -> None:
+def test_dump_mode_selects_inputs_and_outputs(tmp_path: Path, mode: str, sides: set[str]) -> None:
     graph, _ = call_and_compare(config(dump_mode=mode))
     assert {item.side for item in files(steps(tmp_path / RANK, graph)[0])} == sides
 
 
-def test_steps(tmp_path: Path) -> None:
+def test_dump_step_selects_runs(tmp_path: Path) -> None:
     graph, _ = call_and_compare(config(dump_step="0|2-3"), calls=5)
     assert sorted(steps(tmp_path / RANK, graph)) == [0, 2, 3]
 
@@ -145,7 +145,7 @@ def test_a_layer_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("**/*.npy"))
 
 
-def test_statistics(tmp_path: Path) -> None:
+def test_dump_data_stats_writes_statistics(tmp_path: Path) -> None:
     graph, results = call_and_compare(config(dump_data="stats"))
     folder = steps(tmp_path / RANK, graph)[0]
     assert [path.name for path in folder.iterdir()] == ["statistics.csv"]
@@ -296,7 +296,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         assert {row["Input/Output"] for row in csv.DictReader(file)} == {"input"}
 
 
-def test_overflow(tmp_path: Path) -> None:
+def test_overflow_dump_names_first_op_with_infinity(tmp_path: Path) -> None:
     """The op that makes the first infinity, and none of those that hand it on."""
     backend = Seen(by_file(tmp_path, dump_path=str(tmp_path / "out"), dump_debug="on"))
     with torch.no_grad():

@@ -333,7 +333,7 @@ def test_large_constants_lie_beside_the_script(tmp_path: Path, mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_training(tmp_path: Path, mode: str) -> None:
+def test_graph_dump_writes_forward_and_backward(tmp_path: Path, mode: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
     backend = Seen(config(tmp_path, "py", mode))
     torch.compile(model.train(), backend=backend, dynamic=False)(torch.randn(2, 3, 8, 8)).sum().backward()
@@ -343,7 +343,7 @@ def test_training(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @STATIC_FIRST
-def test_llama(tmp_path: Path, dynamic: bool, mode: str) -> None:
+def test_graph_dump_of_llama_computes_the_graph(tmp_path: Path, dynamic: bool, mode: str) -> None:
     row = next(row for row in ROWS if row.name == "llama")
     backend = Seen(config(tmp_path, "py", mode))
     with torch.no_grad(), torch._dynamo.config.patch(row.dynamo):

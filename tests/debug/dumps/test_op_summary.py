@@ -198,7 +198,7 @@ def partly(x: Any, k: int = 1) -> Any:
     ],
     ids=["stub", "partly", "whole", "unknown"],
 )
-def test_statuses(users: Any, function: Any, status: str) -> None:
+def test_op_summary_status_follows_registry(users: Any, function: Any, status: str) -> None:
     assert status_of(users) == "未注册"
     torchair.register_fx_node_ge_converter(users)(function)
     assert status_of(users) == status
@@ -211,7 +211,7 @@ def test_a_condition_beside_a_converter_makes_it_partial(monkeypatch: pytest.Mon
     assert status_of(aten.sin.default) == "部分支持"
 
 
-def test_kinds() -> None:
+def test_op_summary_kind_names_the_namespace() -> None:
     assert kind_of(operator.getitem) == "builtin"
     assert kind_of(torch.ops.prims.convert_element_type.default) == "prims"
     assert kind_of(aten.sin.default) == "aten"

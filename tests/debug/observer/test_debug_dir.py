@@ -84,7 +84,7 @@ def test_exactly_these_files(root: Path) -> None:
     assert "aten.reshape" in reshape
 
 
-def test_modes(root: Path) -> None:
+def test_debug_dir_is_closed_to_other_users(root: Path) -> None:
     compile_fn(work, mode="npugraph_ex", dynamic=False)(torch.randn(4, 8))
     paths = [product(root), *product(root).rglob("*")]
     modes = {path: path.stat().st_mode & 0o777 for path in paths}

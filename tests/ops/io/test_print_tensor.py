@@ -40,7 +40,7 @@ WAYS = [
         (math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"),
     ],
 )  # fmt: skip
-def test_number(value: float, text: str) -> None:
+def test_number_text_matches_eager_printing(value: float, text: str) -> None:
     assert number_text(value) == text
 
 
@@ -67,7 +67,7 @@ def test_number(value: float, text: str) -> None:
         (torch.ones(2, 2).to(torch.float8_e4m3fn), 3, "[[1 1]\n [1 1]]"),
     ],
 )
-def test_tensor(tensor: torch.Tensor, size: int, text: str) -> None:
+def test_tensor_text_is_abbreviated(tensor: torch.Tensor, size: int, text: str) -> None:
     assert tensor_text(tensor, size) == text
 
 

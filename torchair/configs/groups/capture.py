@@ -21,7 +21,7 @@ class CaptureConfig(Group):
         "Whose unsafe actions end a recording with an error: any thread's, this thread's, nobody's.",
         Choice("global", "thread_local", "relaxed"),
         flat="capture_error_mode",
-        effect="tests/integration/test_option_effects.py::test_error_mode",
+        effect="tests/integration/test_option_effects.py::test_capture_error_mode_reaches_the_device",
     )
     deadlock_check = ex_only(
         False,
@@ -47,5 +47,5 @@ class CaptureConfig(Group):
         "Neither read nor write the cache of kernels made for one shape.",
         flat="disable_static_kernel_compile_cache",
         cached=False,
-        effect="tests/integration/test_option_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernel_options_select_sizes",
     )

@@ -33,14 +33,14 @@ class AclGraphExperimental(Group):
         "Symbol values for which kernels are compiled; unset means every new value.",
         IntList(),
         flat="_vllm_aclnn_static_kernel_sym_range",
-        effect="tests/integration/test_option_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernel_options_select_sizes",
     )
     _aclnn_static_shape_kernel_sym_index = capture(
         0,
         "Index of the symbol that is compared with these values.",
         IntRange(0),
         flat="_vllm_aclnn_static_kernel_sym_index",
-        effect="tests/integration/test_option_effects.py::test_static_kernels",
+        effect="tests/integration/test_option_effects.py::test_static_kernel_options_select_sizes",
     )
     _super_kernel_optimize = capture(
         False, "Chain the kernels of a recording into larger ones.", flat="super_kernel_optimize", hint=True
@@ -138,7 +138,7 @@ class ExperimentalConfig(Group):
         False,
         "Make graph inputs that the graph writes reference inputs (`RefData`) in the IR.",
         idle=REDUCE,
-        effect="tests/integration/test_engine_side_options.py::test_reference_inputs",
+        effect="tests/integration/test_engine_side_options.py::test_enable_ref_data_emits_ref_data",
     )
     enable_view_optimize = graph(
         True,

@@ -303,7 +303,7 @@ def test_what_no_layout_allows(query, value, more, what):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_compiled(mode, dynamic):
+def test_infer_attention_compiles_in_both_modes(mode, dynamic):
     def step(q, k, v, table, lengths):
         out, lse = air.npu_fused_infer_attention_score(
             q, k, v, block_table=table, block_size=4, actual_seq_lengths_kv=lengths, num_heads=4,

@@ -46,7 +46,7 @@ def test_inputs_become_one_input_on_the_device() -> None:
 
 
 @pytest.mark.parametrize("lengths", [lambda a, b: [5, 7]])
-def test_constants_stay(lengths: Callable[..., list[Any]]) -> None:
+def test_constant_lists_stay_in_the_graph(lengths: Callable[..., list[Any]]) -> None:
     gm = traced(lengths)
     assert move_host_lists(gm, PassContext()) == 0
     assert len(list(gm.graph.find_nodes(op="placeholder"))) == 4

@@ -213,7 +213,7 @@ HALF = {
 
 @EACH_MODE
 @pytest.mark.parametrize("name", HALF)
-def test_halves(name: str, mode: str) -> None:
+def test_pre_grad_fusion_keeps_half_precision(name: str, mode: str) -> None:
     fn, args, ops = HALF[name]
     halves = tuple(x.bfloat16() for x in args)
     assert calls_of(fn, halves, mode=mode) == ops

@@ -203,7 +203,7 @@ def two_apart(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return apart(a, b), a - (-b)
 
 
-def test_several_results() -> None:
+def test_pattern_with_several_results_fires() -> None:
     register(two, two_apart, (T, T))
     assert fires(lambda x, y: two(x, y), X, Y) == 1
     # The sum is there anyway, whether others read it or not.
@@ -437,7 +437,7 @@ def test_trace_fn_of_the_user() -> None:
     assert fires(add_exp, X, Y) == 1
 
 
-def test_duplicates() -> None:
+def test_duplicate_patterns_are_registered_once() -> None:
     register(add_exp, apart, (T, T))
     with pytest.raises(BadPass, match=r"add_exp \(test_registry.py"):
         register(add_exp, apart, (T, T))
