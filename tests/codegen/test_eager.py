@@ -105,7 +105,7 @@ def test_a_returned_constant_is_not_shared() -> None:
     assert program([X])[1].eq(3).all()
 
 
-def test_inputs_are_freed_as_soon_as_nobody_needs_them() -> None:
+def test_eager_program_frees_inputs_after_last_use() -> None:
     seen: list[int] = []
 
     def fn(x: torch.Tensor) -> list[torch.Tensor]:

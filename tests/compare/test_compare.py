@@ -437,7 +437,7 @@ class TestNumbers:
     ],
     ids=["dropout", "like", "channels last"],
 )
-def test_other_random_numbers_are_nobodys_fault(function: Callable[..., Any]) -> None:
+def test_different_random_numbers_are_not_a_mismatch(function: Callable[..., Any]) -> None:
     found = compare(function, torch.randn(4, 6), config=make_config(codegen="auto"))
     assert found.ok, str(found)
     assert "other random numbers than eager's" in found.notes[0]

@@ -85,7 +85,7 @@ def _text(default: Any) -> str | None:
 
 
 @pytest.mark.parametrize("path", ROWS)
-def test_every_row_says_what_it_means(path: str) -> None:
+def test_every_option_has_documentation(path: str) -> None:
     row = ROWS[path]
     assert row.help.endswith(".")
     assert row.kind.text()

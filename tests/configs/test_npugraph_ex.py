@@ -133,7 +133,7 @@ def test_export_of_defaults() -> None:
         ("dump_tensor_data", {"data_dump_dir": "./", "data_dump_stage": "optimized"}),
     ],
 )
-def test_export_behind_a_switch(switch: str, extra: dict[str, Any]) -> None:
+def test_export_needs_its_switch(switch: str, extra: dict[str, Any]) -> None:
     config = CompilerConfig()
     setattr(config, switch, True)
     assert config.as_dict() == (ALWAYS | {switch: True} | extra, {})

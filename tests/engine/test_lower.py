@@ -92,7 +92,7 @@ def test_the_observer_of_the_reference_run_sees_every_op() -> None:
     assert seen == [op.type for op in graph.ops if op.type != "NetOutput"]
 
 
-def test_an_op_without_a_kernel_says_what_was_tried() -> None:
+def test_lowering_without_kernel_names_op() -> None:
     graph = Graph("unknown")
     with graph:
         op = ge.AbsGrad(ge.Data(index=0), ge.Data(index=1)).op

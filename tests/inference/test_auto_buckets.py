@@ -182,7 +182,7 @@ def test_gears_outlive_the_caches_of_torch(gears: tuple[int, ...], taken: list[A
     assert run.report().gears == (gears,)
 
 
-def test_a_model_in_pieces_is_told() -> None:
+def test_auto_buckets_warns_of_graph_breaks() -> None:
     def cut(x: torch.Tensor) -> torch.Tensor:
         y = x.sin()
         torch._dynamo.graph_break()

@@ -378,7 +378,7 @@ def test_a_model_holds_what_is_made_of_its_methods(processes: Processes) -> None
     torch.testing.assert_close(net.fast(X), wanted(net.step, X))
 
 
-def test_what_cannot_be_kept_is_compiled_as_usual_and_told(
+def test_uncacheable_method_is_compiled_with_warning(
     processes: Processes, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(guards.FACTS, "CONSTANT_MATCH")
@@ -564,7 +564,7 @@ class WithOpaque(Net):
         return opaque(self.first(x))
 
 
-def test_what_nobody_looks_into_is_not_kept(processes: Processes) -> None:
+def test_opaque_object_is_not_cached(processes: Processes) -> None:
     net = WithOpaque().eval()
     with pytest.warns(DegradedWarning, match="does not look into .*opaque"):
         torch.testing.assert_close(processes.new(net.step)(X), wanted(net.step, X))

@@ -230,7 +230,7 @@ def test_modes_around_the_call_are_variants(tmp_path: Path) -> None:
         assert bool(run.misses) is (number == 0)
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, folder = Programs().eval(), tmp_path / "kept"
 
     def full(*args: Any, **kwargs: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_converter_without_a_tensor(made: Any, sin: Any) -> None:
     assert "test_bad_input.py" in text
 
 
-def test_a_converter_leaves_out_what_nobody_reads() -> None:
+def test_converter_may_omit_unread_results() -> None:
     sort = aten.sort.default
     torchair.register_fx_node_ge_converter(sort)(lambda x: (x, None))
     try:

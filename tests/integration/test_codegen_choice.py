@@ -74,7 +74,7 @@ def test_the_next_one_serves_what_is_compiled_here(
     torch.testing.assert_close(runner.run(x), gm(x))
 
 
-def test_one_that_was_asked_for_has_a_next_too_and_that_is_said(tried: list[str]) -> None:
+def test_requested_codegen_falls_back_with_warning(tried: list[str]) -> None:
     config = CompilerConfig()
     config.engine_config.codegen = "native"
     x = torch.randn(3)

@@ -136,7 +136,7 @@ def test_an_error_in_strict_mode(
     assert isinstance(error, Degraded)
 
 
-def test_reports_list_what_was_told(row: SimulatedDevice) -> None:
+def test_report_lists_degradations(row: SimulatedDevice) -> None:
     gm = torch.fx.symbolic_trace(lambda x: [torch.ops.airtest.loud(x)])
     config = torchair.CompilerConfig()
     config.engine_config.codegen = "eager"
@@ -153,7 +153,7 @@ def test_explain_counts_what_there_is_none_of(capsys: pytest.CaptureFixture[str]
     assert "0 fallbacks, 0 graph breaks" in capsys.readouterr().out
 
 
-def test_explain_lists_hints_and_nobody_warns_of_them() -> None:
+def test_explain_lists_hints_without_warning() -> None:
     config = torchair.CompilerConfig()
     config.experimental_config.separate_atomic_clean = False
     found = torchair.explain(lambda x: x + 1, torch.ones(2), compiler_config=config)
@@ -173,7 +173,7 @@ def test_explain_names_the_users_arguments_and_host_ops() -> None:
     ]
 
 
-def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
+def test_option_acts_or_is_hint_or_warns() -> None:
     flat = flat_names(OptionTree, ex=True)
     steps = (*DYNAMO_PASSES, *FX_PASSES, *LOWERED_PASSES, *CAPTURE_PASSES, *GE_PASSES)
     switches = {flat.get(step.on, step.on).removeprefix("!") for step in steps if step.on}
@@ -182,7 +182,7 @@ def test_an_option_acts_or_is_a_hint_or_says_that_it_does_nothing() -> None:
         assert row.acts == (row.hint or path in acting), path
 
 
-def test_an_option_that_does_nothing_says_so_where_it_is_assigned() -> None:
+def test_option_without_effect_warns_at_assignment() -> None:
     config = torchair.CompilerConfig()
     config.export.export_name = None  # the default
     with pytest.warns(DegradedWarning, match=r"export.inputs_name='x' is kept, but nothing") as said:

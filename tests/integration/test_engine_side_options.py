@@ -115,7 +115,7 @@ def test_a_file_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
         ("post_grad_custom_post_pass:off", "stays on"),
     ],
 )
-def test_names_that_switch_nothing_are_told(text: str, told: str) -> None:
+def test_unknown_pass_names_warn(text: str, told: str) -> None:
     with pytest.warns(DegradedWarning, match=told):
         resolve_settings(make_config({SWITCH: text}))
     resolve_settings(make_config({SWITCH: text}))  # once in a process
@@ -271,7 +271,7 @@ def test_level_o1_sorts_stably_whatever_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("strategy", ORDERS)
-def test_what_passes_made_stands_before_who_reads_it(strategy: str) -> None:
+def test_ops_of_passes_precede_their_readers(strategy: str) -> None:
     """A packed list of sizes is an input that a pass makes."""
     seen = seen_with(
         {SORTING: strategy}, lambda x, n, m: x.sin().view(n, m), torch.randn(6), 2, 3, dynamic=True

@@ -129,7 +129,7 @@ def test_every_result_is_right_on_a_gpu(locks: list[Waits], builds_later: Quick)
     print(f"{sum(each.seconds for each in locks) / 100:.3f} ms a call")
 
 
-def test_nobody_waits_for_a_build(locks: list[Waits], row: SimulatedDevice, builds_later: Quick) -> None:
+def test_calls_do_not_wait_for_a_build(locks: list[Waits], row: SimulatedDevice, builds_later: Quick) -> None:
     """A build that takes half a second: calls go on meanwhile."""
     run = compile_tiered(nn.Linear(4, 4).eval(), "npugraph_ex")
     x = torch.randn(2, 4)

@@ -44,7 +44,7 @@ def test_of_two_inputs_in_one_storage_the_written_one_is_used_in_place(
     assert row.replays > 0
 
 
-def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
+def test_unguarded_stride_changes_equal_eager(row: SimulatedDevice) -> None:
     """An engine calls what `get_compiler` returned: no guard has looked at the strides."""
 
     def step(x: torch.Tensor) -> list[torch.Tensor]:
@@ -65,7 +65,7 @@ def test_other_strides_where_nobody_guards(row: SimulatedDevice) -> None:
 
 
 @pytest.mark.parametrize("clones", [True, False])
-def test_expanded_inputs_where_nobody_guards(row: SimulatedDevice, clones: bool) -> None:
+def test_unguarded_expanded_inputs_equal_eager(row: SimulatedDevice, clones: bool) -> None:
     """The recorded call's elements were one element; those of the next call are not."""
     config = CompilerConfig()
     config.codegen, config.clone_input = "eager", clones
@@ -89,7 +89,7 @@ def test_a_graph_of_an_expanded_input_refuses_others(row: SimulatedDevice) -> No
         run(torch.ones(3, 4))
 
 
-def test_an_input_that_nobody_reads_may_have_any_size(row: SimulatedDevice) -> None:
+def test_unread_input_may_have_any_size(row: SimulatedDevice) -> None:
     run = compile_fn(lambda x, y: y + x.amax(0).copy_(y.sum()), mode="npugraph_ex", dynamic=True)
     y = torch.ones(4)
     records = []

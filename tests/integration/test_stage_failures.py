@@ -233,7 +233,7 @@ def test_a_whole_stage(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.undo()
 
 
-def test_layouts_that_a_stage_gets_wrong_are_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_layout_of_a_stage_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowering forgets what it promised: strides by a copy, an alias by a view of its input."""
     monkeypatch.setattr(lowering, "_lay_out", lambda state, results, outputs: None)
     view = lowering._view
@@ -302,7 +302,7 @@ def test_the_users_replacement_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
 
 
-def test_an_error_of_the_program_itself_is_told_as_it_is() -> None:
+def test_user_program_error_is_raised_unchanged() -> None:
     """What eager refuses is refused: no other way is tried, and no input is written twice."""
 
     def fn(x: torch.Tensor, index: torch.Tensor) -> list[torch.Tensor]:

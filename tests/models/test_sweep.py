@@ -63,7 +63,7 @@ def test_wrong_numbers_are_unequal() -> None:
     assert compare(found, eager(found), wrong).startswith("unequal: ")
 
 
-def test_an_error_is_told() -> None:
+def test_sweep_reports_error() -> None:
     def broken(gm: fx.GraphModule, inputs: list[Any]) -> Any:
         raise ValueError("no luck")
 

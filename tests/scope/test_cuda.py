@@ -88,7 +88,7 @@ def test_kernels_run_on_several_streams(mode: str, codegen: str) -> None:
     assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), spans
 
 
-def test_a_missing_wait_is_told_before_it_runs() -> None:
+def test_missing_wait_warns_before_run() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with scope.npu_stream_switch("side"):
             a = x @ y

@@ -131,7 +131,7 @@ def test_cores_are_limited_outside_of_graphs(used: Any) -> None:
         torchair.npugraph_ex.scope.limit_core_num(16, 16, stream=torch.cuda.Stream())
 
 
-def test_results_behind_a_limit_are_right() -> None:
+def test_results_after_core_limit_equal_eager() -> None:
     """The streams behind it are ordered, and their memory is not given away too early."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:

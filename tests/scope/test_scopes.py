@@ -333,7 +333,7 @@ def test_cores_are_threads_and_levels_are_algorithms(mode: str, codegen: str) ->
 
 
 @MODES
-def test_that_cores_cannot_be_limited_is_told(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlimited_cores_warn(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers of some devices cannot."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -380,7 +380,7 @@ def split_block(options: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return fn
 
 
-def test_a_block_that_is_no_unit_is_told() -> None:
+def test_super_kernel_that_is_not_one_unit_warns() -> None:
     torch.compiler.reset()
     run = compile_fn(split_block(""), {"engine_config.codegen": "inductor"})
     with pytest.warns(DegradedWarning, match=r"super_kernel\('block'\) is 3 units"):
@@ -405,7 +405,7 @@ def test_a_block_that_is_no_unit_is_refused_where_that_was_asked_for(options: di
 # A wait that is missing
 
 
-def test_a_race_is_told_on_a_cpu_where_it_is_asked_for() -> None:
+def test_race_check_on_cpu_warns() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with scope.npu_stream_switch("side"):
             a = x @ y
@@ -487,7 +487,7 @@ def test_pieces_do_what_the_whole_does(
         assert capfd.readouterr().out.count("seen") == (fn is prints_alone)
 
 
-def test_limits_of_several_threads_leave_nothing_behind() -> None:
+def test_core_limits_of_threads_are_restored() -> None:
     def limited() -> None:
         for _ in range(200):
             with torchair.npugraph_ex.scope.limit_core_num(1, 1), torchair.npugraph_ex.scope.deterministic(1):

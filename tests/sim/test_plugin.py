@@ -214,7 +214,7 @@ def test_errors_are_those_of_the_script(tmp_path: Path) -> None:
     ],
     ids=["script", "module", "nothing", "devices", "memory"],
 )
-def test_what_cannot_be_run_is_told(arguments: list[str], text: str, tmp_path: Path) -> None:
+def test_sim_command_reports_error_without_traceback(arguments: list[str], text: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
     done = sim(*arguments, folder=tmp_path)
     assert done.returncode == 2

@@ -90,7 +90,7 @@ def test_explain_gives_reason_for_each_pattern(name: str, mode: str) -> None:
         assert Path(__file__).name in found.source
 
 
-def test_it_is_told_as_text() -> None:
+def test_explanation_prints_as_text() -> None:
     torchair.register_replacement(add_exp, apart, (T, T))
     text = str(torchair.explain(lambda x, y: torch.exp(x - y), X, Y))
     assert "Replacements of patterns" in text
@@ -103,7 +103,7 @@ def test_who_has_no_rules_reads_nothing_of_them() -> None:
     assert "Replacements" not in str(torchair.explain(torch.exp, X))
 
 
-def test_a_check_that_said_no() -> None:
+def test_explain_reports_failed_check() -> None:
     torchair.register_replacement(add_exp, apart, (T, T), extra_check=lambda match: False)
     (found,) = rules(lambda x, y: (torch.exp(x + y), torch.exp(y + x)), X, Y)
     assert found.why == "extra_check said no (2 times)"

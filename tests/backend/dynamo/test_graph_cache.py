@@ -287,7 +287,7 @@ def as_silu(by: int) -> Callable[..., Any]:
     return torch.compiler.allow_in_graph(silu)
 
 
-def test_who_only_says_to_be_of_torch(counted: Counted) -> None:
+def test_object_that_claims_torch_module_is_not_trusted(counted: Counted) -> None:
     for by in (2, 3):
         called = as_silu(by)
         torch.testing.assert_close(new_process(lambda x, called=called: called(x))(X), X * by)
@@ -383,7 +383,7 @@ def test_what_is_not_kept(
     assert not [path for path in (tmp_path / "programs").rglob("*") if path.is_file()]
 
 
-def test_what_was_less_than_promised_is_compiled_and_told_again(counted: Counted) -> None:
+def test_degraded_graph_is_recompiled_and_warns_again(counted: Counted) -> None:
     counted.after = lambda made: made.kept.runner.strategy.compiled.degradations.add("it could be better")
     for _ in range(2):
         with torch.no_grad(), pytest.warns(DegradedWarning, match="it could be better"):
@@ -401,7 +401,7 @@ def test_passes_that_are_switched_in_a_file(counted: Counted, tmp_path: Path) ->
     assert counted.graphs == 2
 
 
-def test_what_fails_before_autograd_is_told_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_pre_grad_pass_warns_again(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
         raise PassFailed(Step(lambda *_: 0, name="a_pass"), ValueError("it fails"))
 

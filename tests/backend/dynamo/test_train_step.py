@@ -173,7 +173,7 @@ def test_a_batch_of_one_has_one_loss_still() -> None:
     torch.testing.assert_close(w.grad, 2 * (x @ w.detach()) * x.t())
 
 
-def test_a_result_whose_size_nobody_knows_is_no_loss() -> None:
+def test_result_of_unknown_size_is_not_the_loss() -> None:
     def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         made = x @ w
         return made.sum(), made[made > 0]
@@ -214,7 +214,7 @@ def test_an_output_that_is_no_loss_is_refused(index: int | None, said: str) -> N
     assert w.grad is None
 
 
-def test_an_index_without_a_joint_graph_is_told() -> None:
+def test_loss_index_without_joint_graph_warns() -> None:
     with pytest.warns(DegradedWarning, match="aot_config_enable_joint_graph is not set"):
         assert not resolve_settings(make_config({INDEX: 1})).joint_graph
 
@@ -371,7 +371,7 @@ def test_what_is_checkpointed_is_computed_again(mode: str) -> None:
     )
 
 
-def test_a_checkpoint_that_cannot_be_computed_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_that_is_not_recomputed_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_private, "_remat", torch_private.LazyModule("torch.no_such_module"))
     with pytest.warns(DegradedWarning, match="what is checkpointed is kept"):
         compile_fn(checkpointed, {JOINT: True})(torch.randn(4), torch.randn(4, requires_grad=True))

@@ -267,7 +267,7 @@ def test_import_runs_while(tmp_path: Path) -> None:
 # What is refused
 
 
-def test_all_that_is_lacking_is_said(tmp_path: Path) -> None:
+def test_import_error_lists_all_missing_ops(tmp_path: Path) -> None:
     main = Build()
     main.data("x", 0, [2, 3])
     for n in range(5):

@@ -239,7 +239,7 @@ def test_what_was_compiled_stays() -> None:
     assert len(graphs) == 1
 
 
-def test_notes_are_told_each_time() -> None:
+def test_check_op_repeats_notes() -> None:
     for _ in range(2):
         report = torchair.check_op(without_ir, torch.ones(3, 4))
         assert report.ok, report
@@ -297,7 +297,7 @@ def test_sizes_that_are_fixed(case: str) -> None:
     assert report.ok == (not differences), report
 
 
-def test_what_a_compiler_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_op_reports_compiler_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("this is why\nand a page of advice")
 

@@ -136,7 +136,7 @@ def test_another_process_finds_what_was_tuned(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_file_says_what_is_tried(tried: list[str], tmp_path: Path) -> None:
+def test_autotune_tries_candidates_of_config_file(tried: list[str], tmp_path: Path) -> None:
     """Code generators, and options of Inductor that show in its code; and whether results count."""
     ways = [{"codegen": "inductor", "options": {"cpp.simdlen": 1}}]
     seen = called(gelu_of_gram, config_in(tmp_path, candidates=ways), X)
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"best": {"codegen": "cuda", "options": {}}}'])
-def test_a_damaged_result_is_told_and_made_again(text: str, tried: list[str], tmp_path: Path) -> None:
+def test_autotune_replaces_damaged_result(text: str, tried: list[str], tmp_path: Path) -> None:
     called(gelu_of_gram, config_in(tmp_path), X)
     (path,) = tmp_path.glob("aoe_result_*.json")
     whole = path.read_text()
@@ -235,7 +235,7 @@ def test_a_code_generator_that_was_asked_for_stays(tried: list[str], tmp_path: P
     assert tried == ["inductor"]
 
 
-def test_options_of_a_tuning_that_nobody_asked_for_are_told(tmp_path: Path) -> None:
+def test_autotune_options_without_mode_warn(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     del config.aoe_config.aoe_mode
     with pytest.warns(DegradedWarning) as told:
@@ -297,7 +297,7 @@ def test_a_way_that_fails_is_left_out(
     assert result_in(tmp_path)["tried"][1]["failed"] == "MemoryError: too large"
 
 
-def test_a_way_that_was_the_fastest_and_fails_now_is_told(
+def test_autotune_warns_if_fastest_candidate_fails(
     tried: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FASTEST.append("eager")

@@ -201,7 +201,7 @@ def test_pieces_get_the_layouts_they_were_compiled_for(row: SimulatedDevice, cod
     assert row.replays > 4
 
 
-def test_strides_that_only_data_decide_are_right_and_told_once(row: SimulatedDevice) -> None:
+def test_data_dependent_strides_warn_once(row: SimulatedDevice) -> None:
     def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return x.permute(2, 0, 1)[:, mask].cos() * 2
 

@@ -256,7 +256,7 @@ def test_a_held_output_of_another_gear_stays(row: SimulatedDevice) -> None:
         assert [y.unique().tolist() for y in held] == [[16.0], [8.0], [4.0]] * 2
 
 
-def test_a_gear_that_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_bucket_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise RuntimeError("on purpose")
 

@@ -119,7 +119,7 @@ def test_kept_in_the_build_dir(tmp_path: Path, untouched: Path, monkeypatch: pyt
     assert sorted(cache.glob("fxgraph/*/*/*")) == entries, "the second order made nothing new"
 
 
-def test_a_build_dir_that_cannot_be_made_is_refused_or_told(tmp_path: Path) -> None:
+def test_unusable_build_dir_is_refused_or_warned_of(tmp_path: Path) -> None:
     group = torchair.CompilerConfig().experimental_config.aclgraph
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match=r"build_dir cannot be a directory: .*link is a link"):
@@ -223,7 +223,7 @@ class Lost:
         ((CompileResult(Lost()), ""), "not loaded: FileNotFoundError"),
     ],
 )
-def test_kernels_that_cannot_be_made_are_told(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_static_kernel_warns(made: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "compile_in_worker", lambda *order: made)
     given = job(Diagnostics())
     given.run()

@@ -99,7 +99,7 @@ def test_an_output_of_another_size_is_not_overwritten(holder: str) -> None:
     assert where in [each.data_ptr() for each in both], "now it is free again"
 
 
-def test_many_held_outputs_are_copied_out_and_told() -> None:
+def test_many_held_outputs_are_copied_with_warning() -> None:
     runner, _ = sized()
     two_each(runner, [21, 13, 8, 5, 3])
     kept = [

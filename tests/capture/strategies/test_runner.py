@@ -578,7 +578,7 @@ def test_inference_mode_has_its_own_recordings() -> None:
     assert row.captures == 2
 
 
-def test_inputs_that_require_grad_leave_no_graph_behind() -> None:
+def test_inputs_with_grad_leave_no_autograd_graph() -> None:
     runner, _ = make(lambda x: [x * 2])
     x = torch.ones(2, requires_grad=True)
     for _ in range(3):

@@ -64,7 +64,7 @@ def softmax_with_dropout(x: torch.Tensor) -> torch.Tensor:
     [(scaled_softmax, "npugraph_ex"), slow(softmax_with_dropout, "max-autotune")],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_what_an_op_has_written_is_read_behind_it(fn: Callable[..., Any], mode: str) -> None:
+def test_written_value_is_read_after_the_write(fn: Callable[..., Any], mode: str) -> None:
     """A loop was fused with one in front of the op: attention with dropout was nothing but zeros."""
     x = torch.randn(8, 4, requires_grad=True)
     with torch._inductor.config.patch(fallback_random=True):
@@ -80,7 +80,7 @@ def test_what_an_op_has_written_is_read_behind_it(fn: Callable[..., Any], mode: 
     [writes_after_a_copy, copies_into_another_input, reads_by_index_in_between],
     ids=lambda f: f.__name__,
 )
-def test_values_read_behind_the_write_of_an_input(fn: Callable[..., Any], mode: str) -> None:
+def test_values_read_after_write_of_input(fn: Callable[..., Any], mode: str) -> None:
     run = compile_fn(fn, mode=mode, codegen="inductor", fullgraph=True)
     with torch.no_grad():
         for _ in range(2):

@@ -201,7 +201,7 @@ def test_the_state_of_a_graph_is_one_seed_and_a_vector_of_offsets() -> None:
     assert [read.count(offset) for offset in graph.by_name[UNPACK].outputs] == [1, 1, 1]
 
 
-def test_a_converter_that_declines_leaves_no_state_behind() -> None:
+def test_declined_conversion_leaves_no_random_state() -> None:
     target = torch.ops.aten.sin.default
 
     @torchair.register_fx_node_ge_converter(target)

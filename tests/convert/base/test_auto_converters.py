@@ -166,7 +166,7 @@ def test_reasons_without_a_schema() -> None:
         automatic(torch.ops.aten.add.Tensor)
 
 
-def test_the_reason_is_told_and_the_model_runs() -> None:
+def test_auto_converter_failure_warns_and_runs_eager_op() -> None:
     library.impl("nowhere", lambda x: x * 2, "CPU")
     library.impl("nowhere", lambda x: x + 0, "Meta")
     run = compile_verified(lambda x: ops.nowhere(x) + 1, "max-autotune")

@@ -85,7 +85,7 @@ def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
     assert found["RuleLike"]["shape"] == {"inputs": [None, ["s1"]], "outputs": [["s1"]]}
 
 
-def test_what_cannot_be_said_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_inexpressible_inference_rule_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Larger(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return rule_none(x)

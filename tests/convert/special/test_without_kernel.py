@@ -132,7 +132,7 @@ torch.testing.assert_close(torchair.load_air("export.air")(x), x * 2 + 1)
 """
 
 
-def test_elsewhere_a_kernel_runs_it_or_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_loaded_op_without_kernel_gives_hint(tmp_path: Path) -> None:
     class Twice(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return twice(x) + 1

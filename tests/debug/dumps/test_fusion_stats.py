@@ -80,9 +80,7 @@ def test_what_is_switched_off_matches_without_effect(written: Any) -> None:
     assert "move_transpose_into_mm" not in found
 
 
-def test_what_cannot_be_written_is_told_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fusion_result_write_failure_only_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.warns(DegradedWarning, match="fusion_result.json was not written: NotPossible"):

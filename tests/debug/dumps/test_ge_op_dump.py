@@ -139,7 +139,7 @@ def test_layers_and_the_inputs_that_feed_them(tmp_path: Path) -> None:
     assert len({item.op for item in found if item.type == "Data"}) == 1
 
 
-def test_a_layer_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_dump_layer_with_unknown_name_warns(tmp_path: Path) -> None:
     with pytest.warns(DegradedWarning, match="nothing of graph_.* is dumped: it has no op named Nowhere"):
         call_and_compare(config(dump_layer="Nowhere"))
     assert not list(tmp_path.glob("**/*.npy"))
@@ -321,7 +321,7 @@ def test_overflow_dump_names_first_op_with_infinity(tmp_path: Path) -> None:
     ],
     ids=["single ops", "watcher", "unknown key"],
 )
-def test_what_needs_the_hardware_is_told(tmp_path: Path, dump: dict[str, Any], text: str) -> None:
+def test_dump_options_for_hardware_warn(tmp_path: Path, dump: dict[str, Any], text: str) -> None:
     with pytest.warns(DegradedWarning, match=text):
         call_and_compare(by_file(tmp_path, dump_path=str(tmp_path / "out"), **dump))
 

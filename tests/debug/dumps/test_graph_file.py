@@ -121,7 +121,7 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_graph_dump_in_unwritable_folder_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     backend = Seen(config(tmp_path / "file/dumps", "py"))
     x = torch.ones(2, 2)
@@ -366,13 +366,13 @@ def test_a_script_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "1.5000,    nan" in done.stdout
 
 
-def test_what_has_no_text_is_told(tmp_path: Path) -> None:
+def test_graph_dump_without_text_form_warns(tmp_path: Path) -> None:
     with pytest.warns(DegradedWarning, match="does not run by itself"):
         (call,) = seen(branches, tmp_path, torch.randn(3, 3), torch.randn(3, 3), mode="npugraph_ex")
     assert "torch.ops.higher_order.cond" in script(tmp_path, "original", call.graph).read_text()
 
 
-def test_a_graph_without_ir_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_dump_without_ir_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 

@@ -140,7 +140,9 @@ def test_each_graph_has_a_report_and_training_has_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_what_runs_behind_it(tmp_path: Path, skip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_op_summary_skips_or_compiles_afterwards(
+    tmp_path: Path, skip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Skipping never converts: a graph that cannot be converted runs all the same, without a warning."""
     converted: list[Any] = []
     convert = torchair.backend.pipeline.compile.convert
@@ -154,7 +156,7 @@ def test_what_runs_behind_it(tmp_path: Path, skip: bool, monkeypatch: pytest.Mon
     assert runner.why_not == ("capture is switched off" if skip else "cpu has no device graphs")
 
 
-def test_capture_mode_says_that_there_is_none(tmp_path: Path) -> None:
+def test_op_summary_in_capture_mode_warns(tmp_path: Path) -> None:
     asked = config(tmp_path)
     asked.mode = "reduce-overhead"
     with pytest.warns(UserWarning, match="config.debug.fx_summary.type:csv"), pytest.deprecated_call():
@@ -164,7 +166,7 @@ def test_capture_mode_says_that_there_is_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_op_summary_in_unwritable_folder_warns(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = torch.compile(lambda x: x + 1, backend=Seen(config(tmp_path / "file/below")))
     with pytest.warns(DegradedWarning, match="a summary of operators was not written: NotADirectory"):

@@ -187,7 +187,7 @@ def test_a_dump_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
         torch.testing.assert_close(run(torch.ones(2)), torch.full((2,), 2.0))
 
 
-def test_what_a_data_dump_leaves_idle_is_told(tmp_path: Path) -> None:
+def test_data_dump_warns_of_ineffective_options(tmp_path: Path) -> None:
     backend = data_dump(tmp_path)
     backend.config.debug.graph_dump.type = "txt"
     backend.config.dump_config.enable_dump = True

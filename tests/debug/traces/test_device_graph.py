@@ -100,7 +100,7 @@ def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pyte
         ({"force_eager": True}, "nothing is recorded beside force_eager and dumps that run op by op"),
     ],
 )
-def test_where_there_is_no_trace_one_warning_says_so(
+def test_deadlock_check_without_traces_warns_once(
     options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.warns(DegradedWarning) as said:
@@ -129,7 +129,7 @@ def test_a_graph_that_cannot_be_written_is_recorded_all_the_same(
         files.recorded(Broken.__new__(Broken))
 
 
-def test_the_row_of_the_npu_says_that_it_writes_traces() -> None:
+def test_npu_device_declares_traces() -> None:
     assert [module.DEVICE.traces for module in (cpu, cuda, npu)] == [False, False, True]
 
 

@@ -328,7 +328,7 @@ def test_data_without_its_own_descriptor_copies() -> None:
     assert op(to_graph_def(read), "Acos").input_desc[0].dtype == 1
 
 
-def test_a_descriptor_that_says_nothing_stays_so(graph: Graph) -> None:
+def test_empty_descriptor_stays_empty(graph: Graph) -> None:
     written = to_graph_def(graph)
     desc = op(written, "Add").input_desc[0]
     desc.Clear()

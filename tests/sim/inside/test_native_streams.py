@@ -142,7 +142,7 @@ def test_gradients_of_programs_with_streams(mode: str) -> None:
     torch.testing.assert_close(found, (x.grad.cpu(), y.grad.cpu()))
 
 
-def test_a_missing_wait_is_told() -> None:
+def test_missing_wait_is_reported() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.npu.stream(S1):
             a = x @ y
@@ -154,7 +154,7 @@ def test_a_missing_wait_is_told() -> None:
         torch.testing.assert_close(run(x, y), x @ y + 1)
 
 
-def test_a_host_that_waits_inside_is_told() -> None:
+def test_host_wait_inside_graph_is_reported() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
         torch.npu.current_stream().synchronize()

@@ -114,7 +114,7 @@ def test_communication_ops_refuse_wrong_arguments(name):
         call()
 
 
-def test_a_barrier_stays_though_nobody_reads_its_result():
+def test_barrier_without_readers_stays():
     def wait(x):
         npu._npu_distribute_barrier(x, "0", 1)
         return x + 1

@@ -52,7 +52,7 @@ def test_constant_lists_stay_in_the_graph(lengths: Callable[..., list[Any]]) -> 
     assert len(list(gm.graph.find_nodes(op="placeholder"))) == 4
 
 
-def test_a_computed_length_stays_and_says_so() -> None:
+def test_computed_length_stays_with_reason() -> None:
     gm = traced(lambda a, b: [a, b])
     call = next(
         iter(gm.graph.find_nodes(op="call_function", target=npu.npu_fused_infer_attention_score.default))

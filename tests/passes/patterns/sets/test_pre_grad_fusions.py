@@ -389,7 +389,7 @@ def _(x: Tensor) -> Tensor:
 FAILURES: list[str] = []
 
 
-def test_a_pass_that_fails_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_pre_grad_pass_is_skipped_with_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was switched when it failed is as before: gradients are there."""
 
     def fn(x: Tensor, gamma: Tensor) -> Tensor:

@@ -210,7 +210,7 @@ def test_pattern_with_several_results_fires() -> None:
     assert fires(lambda x, y: two(x, y)[0], X, Y) == 1
 
 
-def test_a_result_that_nobody_uses() -> None:
+def test_pattern_with_unused_result_fires() -> None:
     register(lambda a: (torch.exp(a), torch.sin(a)), lambda a: (a.exp().clone(), a.sin().clone()), [T])
     assert fires(lambda x: (x.exp(), x.sin()), X) == 1
     assert "an output of the pattern is not used: no aten.sin.default" in why(torch.exp, X)
@@ -528,7 +528,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told_at_once(name: str) -> None:
+def test_register_replacement_refuses_invalid_pattern(name: str) -> None:
     changes, text = WRONG[name]
     arguments = {"search_fn": same, "replace_fn": same, "example_inputs": [T, T]} | changes
     known = dict(EXTENSIONS)
