@@ -58,13 +58,13 @@ def test_a_line_with_a_clock_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are compiled so."""
-    made = compile.compile_stage
+    made = compile.compile_graph
 
-    def compile_stage(*args: Any) -> Any:
+    def compile_graph(*args: Any) -> Any:
         time.sleep(0.3)
         return made(*args)
 
-    monkeypatch.setattr(compile, "compile_stage", compile_stage)
+    monkeypatch.setattr(compile, "compile_graph", compile_graph)
 
 
 @pytest.mark.usefixtures("impatient", "slowly")

@@ -14,7 +14,7 @@ from torch import fx
 import torchair
 from torchair import ge
 from torchair.backend.pipeline import compile as backend
-from torchair.backend.pipeline import interpreter
+from torchair.backend.pipeline import generate, interpreter, ir
 from torchair.backend.settings.settings import Settings
 from torchair.codegen import eager as eager_codegen
 from torchair.convert.base import registry
@@ -28,15 +28,16 @@ from torchair.passes.patterns.sets import registry as table
 aten = torch.ops.aten
 GRAPH = Settings.of({"engine_config.codegen": "eager"})
 CAPTURE = Settings.of({"mode": "npugraph_ex", "engine_config.codegen": "eager"})
+RUN_BY = {
+    "FX_PASSES": (backend, GRAPH),
+    "CAPTURE_PASSES": (backend, CAPTURE),
+    "GE_PASSES": (ir, GRAPH),
+    "LOWERED_PASSES": (generate, GRAPH),
+}
 PASSES = [
-    (name, settings, place)
-    for name, settings in (
-        ("FX_PASSES", GRAPH),
-        ("CAPTURE_PASSES", CAPTURE),
-        ("GE_PASSES", GRAPH),
-        ("LOWERED_PASSES", GRAPH),
-    )
-    for place, step in enumerate(getattr(backend, name))
+    (name, place)
+    for name, (module, _) in RUN_BY.items()
+    for place, step in enumerate(getattr(module, name))
     if "custom" not in step.title
 ]
 
@@ -81,11 +82,10 @@ def detours(runner: Any) -> list[str]:
     return [reason.op for reason in runner.conversion.detours]
 
 
-@pytest.mark.parametrize(("name", "settings", "place"), PASSES)
-def test_failing_pass_is_skipped_with_warning(
-    name: str, settings: Settings, place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = getattr(backend, name)
+@pytest.mark.parametrize(("name", "place"), PASSES)
+def test_failing_pass_is_skipped_with_warning(name: str, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, settings = RUN_BY[name]
+    listed = getattr(module, name)
     step = listed[place]
 
     def spoil(graph: Any, context: Any) -> int:
@@ -97,7 +97,7 @@ def test_failing_pass_is_skipped_with_warning(
         raise RuntimeError("on purpose")
 
     wrong = dataclasses.replace(step, fn=spoil, name=step.title, on="", unless="")
-    monkeypatch.setattr(backend, name, (*listed[:place], wrong, *listed[place + 1 :]))
+    monkeypatch.setattr(module, name, (*listed[:place], wrong, *listed[place + 1 :]))
     with pytest.warns(DegradedWarning, match=f"pass {step.title}: .*on purpose"):
         runner = check(settings)
     assert detours(runner) == [f"pass {step.title}"]
@@ -105,11 +105,11 @@ def test_failing_pass_is_skipped_with_warning(
 
 
 def test_a_pass_that_leaves_an_invalid_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = backend.GE_PASSES
+    listed = ir.GE_PASSES
     step = dataclasses.replace(
         listed[0], fn=lambda graph, context: graph.ops.pop(0) and 1, name="spoils", on="", unless=""
     )
-    monkeypatch.setattr(backend, "GE_PASSES", (step, *listed))
+    monkeypatch.setattr(ir, "GE_PASSES", (step, *listed))
     with pytest.warns(DegradedWarning, match="pass spoils"):
         runner = check(dataclasses.replace(GRAPH, verify=True))
     assert detours(runner) == ["pass spoils"]
@@ -190,11 +190,11 @@ def test_failing_kernel_falls_back_to_fx_node(fails: str, monkeypatch: pytest.Mo
         return torch.sin(x)
 
     monkeypatch.setitem(kernels._kernels, ("Sin", None), dataclasses.replace(row, fn=sin))
-    stage, lower_graph = backend.convert_to_ge, backend.lower_to_aten
+    convert, lower_graph = backend.convert_to_ir, backend.lower_to_aten
 
     def to_ir(*args: Any) -> Any:
         state["fails"] = fails == "inferred"
-        made = stage(*args)
+        made = convert(*args)
         state["fails"] = fails == "run"
         return made
 
@@ -202,7 +202,7 @@ def test_failing_kernel_falls_back_to_fx_node(fails: str, monkeypatch: pytest.Mo
         state["fails"] = fails == "lowered"
         return lower_graph(*args)
 
-    monkeypatch.setattr(backend, "convert_to_ge", to_ir)
+    monkeypatch.setattr(backend, "convert_to_ir", to_ir)
     monkeypatch.setattr(backend, "lower_to_aten", to_aten)
     if fails == "inferred":
         with pytest.warns(DegradedWarning, match=r"prims.sin.default .*on purpose"):
@@ -221,7 +221,7 @@ def test_failing_kernel_falls_back_to_fx_node(fails: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(backend, "convert"), (backend, "lower"), (interpreter, "interpret"), (lowering, "_lay_out")],
+    [(ir, "convert"), (ir, "lower"), (interpreter, "interpret"), (lowering, "_lay_out")],
 )
 def test_a_whole_stage(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:

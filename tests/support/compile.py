@@ -12,9 +12,11 @@ import torch
 
 import torchair
 from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import link
 from torchair.backend.specialize.size_buckets import GearProgram
 from torchair.capture import Runner
 from torchair.configs.option import assign
+from torchair.convert.base.report import ConversionReport
 from torchair.ge.graph import Graph, Op
 
 
@@ -42,19 +44,20 @@ class Seen:
 def watching() -> Iterator[Seen]:
     """Keep what compilations make in here."""
     seen = Seen()
-    to_ir, capture = backend.convert_to_ge, backend.capture
+    to_ir, capture = backend.convert_to_ir, link.capture
 
-    def keep_graph(*args: Any) -> Graph:
-        seen.graphs.append(to_ir(*args))
-        return seen.graphs[-1]
+    def keep_graph(*args: Any) -> tuple[Graph, ConversionReport]:
+        graph, report = to_ir(*args)
+        seen.graphs.append(graph)
+        return graph, report
 
     def keep_runner(*args: Any) -> Runner:
         seen.runners.append(capture(*args))
         return seen.runners[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "convert_to_ge", keep_graph)
-        patch.setattr(backend, "capture", keep_runner)
+        patch.setattr(backend, "convert_to_ir", keep_graph)
+        patch.setattr(link, "capture", keep_runner)
         yield seen
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from torchair.backend.dynamo.aot import compile_dynamo
+from torchair.backend.pipeline.context import CompileFxArgs
 from torchair.backend.settings.settings import Settings, checked, resolve_settings
 from torchair.compare.base.culprit import Culprit, LocatedMismatch
 from torchair.compare.base.graph_history import COMPILED, TRACE
@@ -197,9 +198,9 @@ class ComparisonBackend:
         self.backend = backend
 
     def _compile(
-        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, **facts: Any
+        self, gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, request: CompileFxArgs
     ) -> StageComparison:
-        exam = exam_of(gm, inputs, settings, self.yardstick, **facts)
+        exam = exam_of(gm, inputs, settings, self.yardstick, request)
         exam.is_served = self.is_served
         exam.before = self._keep
         self.exams.append(exam)

@@ -95,7 +95,7 @@ def script_of(exam: StageComparison, *, dynamic: bool | None) -> str:
         parameters=", ".join(name for name, _ in given),
         body="\n".join(f"    {line}" for line in _body(part.gm)),
         inputs="\n".join(f"    {text}," for text in written),
-        config=_config(exam.stage.settings.config),
+        config=_config(exam.ctx.settings.config),
         dynamic="" if dynamic is None else f", dynamic={dynamic}",
     )
 
@@ -129,10 +129,10 @@ def _shows(exam: StageComparison, part: Subgraph, args: list[Any]) -> bool:
     """Is the same stage the first to be wrong for this part of the graph?"""
     assert exam.wrong is not None, "there is a fault"
     try:
-        trail = walk(part.gm, args, exam.stage.settings)
+        trail = walk(part.gm, args, exam.ctx.settings)
     except Exception:
         return False
-    step = first_wrong(trail, RecordedCall(args, exam.stage.device), exam.yardstick.judge)
+    step = first_wrong(trail, RecordedCall(args, exam.ctx.device), exam.yardstick.judge)
     return step is not None and step.name == exam.wrong[0].stage
 
 

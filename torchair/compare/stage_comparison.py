@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchair.backend.pipeline.compile import Stage, compile_fx, pass_context, promised, to_lowered
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.compile import back_end, compile_fx, front_end
+from torchair.backend.pipeline.context import CompileFxArgs, Context, Fallbacks
+from torchair.backend.pipeline.ir import strip_outputs
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import Settings
 from torchair.capture import Runner
 from torchair.compare.base.check_replay import calls_of, other_inputs, play
@@ -49,10 +51,10 @@ from torchair.core.source_location import source_of
 from torchair.core.torch_private.compilers.inductor import inductor_config
 from torchair.fxgraph.edit import copy_graph
 from torchair.fxgraph.effects import draws, written_by
+from torchair.fxgraph.fake_values import device_of
 from torchair.fxgraph.layout import root_of
 from torchair.fxgraph.placeholders import placeholders
 from torchair.ge.graph import Graph
-from torchair.passes import FX_PASSES, run
 
 GENERATORS = ("eager", "inductor", "native")
 NO_WORSE = 2.0
@@ -146,13 +148,8 @@ def lying_fake(gm: fx.GraphModule, values: Values) -> LocatedMismatch | None:
 def walk(gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings) -> GraphHistory:
     """The graphs of a compile, up to where code would be generated."""
     trail = GraphHistory()
-    prepared, stage = normalize_graph(gm, inputs, settings)
-    stage.layouts = promised(prepared, {})
-    stage.observe = trail
-    context = pass_context(stage)
-    stage.show("given", prepared)
-    run(FX_PASSES, prepared, context)
-    to_lowered(prepared, stage, context)
+    prepared, ctx = new_context(gm, inputs, settings, CompileFxArgs(observe=trail))
+    back_end(front_end(prepared, ctx, strip_outputs(prepared, {})))
     return trail
 
 
@@ -163,7 +160,7 @@ class StageComparison:
     gm: fx.GraphModule
     trail: GraphHistory
     runner: Runner
-    stage: Stage
+    ctx: Context
     yardstick: Yardstick
     name: str = ""
     rows: list[StageRow] = field(default_factory=list[StageRow])
@@ -192,7 +189,7 @@ class StageComparison:
             with same_random(self.gm):
                 return self.runner.boxed(mine)
         if self.scene is None:
-            random = random_state(self.stage.device)
+            random = random_state(self.ctx.device)
             self.examine(mine)
             set_random_state(random)
         outputs = run_fx(self.gm)(mine)
@@ -201,7 +198,7 @@ class StageComparison:
 
     def examine(self, args: Sequence[Any]) -> None:
         """Run all stages on copies of these arguments; open the first that is wrong."""
-        scene = self.scene = RecordedCall(args, self.stage.device)
+        scene = self.scene = RecordedCall(args, self.ctx.device)
         with same_random(self.gm):
             self._compare_steps(scene)
             if self.wrong is None and not self.draws_otherwise:
@@ -295,7 +292,9 @@ class StageComparison:
         gm = self.trail.given
         written = {root_of(target)[0] for node in gm.graph.nodes for target in written_by(node)}
         inputs = enumerate(placeholders(gm))
-        return [place for place, node in inputs if place not in self.stage.static or node in written]
+        return [
+            place for place, node in inputs if place not in self.ctx.request.static_inputs or node in written
+        ]
 
     def _compare_runner(self, scene: RecordedCall) -> None:
         """The program by itself, on these arguments and on others; then behind its runner, call by call."""
@@ -304,7 +303,7 @@ class StageComparison:
         def directly(args: list[Any]) -> list[Any]:
             return program(with_lists(lists, args))
 
-        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), scene), self.stage.device)
+        others = RecordedCall(other_inputs(self.runner, run_fx(self.gm), scene), self.ctx.device)
         others.random = scene.random
         for title, where in (("", scene), (", other inputs", others)):
             row = self._program_row(f"compiled by {program.kind}{title}", where, directly)
@@ -344,9 +343,9 @@ class StageComparison:
             return blame_pass(self.trail.before(step), step, scene, judge, self.made_from)
         if step.kind == CONVERSION:
             assert isinstance(graph, Graph), "conversion makes a GE graph"
-            return blame_conversion(graph, self.made_from, scene, judge, self.stage.settings)
+            return blame_conversion(graph, self.made_from, scene, judge, self.ctx.settings)
         assert step.kind == LOWERING, f"{step.kind} is no stage that could be wrong"
-        return blame_lowering(Lowered(self.trail.last(Graph), self.made_from, self.stage), scene, judge)
+        return blame_lowering(Lowered(self.trail.last(Graph), self.made_from, self.ctx), scene, judge)
 
     def _blame_code(self, scene: RecordedCall) -> LocatedMismatch:
         program = self.runner.program
@@ -357,9 +356,9 @@ class StageComparison:
             return LocatedMismatch(
                 Culprit(COMPILED, program.kind, "the graph is right op by op"), graph=self.made_from
             )
-        settings = replace(self.stage.settings, codegen=program.kind)
-        stage = replace(self.stage, settings=settings)
-        generator = Recompiler(lowered, scene.values(lowered).values, stage, self.yardstick.judge)
+        settings = replace(self.ctx.settings, codegen=program.kind)
+        ctx = replace(self.ctx, settings=settings)
+        generator = Recompiler(lowered, scene.values(lowered).values, ctx, self.yardstick.judge)
         blame = blame_code(generator, scene, program)
         return replace(blame, node=self._fx_node(blame.node))
 
@@ -385,21 +384,24 @@ class StageComparison:
 
 
 def exam_of(
-    gm: fx.GraphModule, inputs: Sequence[Any], settings: Settings, yardstick: Yardstick, **facts: Any
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: Settings,
+    yardstick: Yardstick,
+    request: CompileFxArgs,
 ) -> StageComparison:
     """Compile a graph of AOTAutograd's as the backend does, and keep every stage."""
     trail = GraphHistory()
-    _, stage = normalize_graph(gm, inputs, settings)
-    told = {name: fact for name, fact in facts.items() if name != "files"}
-    random = random_state(stage.device)
+    request = replace(request, debug_files=None, has_guards=True)
+    random = random_state(device_of(gm))
     with same_random(gm):
-        runner = compile_fx(gm, inputs, settings, observe=trail, **told)
+        runner = compile_fx(gm, inputs, settings, replace(request, observe=trail))
     set_random_state(random)
     trail.is_closed = True
-    stage.static, stage.names = tuple(facts.get("static", ())), tuple(facts.get("names", ()))
-    stage.backward, stage.is_inference = bool(facts.get("backward")), bool(facts.get("is_inference", True))
-    stage.guarded, stage.detours.without_ir = True, not trail.has(CONVERSION)
-    return StageComparison(copy_graph(gm), trail, runner, stage, yardstick, runner.strategy.name)
+    # As it was compiled in the end: without the IR, if there was none.
+    fallbacks = Fallbacks(without_ir=not trail.has(CONVERSION))
+    _, ctx = new_context(gm, inputs, settings, replace(request, buckets=None), fallbacks=fallbacks)
+    return StageComparison(copy_graph(gm), trail, runner, ctx, yardstick, runner.strategy.name)
 
 
 def same_random(gm: fx.GraphModule) -> contextlib.AbstractContextManager[Any]:

@@ -16,7 +16,7 @@ from tests.backend.export.test_round_trip import Cache, exported
 from tests.support.models import mlp
 from tests.support.simulated_device import SimulatedDevice
 from torchair.backend.export import loader as loading
-from torchair.backend.pipeline import compile as compiling
+from torchair.backend.pipeline import generate
 from torchair.capture.strategies.replay import Replay
 from torchair.core.errors import Degraded
 from torchair.engine.lower import KernelFailed
@@ -105,14 +105,14 @@ def check_told(model: nn.Module, folder: Path, text: str, codegen: str = "eager"
 
 
 def test_a_code_generator_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compiling.build
+    first = generate.build
 
     def build(kind: str, *rest: Any) -> Any:
         if kind == "inductor":
             raise ValueError("no such kernel")
         return first(kind, *rest)
 
-    monkeypatch.setattr(compiling, "build", build)
+    monkeypatch.setattr(generate, "build", build)
     loaded = check_told(mlp(4, 8, 2), tmp_path, "inductor could not compile .*no such kernel", "inductor")
     assert runner_of(loaded).program.kind == "eager"
 

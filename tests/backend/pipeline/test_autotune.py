@@ -15,8 +15,7 @@ import torchair
 from tests.support.compile import Seen, watching
 from tests.support.process import python
 from tests.support.simulated_device import SimulatedDevice
-from torchair.backend.pipeline import autotune
-from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import autotune, generate
 from torchair.backend.pipeline.autotune import Trials
 from torchair.configs.option import assign
 from torchair.core.errors import BadOption, DegradedWarning
@@ -302,14 +301,14 @@ def test_autotune_warns_if_fastest_candidate_fails(
 ) -> None:
     FASTEST.append("eager")
     called(gelu_of_gram, config_in(tmp_path), X)
-    real = backend.build
+    real = generate.build
 
     def broken(kind: str, *rest: Any) -> Program:
         if kind == "eager":
             raise RuntimeError("no longer")
         return real(kind, *rest)
 
-    monkeypatch.setattr(backend, "build", broken)
+    monkeypatch.setattr(generate, "build", broken)
     with pytest.warns(DegradedWarning, match="eager was the fastest, and now it fails .*no longer"):
         assert called(gelu_of_gram, config_in(tmp_path), X).runner.program.kind == "inductor"
     assert result_in(tmp_path)["best"]["codegen"] == "inductor"

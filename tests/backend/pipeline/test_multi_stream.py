@@ -13,7 +13,7 @@ import torch
 import torchair
 import torchair.npugraph_ex
 from tests.backend.pipeline.test_tiered import Quick, compile_tiered, kinds_of, quick  # noqa: F401 - a fixture
-from torchair.backend.pipeline import compile, multi_stream
+from torchair.backend.pipeline import generate, multi_stream
 from torchair.backend.service.scheduler import Job
 from torchair.core.errors import DegradedWarning
 from torchair.ops.streams import core_limits
@@ -183,7 +183,7 @@ def test_pieces_whose_sizes_data_decides_are_compiled_at_once(
         asked.append(kind)
         return multi_stream.streamed(gm, mode, "eager", how, degradations)
 
-    monkeypatch.setattr(compile, "streamed", pieces)
+    monkeypatch.setattr(generate, "streamed", pieces)
     run = compile_tiered(fn, mode)
     with torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
         for x in (X, X * 2):

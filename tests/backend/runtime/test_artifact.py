@@ -43,10 +43,10 @@ def refuse(*args, **kwargs):
     raise AssertionError("a compile result is not compiled again")
 
 inductor.compile_fx_inner = refuse
-from torchair.backend.pipeline import compile
+from torchair.backend.pipeline import compile, ir
 from torchair.backend.runtime.artifact import CompiledArtifact
 
-compile.compile_fx = compile.convert = compile.lower = refuse
+compile.compile_fx = ir.convert = ir.lower = refuse
 data = torch.load("data.pt")
 runner = CompiledArtifact.unpack(data["artefact"]).runner()
 assert runner.program.kind == data["kind"], runner.program.kind
@@ -113,7 +113,7 @@ def keeping() -> Iterator[list[tuple[Runner, list[Any]]]]:
         return capture(replace(compiled, program=Kept(compiled.program, calls)), around)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchair.backend.pipeline.compile.capture", capture_kept)
+        patch.setattr("torchair.backend.pipeline.link.capture", capture_kept)
         yield kept
 
 

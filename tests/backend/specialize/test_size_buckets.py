@@ -18,7 +18,7 @@ from tests.support.compile import compile_fn, taken_programs, watching
 from tests.support.models import mlp
 from tests.support.simulated_device import SimulatedDevice
 from tests.support.slow import slow
-from torchair.backend.pipeline import compile as backend
+from torchair.backend.pipeline import generate
 from torchair.backend.specialize import size_buckets as gears_module
 from torchair.core.errors import BadGears, NotPossible
 from torchair.inference import set_dim_gears
@@ -314,8 +314,8 @@ def test_who_makes_programs_for_gears(trains: bool, monkeypatch: pytest.MonkeyPa
     background would be taken one without the other.
     """
     ordered, here = [], []
-    better = backend.better_gears
-    monkeypatch.setattr(backend, "better_gears", lambda *given: ordered.append(1) or better(*given))
+    better = generate.better_gears
+    monkeypatch.setattr(generate, "better_gears", lambda *given: ordered.append(1) or better(*given))
     # Served by the common program: who is asked, and when, is what counts here.
     monkeypatch.setattr(gears_module.GearProgram, "take", lambda self: here.append(1))
     weight = torch.randn(3, 3, requires_grad=trains)

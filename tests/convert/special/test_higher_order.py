@@ -22,14 +22,16 @@ import torchair
 from tests.support.compile import compile_fn
 from tests.support.slow import slow
 from torchair import ge
-from torchair.backend.pipeline.compile import convert_to_ge, lower_to_aten, pass_context
-from torchair.backend.pipeline.context import Stage
-from torchair.backend.pipeline.normalize import normalize_graph
+from torchair.backend.pipeline.context import Context
+from torchair.backend.pipeline.ir import convert_to_ir, lower_to_aten, pass_context
+from torchair.backend.pipeline.plan import new_context
 from torchair.backend.settings.settings import Settings
 from torchair.convert.base.registry import unregister
+from torchair.convert.base.report import ConversionReport
 from torchair.core.errors import DegradedWarning
 from torchair.core.torch_private.compilers.aot_autograd import aot_autograd
 from torchair.engine.interpret import interpret
+from torchair.fxgraph.layout import layouts_of
 from torchair.ge.files.text import from_python, to_python
 from torchair.ge.files.verify import verify
 from torchair.ge.graph import Graph
@@ -184,13 +186,14 @@ def sample(rows: int = 4) -> torch.Tensor:
     return torch.randn(rows, 8, generator=torch.Generator().manual_seed(rows))
 
 
-def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, Stage, Any, list[Any]]:
+def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, ConversionReport, Context, Any, list[Any]]:
     """The IR of the graph that Dynamo and AOTAutograd make, and the flat arguments of a call."""
     found: list[Any] = []
 
     def keep(gm: Any, inputs: Any) -> Any:
-        copied, stage = normalize_graph(gm, inputs, Settings.of({}))
-        found.extend([convert_to_ge(copied, stage, pass_context(stage)), stage, copied])
+        copied, ctx = new_context(gm, inputs, Settings.of({}))
+        graph, report = convert_to_ir(copied, ctx, layouts_of(copied), pass_context(ctx))
+        found.extend([graph, report, ctx, copied])
 
         def run(args: list[Any]) -> Any:
             found.append(list(args))
@@ -202,7 +205,7 @@ def graph_of(fn: Fn, dynamic: bool = False) -> tuple[Graph, Stage, Any, list[Any
     torch._dynamo.reset()
     with torch.no_grad():
         torch.compile(fn, backend=aot_autograd(fw_compiler=keep), dynamic=dynamic, fullgraph=True)(sample())
-    return tuple(found[:4])  # type: ignore[return-value]
+    return tuple(found[:5])  # type: ignore[return-value]
 
 
 def types(graph: Graph) -> set[str]:
@@ -213,13 +216,13 @@ def types(graph: Graph) -> set[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_eager(name: str, dynamic: bool) -> None:
     fn, wanted, carried = (CASES | DYNAMIC if dynamic else CASES)[name]
-    graph, stage, gm, args = graph_of(fn, dynamic)
+    graph, report, ctx, gm, args = graph_of(fn, dynamic)
     verify(graph)
     assert wanted <= types(graph)
-    assert {reason.op for reason in stage.report.fallbacks} == carried
+    assert {reason.op for reason in report.fallbacks} == carried
     with torch.no_grad():
         expected = gm(*args)
-        lowered = lower_to_aten(graph, gm, stage)
+        lowered = lower_to_aten(graph, gm, ctx)
         torch.testing.assert_close(interpret(graph, args, CPU), list(expected))
         torch.testing.assert_close(list(lowered(*args)), list(expected))
         run = compile_fn(fn, dynamic=dynamic, fullgraph=True, reset=True)
@@ -276,22 +279,20 @@ def test_gradients_through_a_branch() -> None:
 
 
 def test_what_a_loop_does_not_change_stays_outside_of_its_results() -> None:
-    graph, stage, gm, _ = graph_of(loop_that_reads)
+    graph, _, ctx, gm, _ = graph_of(loop_that_reads)
     (op,) = [op for op in graph.ops if op.type == "While"]
     assert len(op.outputs) == len(op.inputs) == 3
     condition, body = [graph.subgraphs[name] for name in op.subgraphs]
     assert [len(part.inputs) for part in (condition, body)] == [3, 3]
     assert len(body.output.slots) == 3  # type: ignore[union-attr]
-    (node,) = [
-        node for node in lower_to_aten(graph, gm, stage).graph.nodes if str(node.target) == "while_loop"
-    ]
+    (node,) = [node for node in lower_to_aten(graph, gm, ctx).graph.nodes if str(node.target) == "while_loop"]
     assert [len(part) for part in node.args[2:]] == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["branch", "loop", "branch_in_a_loop"])
 @pytest.mark.parametrize("way", ["wire", "text"])
 def test_a_graph_with_sub_graphs_survives(name: str, way: str) -> None:
-    graph, _, gm, args = graph_of(CASES[name][0])
+    graph, _, _, gm, args = graph_of(CASES[name][0])
     ways: dict[str, Callable[[Graph], Graph]] = {
         "wire": lambda graph: from_model(to_bytes(graph, runtime=True)),
         "text": lambda graph: from_python(to_python(graph, limit=None)),
@@ -305,9 +306,9 @@ def test_a_branch_that_draws_numbers_is_carried_through() -> None:
     def fn(x: torch.Tensor) -> Any:
         return torch.cond(x.sum() > 0, lambda x: torch.rand_like(x), lambda x: x + 1, (x,))
 
-    graph, stage, *_ = graph_of(fn)
+    graph, report, *_ = graph_of(fn)
     assert not graph.subgraphs
-    (reason,) = stage.report.fallbacks
+    (reason,) = report.fallbacks
     assert reason.op == "cond"
     assert "random numbers" in reason.why
     run = compile_fn(fn, dynamic=False, fullgraph=True, reset=True)
@@ -326,11 +327,11 @@ def test_a_written_argument_through_the_ops_own_converter() -> None:
         return ge.InplaceIndexAdd(x, list(range(4)), y, axis=0)
 
     try:
-        graph, stage, gm, args = graph_of(writes)
+        graph, report, _, gm, args = graph_of(writes)
     finally:
         unregister(target)
     assert {"InplaceIndexAdd", "TensorMove"} <= types(graph)
-    assert not stage.report.fallbacks
+    assert not report.fallbacks
     torch.testing.assert_close(interpret(graph, args, CPU), list(gm(*args)))
     torch.testing.assert_close(interpret(graph, args, CPU), [args[0] * 4])
 

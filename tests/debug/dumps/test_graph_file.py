@@ -376,7 +376,7 @@ def test_graph_dump_without_ir_warns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 
-    monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.ir.convert", fail)
     with pytest.warns(DegradedWarning) as said:
         seen(softmax_of_product, tmp_path, torch.ones(2, 2), torch.ones(2, 2))
     texts = [str(one.message) for one in said]

@@ -126,7 +126,7 @@ def test_a_second_try_has_no_second_report(tmp_path: Path, monkeypatch: pytest.M
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no conversion today")
 
-    monkeypatch.setattr("torchair.backend.pipeline.compile.convert", fail)
+    monkeypatch.setattr("torchair.backend.pipeline.ir.convert", fail)
     with pytest.warns(DegradedWarning, match="no conversion today"):
         torch.compile(lambda x: x + 1, backend=Seen(config(tmp_path, skip_compile=False)))(torch.ones(2))
     assert len(list(tmp_path.iterdir())) == 1
@@ -145,9 +145,9 @@ def test_op_summary_skips_or_compiles_afterwards(
 ) -> None:
     """Skipping never converts: a graph that cannot be converted runs all the same, without a warning."""
     converted: list[Any] = []
-    convert = torchair.backend.pipeline.compile.convert
+    convert = torchair.backend.pipeline.ir.convert
     monkeypatch.setattr(
-        "torchair.backend.pipeline.compile.convert", lambda *a, **k: converted.append(1) or convert(*a, **k)
+        "torchair.backend.pipeline.ir.convert", lambda *a, **k: converted.append(1) or convert(*a, **k)
     )
     gm = torch.fx.symbolic_trace(lambda x: [aten.sin.default(x)])
     runner = torchair.get_compiler(config(tmp_path, skip_compile=skip))(gm, [torch.ones(2)]).runner
