@@ -16,11 +16,13 @@ VENV := .venv
 ifeq ($(SETUP),1)
 PYTHON := $(VENV)/bin/python
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 # A test that hangs shows where after 15 minutes and fails, instead of taking all others with it.
 WATCH := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 else
 PYTHON ?= python3
 READY :=
+DOCS_READY :=
 endif
 
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -37,7 +39,7 @@ PYTEST = $(PYTHON) -m pytest $(SPREAD)
 # torch's types are found through the interpreter it is installed for. The first use fetches pyright itself.
 PYRIGHT = $(PYTHON) -m pyright --pythonpath "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 
-.PHONY: help setup sim demo test test-full coverage style lint format docs bench check torchair install_torchair generate_ge_raw_custom_ops
+.PHONY: help setup sim demo test test-full coverage style lint format docs docs-site docs-serve bench check torchair install_torchair generate_ge_raw_custom_ops
 
 help:  ## List the targets
 	@grep -hE '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 28
@@ -48,6 +50,10 @@ $(VENV)/.ready: pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet torch==$(TORCH)
 	$(VENV)/bin/python -m pip install --quiet -e '.[test]'
 	$(VENV)/bin/python -m compileall -q torchair  # pip does that for what it copies
+	touch $@
+
+$(VENV)/.docs-ready: $(VENV)/.ready
+	$(VENV)/bin/python -m pip install --quiet -e '.[docs]'
 	touch $@
 
 setup: $(READY)  ## Make the environment in .venv, or reuse it
@@ -92,6 +98,12 @@ format: $(READY)  ## Let ruff mend what it can
 
 docs: $(READY)  ## Write the generated reference pages anew
 	$(PYTHON) -m docs.generate
+
+docs-site: $(DOCS_READY)  ## Build the documentation site in output/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+
+docs-serve: $(DOCS_READY)  ## Show the documentation site on this machine while you edit it
+	$(PYTHON) -m mkdocs serve
 
 generate_ge_raw_custom_ops: $(READY)  ## Write builders of the ops in codegen/custom_op/custom_reg_op.h anew
 	$(PYTHON) -m torchair codegen codegen/custom_op/custom_reg_op.h -o codegen/custom_op/auto_generated_ge_raw_custom_ops.py

@@ -3,7 +3,7 @@
 | page | from |
 | --- | --- |
 | `errors.md` | `torchair/core/errors.py` and the cures below |
-| `api.md` | `__all__` and the docstrings of the public modules |
+| `api/` | `__all__` and the docstrings of the public modules; the site renders them with mkdocstrings |
 | `options.md` | the rows in `torchair/configs/groups/` |
 | `ops.md` | the registry of converters |
 | `environment.md` | the rows in `torchair/core/environment.py` |
@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 import inspect
 import re
@@ -66,31 +67,31 @@ PUBLIC_MODULES: dict[str, tuple[str, ...] | None] = {
 
 CURES = {
     "AirError": (
-        "Read the lines below the first one: `at` is your source line, `got` is what was there, `near` is "
-        "what would work, `next` is what to do. Catch this class to catch everything torchair raises on "
-        "purpose."
+        "Read the lines below the first one. `at` is your source line, `got` the actual value, `near` a "
+        "value that works, `next` the next step. Catch this class to catch every error that torchair raises "
+        "on purpose."
     ),
     "CannotBuild": (
-        "The first line has the compiler's own words. Install g++ or clang++ (the environment variable CXX "
-        "names another one), and see that the cache directory can be written."
+        "The first line quotes the compiler. Install g++ or clang++ (the environment variable CXX names "
+        "another one), and make sure that the cache directory is writable."
     ),
     "BadGroup": (
-        "Ops that compute and communicate know a group by the name that torch's functional collectives know "
-        "it by: start every process with `torch.distributed.init_process_group`, and give "
-        "`group.group_name`, the size of the group and this process's rank. To trace or export in one "
-        'process, make a group with torch\'s "fake" backend.'
+        "Ops that compute and communicate identify a group by its name, as torch's functional collectives "
+        "do. Call `torch.distributed.init_process_group` in every process. Pass `group.group_name`, the size "
+        "of the group and the rank of this process. To trace or export in one process, create a group with "
+        'torch\'s "fake" backend.'
     ),
     "DeviceTaken": (
-        "A process has one `npu` device. Install the simulated one before anything else brings a device, "
-        "once, and not beside the vendor's `torch_npu`."
+        "A process has one `npu` device. Install the simulated one once, before any other device is "
+        "registered, and not together with the vendor's `torch_npu`."
     ),
     "PluginTaken": (
-        "The vendor's plug-in answers to `import torch_npu`. On a machine with the hardware use it; on one "
-        "without, uninstall it (`pip uninstall torch_npu`) before the simulated one is installed."
+        "`import torch_npu` finds the vendor's plug-in. Use it on a machine with the hardware. On other "
+        "machines, uninstall it (`pip uninstall torch_npu`) before you install the simulated one."
     ),
     "Degraded": (
-        "The first line says what would be less than promised, `at` where, `next` what to do about it. Or "
-        "leave strict mode: `engine_config.strict`, and TORCHAIR_STRICT in the environment."
+        "The first line names the fallback, `at` the place, `next` what to do about it. Or switch off strict "
+        "mode: `engine_config.strict`, and TORCHAIR_STRICT in the environment."
     ),
     "UnknownOption": (
         "The message names the closest option or group and lists the others; see [the options "
@@ -102,19 +103,19 @@ CURES = {
         "is the one that sets it."
     ),
     "BadOptionType": (
-        "Pass the Python type that the message names; options are values, not text to be parsed."
+        "Pass the Python type that the message names. Options are values; torchair does not parse text."
     ),
     "BadPath": (
         "Create the file or directory first, or correct the path: relative paths start at the working "
         "directory."
     ),
     "UnknownOp": (
-        "Check the spelling: IR op types are case-sensitive (`MatMulV2`), and the message names the nearest "
-        "ones. Declare an op of your own with `torchair.ge.prototype.register_prototype"
+        "Check the spelling: IR op types are case-sensitive (`MatMulV2`), and the message names similar "
+        "ones. Declare your own op with `torchair.ge.prototype.register_prototype"
         '("Name(x, y?; k: Int = 1) -> z")`.'
     ),
     "BadPrototype": (
-        "`at` names the file and the line, `got` what stands there, `near` what is expected. Correct the "
+        "`at` names the file and the line, `got` the text found there, `near` the expected one. Correct the "
         "header, and run `python -m torchair codegen` again."
     ),
     "BadAttribute": (
@@ -122,64 +123,64 @@ CURES = {
         "names; `torchair.ge.attr` has a class for each kind."
     ),
     "BadInput": (
-        "`near` is the whole prototype of the op: give every required input in that order, a list where it "
-        "says `*`. Numbers, lists, numpy arrays and torch tensors become constants, nothing else does."
+        "`near` is the whole prototype of the op: pass every required input in that order, and a list for "
+        "`*`. Only numbers, lists, numpy arrays and torch tensors become constants."
     ),
     "BadGraph": (
         "The message names the op and, where it is known, your source line. If you have a pass of your own, "
         "set `config.engine_config.verify = True`: the graph is then checked after every pass, and "
-        "`logger.setLevel(logging.DEBUG)` lists the passes that left it whole. A graph that was read from a "
-        "file or from text is refused as a whole, nothing of it is kept."
+        "`logger.setLevel(logging.DEBUG)` lists the passes that left it valid. A graph from a file or from "
+        "text is rejected as a whole."
     ),
     "BadConverter": (
-        "Make the converter return as many tensors as the op does, with the same dtypes and shapes; insert "
-        "`ge.Cast` or `ge.Reshape` where they differ. The message shows both sides. A converter that cannot "
-        "serve a call raises `NotImplementedError(reason)`: then the next one is tried."
+        "The converter must return as many tensors as the op does, with the same dtypes and shapes. Insert "
+        "`ge.Cast` or `ge.Reshape` if they differ. The message shows both sides. A converter that does not "
+        "support a call raises `NotImplementedError(reason)`: torchair then tries the next one."
     ),
     "BadKernel": (
         "Give the function one positional parameter for each input of the op, and a keyword-only one for "
         "each attribute it reads. `near` is the prototype of the op, or the annotations that inputs may have "
-        "([five minutes](../develop/kernel.md))."
+        "([five minutes](../contributing/add-a-kernel.md))."
     ),
     "UnsupportedOp": (
-        "Add a kernel ([five minutes](../develop/kernel.md)), or convert to IR ops that have one. An ATen op "
-        "never meets this, because it runs as it is when nothing converts it; IR ops that you build yourself "
-        "and attributes that a kernel does not know do."
+        "Add a kernel ([five minutes](../contributing/add-a-kernel.md)), or convert to IR ops that have "
+        "one. ATen ops never raise this error: an ATen op without a converter runs as it is. IR ops that you "
+        "build yourself raise it, and attributes that a kernel does not know."
     ),
     "BadPass": (
-        "The message names the pass and the option that brought it. A pass must leave a valid graph: every "
-        "value defined before its use. Print `gm.graph` at the end of your pass and compare."
+        "The message names the pass and the option that enabled it. A pass must return a valid graph: every "
+        "value is defined before its use. Print `gm.graph` at the end of your pass and compare."
     ),
     "BadGears": (
-        "Set gears on the inputs of the first call, each a list of 2 to 100 sizes among which is that of the "
-        "call; lists that are zipped are equally long."
+        "Set gears on the inputs of the first call. Each is a list of 2 to 100 sizes that contains the size "
+        "of the call. Lists that are zipped have the same length."
     ),
     "BadCall": (
-        "Call with the shapes and memory layouts that the graph was recorded with. Through `torch.compile` "
-        "this cannot happen, as its guards compile again; it happens to direct calls of a compiled graph "
-        "(`get_compiler`, `npugraph_ex.compile_fx`)."
+        "Call with the shapes and memory layouts that the graph was recorded with. Only direct calls of a "
+        "compiled graph raise it (`get_compiler`, `npugraph_ex.compile_fx`): the guards of `torch.compile` "
+        "compile again."
     ),
     "NotPossible": (
-        'Do what `next` says, often: use another `config.engine_config.codegen` (`"inductor"` instead of '
-        '`"native"`). Nothing was half done. A code generator that cannot serve a graph is followed by the '
-        "next one, with a `DegradedWarning`."
+        'Do what `next` says; often: use another `config.engine_config.codegen` (`"inductor"` instead of '
+        '`"native"`). No partial result remains. If a code generator cannot compile a graph, the next one '
+        "does, with a `DegradedWarning`."
     ),
     "NotTrusted": (
-        "Name a directory of your own that others cannot write, or close it (`chmod go-w`): what lies there "
-        "is run as code. A file that was copied by hand needs mode 600."
+        "Use a directory that belongs to you and that others cannot write (`chmod go-w`): its files are run "
+        "as code. A file that was copied by hand needs mode 600. See [Security](../security.md)."
     ),
     "BadEntry": (
-        "Nothing needs to be done where `cache_compile` meets it: the entry is compiled again. A file that "
-        "was named must be made again; `python -m torchair cache verify` finds the damaged ones."
+        "If `cache_compile` found it, do nothing: the entry is compiled again. A file that you named must be "
+        "created again. `python -m torchair cache verify` finds damaged entries."
     ),
     "NotInThisMode": (
-        "Choose a value that this mode serves, or the mode that serves the value: `next` names both. In "
+        "Choose a value that this mode supports, or a mode that supports the value: `next` names both. In "
         'capture mode, `debug.graph_dump.type` is `"py"`.'
     ),
     "DegradedWarning": (
-        "The result is right; the text says what it costs and why. Mend the cause, or report it: a stage of "
-        'torchair has failed. `warnings.simplefilter("error", torchair.DegradedWarning)` stops where it is '
-        "given."
+        "The result is right; the text names the cost and the cause. Fix the cause. If a stage of torchair "
+        'failed, report it. `warnings.simplefilter("error", torchair.DegradedWarning)` stops at the line '
+        "that warns."
     ),
 }
 
@@ -199,8 +200,19 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Every error is a short letter: what failed, then `at` (your line), `got` (what was there), `near`",
-        "(what would work), `next` (what to do). Each class is also a built-in: `except ValueError` works.",
+        "The first line of an error names what failed. The lines below it are:",
+        "",
+        *markdown_lines(
+            ("line", "content"),
+            [
+                ("`at`", "your source line"),
+                ("`got`", "the actual value"),
+                ("`near`", "a value that works"),
+                ("`next`", "the next step"),
+            ],
+        ),
+        "",
+        "Each class is also a built-in exception, so `except ValueError` works.",
     ]
     for error in error_classes():
         builtin = next(base.__name__ for base in error.__mro__ if base.__module__ == "builtins")
@@ -211,24 +223,80 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def api_page() -> str:
-    """One heading per public name, with signature and docstring."""
+# Pages below `api/`: file, title, modules. Together they name every public module once.
+API_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "torchair": ("torchair", ("torchair",)),
+    "inference": ("torchair.inference", ("torchair.inference",)),
+    "scope-and-ops": (
+        "Scopes, streams and ops",
+        ("torchair.scope", "torchair.ops", "torchair.llm_datadist"),
+    ),
+    "npugraph_ex": (
+        "torchair.npugraph_ex",
+        (
+            "torchair.npugraph_ex",
+            "torchair.npugraph_ex.inference",
+            "torchair.npugraph_ex.scope",
+            "torchair.npugraph_ex.ops",
+        ),
+    ),
+    "debugging": (
+        "Configuration and debugging",
+        (
+            "torchair.configs.compiler_config",
+            "torchair.debug",
+            "torchair.core.utils",
+            "torchair.tools.gegraph_check.filter_operators",
+            "torchair.tools.gegraph_check.deadlock_check",
+            "torchair.tools.gegraph_check.align_trace",
+        ),
+    ),
+    "ge": ("torchair.ge", ("torchair.ge", "torchair.ge.attr", "torchair.ge.prototype")),
+    "converters": (
+        "Import paths of converter scripts",
+        (
+            "torchair._ge_concrete_graph.ge_graph",
+            "torchair._ge_concrete_graph.utils",
+            "torchair._ge_concrete_graph.fx2ge_converter",
+            "torchair._ge_concrete_graph.supported_declaration",
+        ),
+    ),
+    "sim": ("torchair.sim", ("torchair.sim",)),
+}
+
+
+def api_index() -> str:
+    """All public names with the first sentence of each, and links to the pages below."""
     lines = [
-        "# Public names",
+        "# Public API",
         "",
-        "Everything below is stable; what is not listed may change without notice.",
+        "Every name below is stable. A name that is not listed may change without notice.",
         "",
-        "In torch, `import torchair` changes nothing but this: `torch.compile` knows the backends",
-        f"{_listed(BACKENDS)}, and `torch.ops` has the namespaces {_listed(NAMESPACES)}.",
-        "With the first backend that is made, graphs have the collectives of `torch.distributed`, too.",
-        "An `npu` device, `torch.npu` and `import torch_npu` are there once `torchair.sim.install()` was",
-        "called.",
+        "`import torchair` changes two things in torch:",
+        "",
+        f"* `torch.compile` accepts the backends {_listed(BACKENDS)};",
+        f"* `torch.ops` has the namespaces {_listed(NAMESPACES)}.",
+        "",
+        "The first backend that is created also registers the collectives of `torch.distributed` for graphs.",
+        "An `npu` device, `torch.npu` and `import torch_npu` exist after `torchair.sim.install()`.",
     ]
-    for name in PUBLIC_MODULES:
+    for stem, (_, modules) in API_PAGES.items():
+        for name in modules:
+            module = importlib.import_module(name)
+            rows = [(f"`{public}`", _summary(getattr(module, public))) for public in public_names(module)]
+            lines += ["", f"## [{name}]({stem}.md)", "", *markdown_lines(("name", "summary"), rows)]
+    return "\n".join(lines) + "\n"
+
+
+def api_page(stem: str) -> str:
+    """The public names of a few modules, as directives for mkdocstrings."""
+    title, modules = API_PAGES[stem]
+    lines = [f"# {title}"]
+    for name in modules:
         module = importlib.import_module(name)
-        lines += ["", f"## {name}", "", _text(module)]
+        lines += ["", f"## Module {name}", "", _text(module)]
         for public in public_names(module):
-            lines += ["", f"### {name}.{public}", "", *_entry(public, getattr(module, public))]
+            lines += ["", *_entry(f"{name}.{public}", getattr(module, public))]
     return "\n".join(lines) + "\n"
 
 
@@ -244,13 +312,25 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def _entry(name: str, value: object) -> list[str]:
+    """A directive if the package defines the value under one name; else its signature and docstring."""
+    path = _defined_as(value)
+    if path and _first_name(path) == name:
+        return [
+            f"::: {path}",
+            "    options:",
+            f'      heading: "{name}"',
+            f'      toc_label: "{_last(name)}"',
+        ]
+    lines = [f"### {name}", ""]
+    if path:
+        return [*lines, f"The same object as [`{_first_name(path)}`][{path}]."]
     if isinstance(value, enum.EnumMeta):
-        return [f"`{', '.join(value.__members__)}`", "", _text(value)]
+        return [*lines, f"`{', '.join(value.__members__)}`", "", _text(value)]
     if isinstance(value, int | str):
-        return [f"`{value!r}`"]
+        return [*lines, f"`{value!r}`"]
     if not callable(value):
-        return [f"`{type(value).__name__}`", "", _text(type(value))]
-    return ["```python", f"{name}{_signature(value)}", "```", "", _text(value)]
+        return [*lines, f"`{type(value).__name__}`", "", _text(type(value))]
+    return [*lines, "```python", f"{_last(name)}{_signature(value)}", "```", "", _text(value)]
 
 
 def _signature(value: object) -> str:
@@ -260,6 +340,42 @@ def _signature(value: object) -> str:
     except (TypeError, ValueError):
         return "(...)"
     return re.sub(r" at 0x[0-9a-f]+", "", text).replace("'", "")
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _defined_as(value: object) -> str:
+    """The full name under which a class or function is defined; empty where its module does not have it."""
+    module, name = getattr(value, "__module__", None) or "", getattr(value, "__qualname__", None) or "<none>"
+    if not module.startswith("torchair") or not name.isidentifier():
+        return ""
+    return f"{module}.{name}" if getattr(importlib.import_module(module), name, None) is value else ""
+
+
+@functools.cache
+def _first_names() -> dict[str, str]:
+    """Where a value is defined, and the first public name of it in the order of the pages."""
+    found: dict[str, str] = {}
+    for _, modules in API_PAGES.values():
+        for name in modules:
+            module = importlib.import_module(name)
+            for public in public_names(module):
+                found.setdefault(_defined_as(getattr(module, public)), f"{name}.{public}")
+    return found
+
+
+def _first_name(path: str) -> str:
+    return _first_names()[path]
+
+
+def _summary(value: object) -> str:
+    """The first sentence of a docstring; constants have their value."""
+    if isinstance(value, int | str) and not isinstance(value, enum.EnumMeta):
+        return f"`{value!r}`"
+    text = _text(value if callable(value) else type(value)).partition("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
 
 
 def _text(value: object) -> str:
@@ -272,26 +388,27 @@ def ops_page() -> str:
     lines = [
         "# Converted ops",
         "",
-        f"{len(emitted)} overloads and functions have a converter of ours. The right column names the GE",
-        "ops that the converter can emit; which of them it does depends on dtypes, shapes and arguments.",
-        "Casts, constants and sizes that operands need are named only where nothing else is. At the end are",
-        "the ops that are taken apart here, and those that the IR cannot express. An op in none of the lists",
-        "is taken apart by torch's own decomposition or, where it has none, runs as it is (`TorchOp`);",
-        "`torchair.explain` says which it was in a model, and why.",
+        f"{len(emitted)} overloads and functions have a built-in converter. The right column names the GE",
+        "ops that the converter can emit. Dtypes, shapes and arguments decide which of them it emits. Casts,",
+        "constants and sizes of operands are named only if the converter emits nothing else.",
+        "",
+        "The end of the page lists the ops that torchair decomposes, and those that the IR cannot express.",
+        "torch decomposes an op in none of the lists. Without a decomposition, the op runs as an opaque op",
+        "(`TorchOp`). `torchair.explain` shows which case applies in a model, and why.",
     ]
     for namespace, names in groupby(sorted(emitted), key=lambda name: name.split(".")[0]):
-        rows = [(f"`{name}`", ", ".join(emitted[name]) or "none: checked, or run as it is") for name in names]
+        rows = [(f"`{name}`", ", ".join(emitted[name]) or "none: checked, or an opaque op") for name in names]
         lines += ["", f"## {namespace}", "", *markdown_lines(("op", "GE ops"), rows)]
     parted = sorted(map(_target_name, parted_targets()))
     lines += [
         "",
-        "## Taken apart",
+        "## Decomposed",
         "",
-        "torch has no decomposition of these; ours is converted in their place.",
+        "torch has no decomposition of these ops. torchair has one, and converts it instead.",
     ]
     lines += ["", ", ".join(f"`{name}`" for name in parted)]
     reasons = sorted((f"`{_target_name(target)}`", why) for target, why in opaque_reasons().items())
-    lines += ["", "## Carried through as they are", "", *markdown_lines(("op", "reason"), reasons)]
+    lines += ["", "## Opaque ops", "", *markdown_lines(("op", "reason"), reasons)]
     return "\n".join(lines) + "\n"
 
 
@@ -311,29 +428,35 @@ def environment_page() -> str:
     lines = [
         "# Environment variables",
         "",
-        "A variable that is not set, or is empty, has its default. Switches are on by `1`, `true`, `yes`,",
-        "`on` and off by `0`, `false`, `no`, `off`, in any case; `TORCH_COMPILE_DEBUG` is torch's own and is",
-        "on by `1` alone.",
+        "A variable that is not set, or is empty, has its default. `1`, `true`, `yes` and `on` switch a",
+        "flag on; `0`, `false`, `no` and `off` switch it off, in any case. `TORCH_COMPILE_DEBUG` belongs to",
+        "torch: only `1` switches it on.",
         "",
-        *markdown_lines(("variable", "default", "read", "does"), rows),
+        *markdown_lines(("variable", "default", "read", "meaning"), rows),
     ]
     return "\n".join(lines) + "\n"
 
 
 PASSES_INTRO = """# Passes of graph mode
 
-In the order in which they run. `config.ge_config.optimization_switch = "name:off;other:on"` switches them by
-these names, as does a file (`config.fusion_config.fusion_switch_file`), over which the text wins. A *fusion*
-is off at `ge_config.oo_level = "O1"` and where the file says `"GraphFusion": {"ALL": "off"}`, unless it is on
-by its own name. A *mandatory* pass stays on: others count on it, and a `DegradedWarning` says so. Names of
-the Ascend engine's own passes are handed on to the engine; a name that nobody knows is kept, and told once.
-`ge_config.export_compile_stat` counts what each of them found and changed.
-"""
+The tables list passes in the order in which they run. Two settings switch passes by name:
+
+* `config.ge_config.optimization_switch = "name:off;other:on"`;
+* a file, `config.fusion_config.fusion_switch_file`. The option wins over the file.
+
+| kind | meaning |
+| --- | --- |
+| *fusion* | off at `ge_config.oo_level = "O1"`, and if the file has `"GraphFusion": {"ALL": "off"}`, unless it is on by its own name |
+| *mandatory* | cannot be switched off, because later passes depend on it; trying to is a `DegradedWarning` |
+
+Names of the Ascend engine's own passes are passed on to the engine. An unknown name is kept, with one warning.
+`ge_config.export_compile_stat` counts what each pass found and changed.
+"""  # noqa: E501 - rows of a table
 
 FUSIONS_INTRO = """## Fusions of `apply_pattern_passes`
 
-Widest first. At level O1 the name of the pass, switched on, stands for all of them that are not named. A
-user's replacement (`torchair.register_replacement`) has the name of the function that says what to find.
+The widest pattern comes first. At level O1 the name of the pass, switched on, switches on all fusions that
+are not named. A user's replacement (`torchair.register_replacement`) has the name of its search function.
 """
 
 
@@ -341,10 +464,10 @@ def passes_page() -> str:
     """The names by which the passes and fusions of graph mode can be switched."""
     lines = [PASSES_INTRO]
     lists = {
-        "The graph of Dynamo (`experimental_config.npu_fx_pass`)": DYNAMO_PASSES,
+        "Dynamo's graph (`experimental_config.npu_fx_pass`)": DYNAMO_PASSES,
         "The FX graph": FX_PASSES,
         "The IR": GE_PASSES,
-        "FX', before `eager` is made": LOWERED_PASSES,
+        "FX', before `eager` is generated": LOWERED_PASSES,
     }
     columns = ("name", "kind", "what it does")
     for title, listed in lists.items():
@@ -363,16 +486,18 @@ def _pass_cells(step: Step) -> tuple[str, str, str]:
     alone = sum(other.__module__ == step.fn.__module__ for other in passes) == 1
     about = _text(sys.modules[step.fn.__module__] if alone else step.fn).partition("\n\n")[0]
     mark = "mandatory" if step.mandatory else "fusion" if step.fusion else ""
-    return f"`{step.title}`", mark, about.replace("\n", " ")
+    # `MatMul[transpose_x1](a, b)` is not a link.
+    return f"`{step.title}`", mark, about.replace("\n", " ").replace("](", "\\](")
 
 
 PAGES = {
     "errors.md": errors_page,
-    "api.md": api_page,
     "options.md": reference.page,
     "ops.md": ops_page,
     "environment.md": environment_page,
     "passes.md": passes_page,
+    "api/index.md": api_index,
+    **{f"api/{stem}.md": functools.partial(api_page, stem) for stem in API_PAGES},
 }
 
 

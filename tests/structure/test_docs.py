@@ -6,14 +6,14 @@ import importlib
 import re
 import shlex
 import subprocess
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from docs import generate
+from docs import generate, site_hooks
+from tests.structure.pages import ALL_PAGES, DOCS, FENCE, REFERENCE, Block, anchors, blocks, label
 from tests.structure.tree import ROOT
 from tests.support.process import python
 from tests.support.slow import slow
@@ -21,45 +21,22 @@ from torchair.configs.compiler_config import CompilerConfig
 from torchair.configs.option import walk
 from torchair.core.diagnostics import STRICT
 
-REFERENCE = ROOT / "docs/reference"
-# About files and words, not about code to run.
-PAGES_WITHOUT_CODE = ("architecture", "families", "glossary")
-READMES = [ROOT / "README.md", ROOT / "README.zh.md"]
+# Pages for readers who do: each shows code. Elsewhere the pages that show code run, too.
+PAGES_WITH_CODE = {"getting-started", "tutorials", "how-to"}
 PAGES_THAT_RUN = [
-    *READMES,
-    *sorted((ROOT / "docs/guide").glob("*.md")),
-    *(page for page in sorted((ROOT / "docs/develop").glob("*.md")) if page.stem not in PAGES_WITHOUT_CODE),
+    page
+    for page in ALL_PAGES
+    if page.parent != REFERENCE / "api"  # signatures
+    if any(block.language == "python" for block in blocks(page))
 ]
-SLOW_PAGES = ("accuracy", "performance", "llama")  # they wait for compilers, or compile a whole model
+# They wait for compilers, or compile a whole model.
+SLOW_PAGES = ("find-wrong-numbers", "serve-an-llm", "tune-performance", "use-size-buckets")
 # The torch whose ops the ops page lists; others have a few more or fewer.
 REFERENCE_TORCH = "2.13"
-ALL_PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
 PATH = re.compile(r"`((?:torchair|tests|docs|benchmarks)/[\w./]+)`")
 # Commands that end within seconds and change nothing.
 CHEAP = {("make", "help")}
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: the page, the line it starts on, its language and text."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(page, text.count("\n", 0, m.start()) + 1, m.group(1), m.group(2)) for m in FENCE.finditer(text)
-    ]
-
-
-def label(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def commands() -> list[list[str]]:
@@ -100,13 +77,15 @@ def test_no_cure_without_an_error() -> None:
 @pytest.mark.parametrize("module", generate.PUBLIC_MODULES)
 def test_public_names_are_documented(module: str) -> None:
     found = importlib.import_module(module)
-    page = (REFERENCE / "api.md").read_text(encoding="utf-8")
-    assert f"\n## {module}\n" in page
+    (stem,) = (stem for stem, (_, modules) in generate.API_PAGES.items() if module in modules)
+    page = (REFERENCE / f"api/{stem}.md").read_text(encoding="utf-8")
+    assert f"\n## Module {module}\n" in page
     assert found.__doc__
     for name in generate.public_names(found):
-        assert f"\n### {module}.{name}\n" in page
+        full = f"{module}.{name}"
+        assert f'      heading: "{full}"\n' in page or f"\n### {full}\n" in page
         value = getattr(found, name)
-        assert not callable(value) or value.__doc__, f"{module}.{name} has no docstring"
+        assert not callable(value) or value.__doc__, f"{full} has no docstring"
 
 
 @pytest.mark.parametrize("path", [path for path, _ in walk(CompilerConfig)])
@@ -122,18 +101,31 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
 
     It runs in a process of its own: examples register ops, converters and kernels for good.
     """
+    assert "DegradedWarning" not in run_blocks(blocks(page), tmp_path)
+
+
+def run_blocks(found: list[Block], tmp_path: Path) -> str:
+    """Run the Python blocks as one script and return its standard error."""
     lines: list[str] = []
-    for block in blocks(page):
+    for block in found:
         if block.language == "python":
             lines += [""] * (block.line - len(lines)) + block.text.splitlines()
-    assert lines, f"{label(page)} shows no Python"
-    script = tmp_path / f"{page.stem}.py"
+    script = tmp_path / f"{found[0].page.stem}.py"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     # What an earlier run kept would be taken, and not compiled before the reader's eyes.
     own = {STRICT: "1", "TORCHAIR_PROGRAMS": str(tmp_path / "programs")}
     done = python(["-W", "error:::__main__", str(script)], tmp_path, **own)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    assert "DegradedWarning" not in done.stderr
+    return done.stderr
+
+
+def test_pages_for_doing_show_code() -> None:
+    silent = [
+        label(page)
+        for page in ALL_PAGES
+        if page.parent.name in PAGES_WITH_CODE and page not in PAGES_THAT_RUN
+    ]
+    assert not silent
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
@@ -161,7 +153,32 @@ def test_cheap_commands_run(command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("page", ALL_PAGES, ids=label)
 def test_links_and_paths_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    links = [link for link in LINK.findall(text) if not link.startswith(("http://", "https://"))]
-    missing = [link for link in links if not (page.parent / link).exists()]
+    missing = []
+    for link in LINK.findall(FENCE.sub("", text)):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not link.startswith(("http://", "https://")) and (
+            not target.exists() or (anchor and anchor not in anchors(text_of(target)))
+        ):
+            missing.append(link)
     missing += [path for path in PATH.findall(text) if not (ROOT / path).exists()]
     assert not missing
+
+
+def text_of(page: Path) -> Path:
+    """The file with the text of a page: some pages show a file of the repository root."""
+    page = page.resolve()
+    name = page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else ""
+    return ROOT / site_hooks.ROOT_FILES[name] if name in site_hooks.ROOT_FILES else page
+
+
+def test_every_page_is_on_the_site() -> None:
+    """The navigation names each page once, and no page that is not there."""
+    named = re.findall(r"[\w/.-]+\.md\b", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(named) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+def test_pages_of_root_files_exist() -> None:
+    for page, source in site_hooks.ROOT_FILES.items():
+        assert (DOCS / page).is_file()
+        assert (ROOT / source).is_file()

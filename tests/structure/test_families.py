@@ -8,7 +8,7 @@ import pytest
 
 from tests.structure.tree import PACKAGE, ROOT, modules
 
-PAGES = sorted((ROOT / "docs/develop").glob("*.md"))
+PAGES = sorted((ROOT / "docs/contributing").glob("*.md"))
 # A heading that is the path of a folder, and what stands below it.
 FOLDER = re.compile(r"^#+ `torchair/([\w/]+)/`\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)

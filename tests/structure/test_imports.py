@@ -1,4 +1,4 @@
-"""One direction only: who may import whom, as docs/develop/architecture.md section 2 says."""
+"""One direction only: who may import whom, as docs/contributing/architecture.md section 2 says."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def part_of(module: str) -> str:
 
 def test_every_part_has_a_level() -> None:
     unknown = sorted({part_of(name) for name in modules()} - set(LEVEL))
-    assert not unknown, f"no level for {unknown}: add them to LEVELS and to docs/develop/architecture.md"
+    assert not unknown, f"no level for {unknown}: add them to LEVELS and to docs/contributing/architecture.md"
 
 
 def test_architecture_page_names_the_same_levels() -> None:
-    text = (ROOT / "docs/develop/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/contributing/architecture.md").read_text(encoding="utf-8")
     chain = next(line for line in text.splitlines() if line.startswith("`core →")).strip("`")
     told = [set(re.split(r"\s*[,|]\s*", level.strip())) for level in chain.split("→")]
     assert told == [{"doors"} if level is DOORS else level for level in LEVELS]

@@ -131,7 +131,7 @@ def test_an_unknown_prefix_is_no_success(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_documented_command_runs() -> None:
-    page = (ROOT / "docs/develop/converter.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/contributing/add-a-converter.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^python (-m torchair\.tools\.converter_test .*)$", page, re.MULTILINE)
     done = python(shown.split(), ROOT)
     assert done.returncode == 0, done.stderr
