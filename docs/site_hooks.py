@@ -1,4 +1,6 @@
-"""Hooks of the documentation site: pages whose text is a file at the root of the repository."""
+"""Hooks of the documentation site: pages whose text is a file at the root of the repository, and bars in the
+code of tables.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +28,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     for target, source in ROOT_FILES.items():
         text = text.replace(f"]({source})", f"]({up}{target})")
     return text
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Return the page with plain bars in the code of tables, where Markdown needs and shows an escape."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell.group(0).replace("\\|", "|"), html, flags=re.DOTALL)
