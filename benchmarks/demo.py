@@ -39,7 +39,7 @@ WITH_SYMBOLS = ("cnn",)
 ROUNDS = 5
 NEXT = """
 Try next:
-  docs/guide/first_steps.md          your own model, in three lines
+  docs/getting-started/quickstart.md          your own model, in three lines
   python -m torchair --help          compare, explain, export and run graphs
   python -m benchmarks --help        these figures in full
 """
