@@ -257,7 +257,7 @@ def test_inputs_are_copied(copies: bool, row: SimulatedDevice) -> None:
     """Otherwise the first call's tensor serves as the buffer."""
     seen = recorded(torch.sin, [(X,)] * 3, {"debug.aclgraph.clone_input": copies})
     (one,) = seen.runner.report().inputs
-    assert one.why == ("copied into its static buffer" if copies else "copied when it has moved")
+    assert one.why == ("copied into its static buffer" if copies else "copied if it has moved")
     assert bool(seen.runner.report().static_bytes) == copies
 
 

@@ -1,4 +1,4 @@
-"""Program -> Runner: record once and replay, or run directly and say why."""
+"""Run a compiled program: record it once and replay it, or run it directly and report why."""
 
 from __future__ import annotations
 
@@ -44,15 +44,24 @@ ALONE = RunnerOptions()
 
 
 def capture(compiled: CompiledProgram, around: RunnerOptions = ALONE) -> Runner:
-    """Put a program behind a runner."""
+    """Return a runner that records and replays this program, or runs it directly.
+
+    Args:
+        compiled: the program with the facts about its graph.
+        around: callbacks and shared state of the recordings.
+
+    Returns:
+        A `Runner`. Its `why_not` is the reason if the program is not recorded.
+    """
     degradations, log = compiled.degradations, listening()
     if compiled.contract is not None:
         program = LayoutEnforcer(compiled.program, compiled.contract, compiled.inputs.key, degradations)
         compiled = replace(compiled, program=program)
     if compiled.policy.statistics and log is None:
         degradations.add(
-            f"record_statistics_debug_info has no effect: the log {logger.name!r} was not at DEBUG when the "
-            "graph was compiled"
+            f"record_statistics_debug_info has no effect: the log {logger.name!r} was not at level DEBUG "
+            "when the graph was compiled",
+            next="set the level to DEBUG before the first call",
         )
     if log is not None:
         compiled = replace(compiled, observers=(*compiled.observers, CallLog(compiled, log)))
@@ -60,7 +69,7 @@ def capture(compiled: CompiledProgram, around: RunnerOptions = ALONE) -> Runner:
 
 
 def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
-    """The best way to run it, and why it is no better one."""
+    """Return the best strategy that the device and the policy allow; report why the graph is not recorded."""
     policy, row, specialist = compiled.policy, compiled.row, around.specialist
     if around.parts is not None:
         return _in_pieces(compiled, around.parts, specialist)
@@ -73,7 +82,7 @@ def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
         if not row.has_graphs and policy.counts:
             return CountedDirect(compiled, specialist)
         if row.has_graphs:
-            what = f"a graph is not recorded, its ops run one by one: {reason}"
+            what = f"a graph is not recorded, so its ops run one by one: {reason}"
             compiled.degradations.add(what, here=True)
     return Direct(compiled, reason) if specialist is None else SpecializedByKey(compiled, reason, specialist)
 
@@ -81,9 +90,9 @@ def _strategy(compiled: CompiledProgram, around: RunnerOptions) -> Direct:
 def _in_pieces(compiled: CompiledProgram, parts: tuple[Runner, ...], specialist: Specialist | None) -> Direct:
     if specialist is not None:
         compiled.degradations.add(lost_in_pieces(specialist))
-    how = "recorded in 1 piece" if len(parts) == 1 else f"recorded in {len(parts)} pieces"
+    how = "recorded in 1 partition" if len(parts) == 1 else f"recorded in {len(parts)} partitions"
     if not parts:
-        how = "all of its ops need the host"
-        what = f"a graph is not recorded, its ops run one by one: {how}"
+        how = "all of its ops need the CPU"
+        what = f"a graph is not recorded, so its ops run one by one: {how}"
         compiled.degradations.add(what, here=True)
     return Direct(compiled, how, parts)

@@ -30,7 +30,7 @@ def reasons(gm: fx.GraphModule) -> dict[str, str]:
     ("function", "op", "reason"),
     [
         (lambda x: torch.nonzero(x), "aten.nonzero.default", "size that depends on data"),
-        (lambda x: x + x.sum().item(), "aten._local_scalar_dense.default", "on the host"),
+        (lambda x: x + x.sum().item(), "aten._local_scalar_dense.default", "on the CPU"),
         (lambda x: x.cpu() + 1, "aten._to_copy.default", "CPU"),
         (lambda x: x[x > 0], "aten.index.Tensor", "size that depends on data"),
         (lambda x: x.index_put((x > 0,), x.sum()), "aten.index_put.default", "mask"),
@@ -77,4 +77,4 @@ def test_only_ops_of_atens_get_copies() -> None:
     lib.impl("seeded", lambda seed, x: torch.empty_like(x), "CPU")
     gm = traced(lambda x, y: torch.ops.airtest_host.seeded(y.sum(), x), "meta", "cpu")
     assert copy_first(gm, DEVICE) == 0
-    assert "takes a tensor of the CPU" in reasons(gm)["airtest_host.seeded.default"]
+    assert "reads a tensor on the CPU" in reasons(gm)["airtest_host.seeded.default"]

@@ -137,5 +137,5 @@ def test_statistics_reach_the_runner() -> None:
     config = npugraph_ex.CompilerConfig()
     config.record_statistics_debug_info = True
     gm = torch.fx.symbolic_trace(lambda x: [torch.ops.aten.sin.default(x)])
-    with pytest.warns(DegradedWarning, match="was not at DEBUG"):
+    with pytest.warns(DegradedWarning, match="was not at level DEBUG"):
         assert compile_fx(gm, [torch.ones(2)], resolve_settings(config)).strategy.policy.statistics

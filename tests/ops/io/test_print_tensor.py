@@ -245,7 +245,7 @@ def test_devices_whose_graphs_cannot_call_the_host_record_around_a_print() -> No
 
     gm = make_fx(fn)(torch.ones(2, device="meta"))
     assert {str(node.target): why for node, why in host_op_reasons(gm).items()} == {
-        "air.print.default": "is the host's"
+        "air.print.default": "runs on the CPU"
     }
 
 

@@ -1,5 +1,5 @@
-"""The ledger of a recording is the addresses of the inputs it uses in place: which inputs those are, and what
-it means when one has moved.
+"""Addresses of the inputs that a recording uses in place: which ones are compared before a replay, and why a
+changed address causes a new recording.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torchair.capture.base.inputs import InputInfo, Role
 
 
 class RecaptureReason(Enum):
-    """Why a key is recorded again, and how `torch._dynamo.utils.counters["npugraph_ex"]` names it."""
+    """Why a key is recorded again, and its name in `torch._dynamo.utils.counters["npugraph_ex"]`."""
 
     FORCED = "recapture_due_to_force_recapture"
     MUTATED = "recapture_due_to_mutated_input_change"
@@ -21,7 +21,7 @@ class RecaptureReason(Enum):
 
 
 def watched_inputs(inputs: InputInfo, *, frozen_parameter: bool, skip_validation: bool) -> list[int]:
-    """Which inputs have their address compared before every replay."""
+    """Return the indices of the inputs whose addresses are compared before every replay."""
     if skip_validation:
         return inputs.having(Role.PASSED)
     roles = (Role.MUTATED, Role.PASSED)
@@ -29,7 +29,9 @@ def watched_inputs(inputs: InputInfo, *, frozen_parameter: bool, skip_validation
 
 
 def cause_of(inputs: InputInfo, moved: Sequence[int]) -> RecaptureReason:
-    """A moved mutated input outweighs a moved parameter: it is the one that moves again."""
+    """Return the cause of a new recording. A moved mutated input outweighs a moved parameter, because it is
+    more likely to move again.
+    """
     return (
         RecaptureReason.MUTATED
         if any(inputs.roles[i] is Role.MUTATED for i in moved)
@@ -38,7 +40,7 @@ def cause_of(inputs: InputInfo, moved: Sequence[int]) -> RecaptureReason:
 
 
 def moved_text(inputs: InputInfo, moved: Sequence[int]) -> str:
-    """The first inputs that moved, by role and name."""
+    """Name the first three inputs that moved, with their roles."""
     named = ", ".join(f"{inputs.roles[i].value} input {inputs.title(i)}" for i in moved[:3])
     more = f" and {len(moved) - 3} more" if len(moved) > 3 else ""
     return f"{named}{more} moved"

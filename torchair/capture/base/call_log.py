@@ -1,6 +1,6 @@
-"""What each call got, gave back, and spent on the host, told at DEBUG.
+"""Log the inputs, outputs and host time of each call at level DEBUG.
 
-The level of the log is looked at once, when a runner is made: one that tells nothing has nobody to ask.
+The level of the log is read once, when a runner is created, so that calls cost nothing at other levels.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ T = TypeVar("T")
 
 
 def listening() -> AirLogger | None:
-    """The log that calls are told to: capture mode's, else the other, if one is at DEBUG."""
+    """Return the log for calls, or None if none is at DEBUG. The log of capture mode comes first."""
     return next((log for log in (capture_logger, logger) if log.isEnabledFor(logging.DEBUG)), None)
 
 
 class Stopwatch(threading.local):
-    """Seconds per phase of the call that this thread makes."""
+    """Host time in seconds per phase of the current call of this thread."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """A new call begins."""
+        """Start a new call."""
         self.seconds: dict[str, float] = dict.fromkeys((KEY, INPUTS, PARAMETERS), 0.0)
         self.began = time.perf_counter()
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
-        """The same function; its time counts for `phase`."""
+        """Return a wrapper of `function` that adds its time to `phase`."""
 
         def call(*args: Any) -> T:
             began = time.perf_counter()
@@ -48,12 +48,12 @@ class Stopwatch(threading.local):
         return call
 
     def text(self) -> str:
-        """All phases, in microseconds."""
+        """Return the time of all phases, in microseconds."""
         return ", ".join(f"{phase} {seconds * 1e6:.1f} us" for phase, seconds in self.seconds.items())
 
 
 class CallLog(Observer):
-    """A word about each call."""
+    """Log each call."""
 
     watches_calls = True
 
@@ -81,13 +81,15 @@ class CallLog(Observer):
             self._log.debug("%s: %s %s: %s", self._of.name, what, title, describe(value, measures))
 
     def _is_somebody_capturing(self) -> bool:
-        """Reading values would break a capture around this call."""
+        """Return whether a capture is running: reading values would break it."""
         row = self._of.row
         return row.why_no_graphs() is None and row.is_capturing()
 
 
 def describe(value: Any, measures: bool) -> str:
-    """Type, shape, dtype, layout and address of a value; with `measures`, what its elements are like."""
+    """Return type, shape, dtype, layout and address of a value; with `measures` also statistics of its
+    elements.
+    """
     if not isinstance(value, torch.Tensor):
         return f"{type(value).__name__} {value!r}"
     head = f"{type(value).__name__} {tuple(value.shape)} {value.dtype} on {value.device}"
@@ -96,12 +98,14 @@ def describe(value: Any, measures: bool) -> str:
         text = f"{head}, {layout}, at {value.data_ptr():#x}"
         return f"{text}, {measure(value)}" if measures else text
     except RuntimeError as error:
-        # A sparse tensor has no address, a quantised one no mean.
+        # A sparse tensor has no address, and a quantized tensor has no mean.
         return f"{head} ({str(error).splitlines()[0]})"
 
 
 def measure(value: torch.Tensor) -> str:
-    """Smallest, largest, Euclidean norm and mean of the elements, or of their absolute values."""
+    """Return minimum, maximum, Euclidean norm and mean of the elements. Complex elements count by absolute
+    value.
+    """
     if not value.numel():
         return "no elements"
     plain = value.detach()

@@ -1,4 +1,4 @@
-"""What every way to run a program asks: the program, what is known of its graph, and who watches."""
+"""The compiled program that all strategies run, with the facts about its graph and its observers."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ KEY, INPUTS, PARAMETERS = "key generation", "input processing", "parameter updat
 
 
 class Observer:
-    """Watches a runner. What is here sees nothing."""
+    """Interface to watch a runner. The methods of this base class do nothing."""
 
     watches_calls = False
-    """Does it want to see every call? Then there is no quick way around it."""
+    """Whether every call must be reported. Fast paths, which skip the observers, are then not used."""
 
     takes_outputs = False
-    """Does it take what the program returns beside the results of the graph? Then both belong together."""
+    """Whether the observer consumes values that the program returns in addition to the results of the graph.
+    The observer and the program must then be used together.
+    """
 
     def called(self, args: Sequence[Any]) -> None:
-        """A call begins, with these arguments."""
+        """Called before each call, with its arguments."""
 
     def returned(self, outputs: list[Any]) -> None:
-        """It ended."""
+        """Called after each call, with its outputs."""
 
     def recorded(self, graph: Graph) -> None:
-        """A device graph was recorded. Must not raise."""
+        """Called when a device graph has been recorded. Must not raise."""
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
-        """The same function; a phase of a call may be timed by it."""
+        """Return `function`, or a wrapper that times this phase of a call."""
         return function
 
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program and its graph."""
+    """A program and the facts about its graph."""
 
     program: Program
     inputs: InputInfo
@@ -58,22 +60,22 @@ class CompiledProgram:
     name: str
     degradations: Diagnostics = field(default_factory=Diagnostics)
     contract: OutputLayouts | None = None
-    """What the graph promised of its results."""
+    """Layouts that the graph requires of its results."""
     observers: tuple[Observer, ...] = ()
     room: MaxSizes = field(default_factory=MaxSizes)
-    """What the largest call takes, where sizes were announced."""
+    """Sizes of the largest call, if sizes were announced."""
 
     @cached_property
     def row(self) -> Device:
-        """What the device offers."""
+        """Device on which the program runs."""
         return get_device(self.device)
 
     def timed(self, phase: str, function: Callable[..., T]) -> Callable[..., T]:
-        """As the observers want it."""
+        """Return `function` with the timers of all observers."""
         for observer in self.observers:
             function = observer.timed(phase, function)
         return function
 
     def book(self) -> CaptureStats:
-        """A new one, for the events of this graph."""
+        """Return new statistics for the events of this graph."""
         return CaptureStats(self.name)

@@ -1,6 +1,4 @@
-"""Which ops of a device graph need the host, so that a recording has to stop there; and what can be done so
-that fewer do.
-"""
+"""Find the ops of a device graph that need the CPU, where a recording must stop; reduce their number."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ COPIES = (aten._to_copy.default, aten.copy_.default, aten.copy.default)
 
 
 def host_op_reasons(gm: fx.GraphModule) -> dict[fx.Node, str]:
-    """The calls that need the host, and why."""
+    """Return the nodes that need the CPU, with the reasons."""
     home = _home(gm)
     found: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
@@ -38,7 +36,7 @@ def host_op_reasons(gm: fx.GraphModule) -> dict[fx.Node, str]:
 
 
 def _home(gm: fx.GraphModule) -> torch.device:
-    """The device of the graph; of one that has tensors without data alone, theirs."""
+    """Return the device of the graph, or `meta` if its only tensors have no data."""
     devices = [value.device for node in gm.graph.nodes for value in tensors_of(node)]
     meta = torch.device("meta")
     home = device_of(gm)
@@ -46,7 +44,7 @@ def _home(gm: fx.GraphModule) -> torch.device:
 
 
 def say(node: fx.Node) -> str:
-    """`aten.nonzero.default`, with the line it stands in."""
+    """Return the name of the op with its source line: `aten.nonzero.default at model.py:3`."""
     return f"{node.target} at {source_of(node)}" if source_of(node) else str(node.target)
 
 
@@ -54,27 +52,27 @@ def _why(node: fx.Node, home: torch.device) -> str | None:
     target: Any = node.target
     tags = target.tags if isinstance(target, OpOverload) else ()
     if any(tag in tags for tag in READS_DATA):
-        return "reads a device value on the host"
+        return "reads a device value on the CPU"
     if isinstance(target, HigherOrderOperator) and target.name() in BRANCHES:
-        return "chooses by a device value"
+        return "chooses a branch by a device value"
     if unbacked_in(node.meta.get("val")) - unbacked_in([n.meta.get("val") for n in node.all_input_nodes]):
         return "has a size that depends on data"
     if target in BY_INDEX and any(_is_mask(index) for index in flat(node.args[1])):
-        return "takes a mask as index, and how many elements it picks the host must know"
+        return "is indexed with a mask, and the CPU must know how many elements the mask selects"
     if home.type == "cpu":
         return None
     if target in ON_HOST and not get_device(home).calls_host:
-        return "is the host's"
+        return "runs on the CPU"
     if beside := _beside(node, home):
         return f"is computed on {beside}"
     if beside := next(filter(None, (_beside(given, home) for given in node.all_input_nodes)), None):
-        return f"takes a tensor of {beside}"
+        return f"reads a tensor on {beside}"
     return None
 
 
 def _beside(node: fx.Node, home: torch.device) -> str | None:
-    """The other device that has data of a node. A constant number may be read on the CPU: it becomes part of
-    the recording.
+    """Return the other device that holds data of a node, if any. Constant numbers on the CPU do not count:
+    they become part of the recording.
     """
     for value in tensors_of(node):
         if is_on_cpu(value) and (node.op != "get_attr" or value.dim() > 0):
@@ -88,13 +86,11 @@ def _is_mask(index: Any) -> bool:
     return isinstance(index, fx.Node) and index.meta["val"].dtype in (torch.bool, torch.uint8)
 
 
-# Fewer of them
+# Reduce their number
 
 
 def copy_first(gm: fx.GraphModule, device: torch.device) -> int:
-    """A number on the CPU that a device op takes beside tensors of the device, or an index, is copied first;
-    how many are.
-    """
+    """Copy CPU scalars and indices to the device before device ops read them. Return the number of copies."""
     copies: dict[fx.Node, fx.Node] = {}
 
     def moved(node: fx.Node, user: fx.Node) -> fx.Node:
@@ -123,7 +119,7 @@ def copy_first(gm: fx.GraphModule, device: torch.device) -> int:
 
 
 def _depending(gm: fx.GraphModule) -> Iterator[fx.Node]:
-    """What may differ from call to call."""
+    """Yield the nodes whose values may differ from call to call."""
     seen: set[fx.Node] = set()
     for node in gm.graph.nodes:
         if node.op == "placeholder" or any(source in seen for source in node.all_input_nodes):

@@ -1,6 +1,6 @@
-"""What is known about the flat inputs of one FX graph: roles, key, aliases, obstacles to recording.
+"""Facts about the flat inputs of one FX graph: roles, key, aliases, and reasons not to record.
 
-Everything here is found once, when the graph is compiled; the runner only reads it.
+All facts are computed once, when the graph is compiled. The runner only reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchair.fxgraph.layout import Layout, layouts_of, memory_of, root_of, stor
 
 @dataclass(frozen=True, order=True)
 class KeyPart:
-    """One number of a call: the value of a scalar input (an `int`, or any `number`), or the size or stride of
+    """One number that identifies a call: a scalar input (an `int`, or any `number`), or the size or stride of
     one dimension of a tensor input.
     """
 
@@ -31,7 +31,7 @@ class KeyPart:
     dim: int = 0
 
 
-# The elements of a tensor of numbers: each of them an input ("index", input) or a constant ("fixed", number).
+# Elements of a tensor of numbers. Each is an input ("index", input) or a constant ("fixed", number).
 Pack = tuple[tuple[str, int], ...]
 
 
@@ -40,13 +40,13 @@ class Role(Enum):
 
     PARAMETER = "parameter"  # used in place, address checked unless parameters are frozen
     MUTATED = "mutated"  # used in place, address checked
-    PASSED = "passed"  # made by a recording before this one; used in place, address checked
+    PASSED = "passed"  # output of an earlier recording; used in place, address checked
     PLAIN = "plain"  # copied into a static buffer
-    ALIAS = "alias"  # plain, and some output is a view of it: the output is tied to the caller's tensor
+    ALIAS = "alias"  # plain, and an output is a view of it: the output aliases the caller's tensor
     SYMBOL = "symbol"  # a number; part of the key
     OTHER = "other"  # None or an opaque object
     HOST = "host"  # a CPU tensor in a graph of another device
-    UNUSED = "unused"  # a tensor that nobody reads
+    UNUSED = "unused"  # a tensor that no op reads
 
 
 @dataclass(frozen=True)
@@ -57,24 +57,24 @@ class InputInfo:
     roles: tuple[Role, ...]
     key: tuple[KeyPart, ...] = ()
     aliases: dict[int, list[int]] = field(default_factory=dict)
-    origins: tuple[str, ...] = ()  # what the user calls each input, "" when unknown
+    origins: tuple[str, ...] = ()  # the user's name of each input, "" if unknown
     obstacles: tuple[str, ...] = ()  # why this graph cannot be recorded
     random: bool = False  # draws random numbers
-    packs: tuple[Pack, ...] = ()  # inputs at the end that the runner makes from numbers among the others
-    repeats: dict[int, tuple[int, ...]] = field(default_factory=dict)  # dimensions that are one element
+    packs: tuple[Pack, ...] = ()  # trailing inputs that the runner creates from number inputs
+    repeats: dict[int, tuple[int, ...]] = field(default_factory=dict)  # dimensions with stride 0
     symbols: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)  # the ranges of sizes
-    guarded: bool = True  # the layout of each call was checked before it comes here
+    guarded: bool = True  # guards check the layout of each call first
 
     def having(self, *roles: Role) -> list[int]:
-        """Indices of the inputs in any of these roles."""
+        """Return the indices of the inputs with any of these roles."""
         return [index for index, role in enumerate(self.roles) if role in roles]
 
     def repeated(self, index: int) -> tuple[int, ...]:
-        """Dimensions of an input whose elements are one element in the graph."""
+        """Return the dimensions of an input that repeat one element in the graph (stride 0)."""
         return self.repeats.get(index, ())
 
     def title(self, index: int) -> str:
-        """The user's own name for the input, where it is known, for messages."""
+        """Return the user's name of the input if it is known, else its name in the graph."""
         return (self.origins[index] if index < len(self.origins) else "") or self.names[index]
 
 
@@ -88,10 +88,17 @@ def inputs_of(
     arguments: Sequence[str] = (),
     passed: Collection[int] = (),
 ) -> InputInfo:
-    """Analyse one ATen graph; `static` are the indices of parameters and marked inputs, `packs` are how the
-    last inputs are made, `layouts` what is promised of the outputs; `guarded`: sizes and strides of a call
-    have been checked before it comes here; `arguments` are the user's names; `passed` inputs are made by
-    another recording, at the same address in every call.
+    """Collect the facts about the inputs of one ATen graph.
+
+    Args:
+        gm: the graph.
+        fake_inputs: fake values of the inputs; by default those of the placeholders.
+        static: indices of parameters and inputs marked as static.
+        packs: how the runner creates the last inputs from numbers.
+        layouts: required layouts of the outputs; by default those of the graph.
+        guarded: whether guards check sizes and strides before each call.
+        arguments: the user's names of the arguments.
+        passed: indices of inputs that another recording returns, at the same address in every call.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("val") for node in placeholders] if fake_inputs is None else list(fake_inputs)
@@ -124,11 +131,11 @@ def inputs_of(
 
 
 def repeated_dims(value: Any) -> tuple[int, ...]:
-    """Dimensions of a tensor whose elements are one element (stride 0)."""
+    """Return the dimensions of a tensor that repeat one element (stride 0)."""
     if not isinstance(value, torch.Tensor) or not _is_strided(value):
         return ()
     pairs = zip(value.size(), value.stride(), strict=True)
-    # A symbol is neither 0 nor 1: torch makes no symbols of these.
+    # A symbol is neither 0 nor 1: torch creates no symbols for these.
     return tuple(
         dim
         for dim, (size, step) in enumerate(pairs)
@@ -154,7 +161,7 @@ def _is_strided(value: torch.Tensor) -> bool:
 
 
 def _aliases(layouts: Sequence[Layout | None]) -> dict[int, list[int]]:
-    """Input index -> the outputs that are views of it."""
+    """Map the index of each input to the outputs that are views of it."""
     found: dict[int, list[int]] = {}
     for position, layout in enumerate(layouts):
         if layout is not None and layout.base is not None:
@@ -163,7 +170,7 @@ def _aliases(layouts: Sequence[Layout | None]) -> dict[int, list[int]]:
 
 
 def mutated_inputs(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
-    """Indices of the inputs that some node writes, directly or through a view."""
+    """Return the indices of the inputs that some node writes, directly or through a view."""
     position = {node: i for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
     on = _on_memory(values), _on_memory([node.meta.get("val") for node in position])
     found: set[int] = set()
@@ -178,7 +185,7 @@ def mutated_inputs(gm: fx.GraphModule, values: Sequence[Any]) -> set[int]:
 
 
 def _on_memory(values: Sequence[Any]) -> dict[int, list[int]]:
-    """Memory -> indices of the inputs that look at it."""
+    """Map each memory to the indices of the inputs that use it."""
     found: dict[int, list[int]] = {}
     for index, value in enumerate(values):
         if (memory := memory_of(value)) is not None:
@@ -189,9 +196,9 @@ def _on_memory(values: Sequence[Any]) -> dict[int, list[int]]:
 def _key(
     placeholders: Sequence[fx.Node], values: Sequence[Any], roles: Sequence[Role], guarded: bool
 ) -> tuple[KeyPart, ...]:
-    """What picks the recording: the scalars that are used, and the sizes and strides whose symbol no scalar
-    input carries. Where nobody has checked the layout of a call (not `guarded`), also the strides of what a
-    recording uses in place. Offsets do not matter: addresses are compared where they do.
+    """Return the numbers that select a recording: the scalars in use, and the sizes and strides whose symbols
+    are not scalar inputs. If no guard checks the layout (`guarded` is False), the strides of inputs used in
+    place belong to the key, too. Offsets do not matter, because addresses are compared where they do.
     """
     scalars = {s: i for i, v in enumerate(values) if isinstance(v, torch.SymInt) for s in free_symbols(v)}
     parts: set[KeyPart] = set()
@@ -215,7 +222,7 @@ def _key(
 
 
 def _numbers(index: int, value: torch.Tensor) -> Iterator[tuple[KeyPart, Any]]:
-    """Each size and stride of an input."""
+    """Yield each size and stride of an input."""
     for dim, size in enumerate(value.shape):
         yield KeyPart(index, "size", dim), size
     for dim, step in enumerate(value.stride()):
@@ -223,7 +230,9 @@ def _numbers(index: int, value: torch.Tensor) -> Iterator[tuple[KeyPart, Any]]:
 
 
 def _origin(node: fx.Node, arguments: Sequence[str]) -> str:
-    """What AOTAutograd knows about the input: a parameter's qualified name, or which argument it is."""
+    """Return what AOTAutograd knows about the input: the qualified name of a parameter, or the argument's
+    name.
+    """
     desc = node.meta.get("desc")
     index = getattr(desc, "idx", None)
     if isinstance(index, int) and index < len(arguments):
@@ -232,17 +241,22 @@ def _origin(node: fx.Node, arguments: Sequence[str]) -> str:
 
 
 def _read_otherwise(titles: Sequence[str], roles: Sequence[Role], values: Sequence[Any]) -> Iterator[str]:
-    """Inputs of which an output is a view, where the same view of a buffer would be another one."""
+    """Yield an obstacle for each aliased input that is conjugated or negated lazily: a view of its buffer
+    would be a different view.
+    """
     for title, role, value in zip(titles, roles, values, strict=True):
         if role is Role.ALIAS and (value.is_conj() or value.is_neg()):
-            yield f"an output is a view of input {title}, which is conjugated or negated only on reading"
+            yield (
+                f"an output is a view of input {title}, which has its conjugate or negative bit set; call "
+                "resolve_conj() or resolve_neg() on it first"
+            )
 
 
 def _obstacles(gm: fx.GraphModule, roles: Sequence[Role]) -> Iterator[str]:
-    """Why a recording of this graph would be wrong; each with its node and source line."""
+    """Yield the reasons why a recording of this graph would be wrong, each with its op and source line."""
     for index, node in storage_relative_inputs(gm).items():
         if roles[index] in (Role.PLAIN, Role.ALIAS):
-            yield f"{say(node)} may look at memory beside its input, which a copy of the input has not"
+            yield f"{say(node)} may read memory outside its input, which a copy of the input does not contain"
 
 
 def _device(value: Any) -> str | None:

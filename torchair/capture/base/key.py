@@ -1,4 +1,4 @@
-"""The key of a call: the numbers that pick one of the recordings of an FX graph."""
+"""The key of a call: the numbers that select one of the recordings of an FX graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ: dict[str, Callable[[Any, int], Hashable]] = {
 
 
 def key_function(parts: Sequence[KeyPart]) -> Callable[[Sequence[Any]], Hashable]:
-    """A function from the arguments of a call to its key; the fastest one for this graph."""
+    """Return the fastest function for this graph from the arguments of a call to its key."""
     if not parts:
         return lambda args: NO_SYMBOLS
     if all(part.what == "int" for part in parts):
@@ -30,7 +30,7 @@ def key_function(parts: Sequence[KeyPart]) -> Callable[[Sequence[Any]], Hashable
 
 
 def format_key(key: Hashable) -> str:
-    """The key as it is shown in logs and reports."""
+    """Return the key as logs and reports show it."""
     if key == NO_SYMBOLS:
         return NO_SYMBOLS
     return str(list(key)) if isinstance(key, tuple) else str([key])

@@ -1,7 +1,8 @@
-"""A program held to the layouts that its graph promised.
+"""A program wrapper that enforces the output layouts its graph requires.
 
-On the first call of each key (sizes of the call) every result is looked at. What is not as promised is
-reported and mended, and so in all calls of that key: strides by a copy, an alias by a view of its input.
+On the first call of each key (sizes of the call) all results are checked. Layouts that differ are reported
+and corrected, in this call and in all later calls of the key: strides by a copy, an alias by a view of its
+input.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torchair.core.program import Program, ProgramWrapper
 from torchair.fxgraph.conj_neg import marked_arguments, unmarked
 from torchair.fxgraph.layout_check import OutputLayouts, Sameness, ViewFixup, looked_at
 
-READS_MEMORY = ("inductor", "native")  # programs that do not look at the marks of a tensor
-REMEMBERED = 4096  # keys of which it is known whether results are as promised
+READS_MEMORY = ("inductor", "native")  # programs that ignore the conjugate and negative bits
+REMEMBERED = 4096  # keys whose check results are cached
 EVERY_CALL = False
-"""Look at the results of every call, not only of the first of a key: for tests."""
+"""Check the results of every call, not only of the first call of a key. Tests set this."""
 
 
 AS_THEY_ARE = Sameness()
@@ -28,9 +29,9 @@ AS_THEY_ARE = Sameness()
 
 @dataclass(frozen=True)
 class Fixups:
-    """What is done to the results of each call of one key."""
+    """Corrections that are applied to the results of each call of one key."""
 
-    marked: tuple[int, ...] = ()  # arguments that are conjugated or negated when they are read
+    marked: tuple[int, ...] = ()  # arguments with a conjugate or negative bit
     looks: tuple[ViewFixup, ...] = ()
     wrong: tuple[int, ...] = ()
     sameness: Sameness = AS_THEY_ARE
@@ -40,7 +41,7 @@ NOTHING = Fixups()
 
 
 class LayoutEnforcer(ProgramWrapper):
-    """The program; results that it does not lay out as promised are mended."""
+    """Run the program; correct results whose layout differs from the required one."""
 
     def __init__(
         self,
@@ -54,12 +55,12 @@ class LayoutEnforcer(ProgramWrapper):
         self.key = key
         self._key_of = key_function(key)
         self._degradations = degradations or Diagnostics()
-        self._adds = bool(contract.left_out or contract.marked)  # to what the program makes
+        self._adds = bool(contract.left_out or contract.marked)  # results that the program does not compute
         self._known: dict[Hashable, Fixups] = {}
 
     @property
     def standalone(self) -> Any:
-        """Who writes it as a module of its own, if anybody can."""
+        """The function that writes the program as a standalone module, or None."""
         return None if self._adds else super().standalone
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -91,14 +92,16 @@ class LayoutEnforcer(ProgramWrapper):
             outputs = self.contract.mend(before, outputs, tuple(faults))
         outputs = self._marked(outputs)
         sameness = self.contract.sameness(outputs)
-        # What varies from call to call of one key, because the data decides it, is looked at in every call.
+        # Layouts that vary within one key, because they depend on data, are checked in every call.
         if self.contract.is_static:
             mends = Fixups(marked, looks, tuple(faults), sameness)
             self._known[key] = NOTHING if mends == NOTHING else mends
         return sameness.of(outputs) if sameness else outputs
 
     def _run(self, args: list[Any], marked: tuple[int, ...]) -> list[Any]:
-        """What reads memory is given what the marks of an argument mean; what it writes is written back."""
+        """Run the program. If it ignores conjugate and negative bits, pass resolved copies and write results
+        back.
+        """
         if not marked:
             return self.program(args)
         plain = [(args[index], unmarked(args[index])) for index in marked]
@@ -118,5 +121,5 @@ class LayoutEnforcer(ProgramWrapper):
     def _report(self, faults: dict[int, str]) -> None:
         place, what = next(iter(faults.items()))
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        what = f"output {place} {what}{more}; a copy or a view puts it right on every call"
+        what = f"output {place} {what}{more}; a copy or a view corrects it on every call"
         self._degradations.add(what, here=True)

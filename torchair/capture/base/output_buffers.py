@@ -1,10 +1,11 @@
-"""Homes: memory outside the pool, where recordings of one graph move their outputs.
+"""Output buffers: memory outside the graph pool to which recordings of one graph copy their outputs.
 
-No graph ever used a home as workspace, so an output there stays whatever is replayed. Recordings of different
-keys share homes, as they run one after another: a hundred sizes take the memory of the largest. What a caller
-still holds of a home stops every recording that writes there, so keys take turns between two homes; the
-recordings of one key, which may all be held at once (layers that share a graph), have a home each. A home
-lives as long as a recording that uses it; its memory, as long as a caller holds an output there.
+Graphs never use an output buffer as workspace, so replaying another graph does not overwrite the outputs in
+it. Recordings of different keys share output buffers, because they run one after another: a hundred sizes
+take the memory of the largest. An output that a caller still holds blocks every recording that writes to its
+buffer, so keys alternate between two buffers. Recordings of one key may all be held at the same time (layers
+that share a graph), so each has its own buffer. A buffer lives as long as a recording that uses it; its
+memory lives as long as a caller holds an output there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 
 from torchair.core.native.fast_replay import AtRest
 
-TURNS = 2  # homes that keys take turns with, and recordings of one key while outputs are held
+TURNS = 2  # output buffers that keys share, and recordings of one key while outputs are held
 
 
 class OutputBuffer:
-    """A block for each storage among the outputs of a recording."""
+    """One memory block for each storage among the outputs of a recording."""
 
     def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
         self.sizes = tuple(sizes)
@@ -33,33 +34,31 @@ class OutputBuffer:
         self.rest = AtRest(storages)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Is there room for outputs of these sizes?"""
+        """Return whether outputs of these sizes fit."""
         return len(sizes) == len(self.sizes) and all(map(int.__le__, sizes, self.sizes))
 
 
 @dataclass(frozen=True)
 class MaxSizes:
-    """Bytes that inputs and outputs take in the largest call to come, by their places; none where nobody
-    knows.
-    """
+    """Bytes of the inputs and outputs of the largest expected call, by position; empty if it is not known."""
 
     inputs: Mapping[int, int] = field(default_factory=dict[int, int])
     outputs: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def of_outputs(self, places: Sequence[int], nbytes: int) -> int:
-        """For outputs of one storage, which take so many bytes in this call."""
+        """Return the bytes to reserve for outputs that share a storage and take `nbytes` in this call."""
         return max(nbytes, *(self.outputs.get(place, 0) for place in places))
 
 
 def grown(need: int, had: int) -> int:
-    """A block for so many bytes, beside one of another size: as large where that would do, and some more
-    where it would not, as the next call may ask for more.
+    """Return the size of a block for `need` bytes. If the size `had` of the other block is too small, grow by
+    at least half, because the next call may need more.
     """
     return had if need <= had else max(need, had * 3 // 2)
 
 
 class OutputBufferPool:
-    """Those of one graph."""
+    """The output buffers of one graph."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -68,8 +67,8 @@ class OutputBufferPool:
     def find(
         self, sizes: Sequence[int], room: Sequence[int], taken: Collection[OutputBuffer]
     ) -> OutputBuffer:
-        """A home for outputs of these sizes that none of `taken` is: free if possible (`has_room`). A new one
-        has at least this room.
+        """Return an output buffer for outputs of these sizes that is not in `taken`, a free one if possible
+        (`has_room`). A new buffer has at least the sizes `room`.
         """
         known = self._living()
         fitting, others = self._fitting(sizes, taken)
@@ -85,14 +84,14 @@ class OutputBufferPool:
         return made
 
     def has_room(self, sizes: Sequence[int], taken: Collection[OutputBuffer]) -> bool:
-        """Is the home that would be found free, or new?"""
+        """Return whether `find` would return a free or a new buffer."""
         fitting, others = self._fitting(sizes, taken)
         return not others or len(fitting) < TURNS or any(home.rest.is_free() for home in others)
 
     def _fitting(
         self, sizes: Sequence[int], taken: Collection[OutputBuffer]
     ) -> tuple[list[OutputBuffer], list[OutputBuffer]]:
-        """Those that are large enough, and those of them that are not taken."""
+        """Return the buffers that are large enough, and those of them that are not taken."""
         fitting = [home for home in self._living() if home.fits(sizes)]
         return fitting, [home for home in fitting if home not in taken]
 

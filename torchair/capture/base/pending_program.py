@@ -1,4 +1,4 @@
-"""A better program on its way: made elsewhere, taken over by a runner when it is there."""
+"""Optimized programs that are compiled in the background; a runner switches to one when it is ready."""
 
 from __future__ import annotations
 
@@ -10,61 +10,65 @@ from torchair.core.log import capture_logger as logger
 from torchair.core.program import Code, Program, ProgramWrapper, code_of
 
 AGAIN = 2
-"""The call with which a graph is worth a better program."""
+"""The number of the call that requests the optimized program."""
 
 
 class PendingProgram:
-    """Once `is_done` is set, `take` gives the program, or None when it could not be made."""
+    """An optimized program. Once `is_done` is set, `take` returns it, or None if it could not be compiled."""
 
     def __init__(self) -> None:
         self.is_done = threading.Event()
         self.is_asked = False
-        """Was it wanted already?"""
+        """Whether the program was requested already."""
         self.calls: Callable[[], int] = lambda: 0
-        """How often was the graph called that waits for it? Set by who waits."""
+        """Number of calls of the graph that waits for the program. The runner that waits sets it."""
         self._then: list[Callable[[], None]] = []
 
     def then(self, call: Callable[[], None]) -> None:
-        """Have this called once it is done, by whoever finds that out; at once if it is."""
+        """Register a callback for completion. It runs now if the program is done, else in the thread that
+        notices.
+        """
         self._then.append(call)
         if self.is_done.is_set():
             self.tell()
 
     def tell(self) -> None:
-        """It is done: call those who asked for it, each once. What they raise is not for who builds."""
+        """Run the registered callbacks, each once. Errors in them are logged, because the builder cannot
+        handle them.
+        """
         while self._then:
             try:
                 call = self._then.pop()
             except IndexError:
-                return  # another thread was quicker
+                return  # another thread took the last one
             try:
                 call()
             except Exception:
-                logger.exception("what follows on a better program failed")
+                logger.exception("a callback for the optimized program failed")
 
     def wanted(self) -> None:
-        """The graph is called once more: it is worth a better program."""
+        """Request the program: the graph is called repeatedly."""
         self.is_asked = True
 
     def recipe(self) -> Any:
-        """How it is made, as data with which another process can begin; None where that is no data."""
+        """Return the compile request as data for another process, or None if it is not serializable."""
         return None
 
     def peek(self) -> Program | None:
-        """What `take` gives, for who will not run it: nobody is told where it could not be made."""
+        """Return the program if it is ready, without reporting a failure. For callers that do not run it."""
         return None
 
     def take(self) -> Program | None:
-        """The program. Called once, by the thread that wants to run it."""
-        raise AssertionError("a subclass says where the program comes from")
+        """Return the program. Called once, by the thread that runs it."""
+        raise AssertionError("a subclass must implement take()")
 
 
 Specialist = Callable[[Hashable, Sequence[Any]], PendingProgram | None]
-"""Starts to make a program for one key from the arguments of a call; None when it does not want to."""
+"""Starts to compile a program for one key from the arguments of a call; returns None if it declines."""
 
 
 class SwappableProgram(ProgramWrapper):
-    """A program that serves until a better one is there."""
+    """A program that is replaced by the optimized program when that is ready."""
 
     def __init__(self, program: Program, pending: PendingProgram) -> None:
         self.program = program
@@ -74,16 +78,16 @@ class SwappableProgram(ProgramWrapper):
 
     @property
     def code(self) -> Code | None:
-        """Of the program that serves now."""
+        """The code of the current program."""
         return code_of(self.program)
 
     @property
     def awaited(self) -> PendingProgram | None:
-        """The better program, if it is not here yet."""
+        """The optimized program while it is not ready, else None."""
         return self._pending
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        pending = self._pending  # read once: another thread may take the program meanwhile
+        pending = self._pending  # read once: another thread may take the program
         if pending is not None:
             self._ask(pending)
         return self.program(args)
@@ -97,16 +101,16 @@ class SwappableProgram(ProgramWrapper):
             self._pending = None
 
 
-NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in pieces"
+NO_STATIC_KERNELS = "static_kernel_compile has no effect on a graph that is recorded in partitions"
 
 
 def lost_in_pieces(specialist: Specialist) -> str:
-    """What is told where a graph is recorded in pieces, which have no programs for single keys."""
+    """Return the warning for a graph in partitions, which have no programs for single keys."""
     return getattr(specialist, "lost_in_pieces", NO_STATIC_KERNELS)
 
 
 class ProgramsByKey:
-    """The program of each key: the common one, until its own is there."""
+    """The program of each key: the common program until its own is ready."""
 
     def __init__(self, common: Program, specialist: Specialist) -> None:
         self._common = common
@@ -114,15 +118,15 @@ class ProgramsByKey:
         self._made: dict[Hashable, Program] = {}
 
     def ask(self, key: Hashable, args: Sequence[Any]) -> None:
-        """Start to make the program of a key, or do so when it comes again."""
+        """Start to compile the program of a key, or request it when the key comes again."""
         pending = self._specialist(key, args)
         if pending is not None:
             self._made[key] = SwappableProgram(self._common, pending)
 
     def of(self, key: Hashable) -> Program:
-        """The best program that is there."""
+        """Return the best program that is ready."""
         return self._made.get(key, self._common)
 
     def drop(self, key: Hashable) -> None:
-        """The key is not used any more."""
+        """Forget the program of a key."""
         self._made.pop(key, None)

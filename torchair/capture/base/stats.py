@@ -1,4 +1,4 @@
-"""What happened to one FX graph, as facts to query and as a table to print."""
+"""Events of one FX graph, as fields to query and as a table to print."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUP = "npugraph_ex"
 
 
 class CaptureStats:
-    """Events of one runner, and their mirror in `torch._dynamo.utils.counters["npugraph_ex"]`."""
+    """Events of one runner, mirrored in `torch._dynamo.utils.counters["npugraph_ex"]`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -21,16 +21,16 @@ class CaptureStats:
         self.direct: Counter[str] = Counter()
 
     def keys(self, count: int) -> None:
-        """The number of keys that have a recording now."""
+        """Set the number of keys that have a recording."""
         dynamo_counters[GROUP][f"captured_{self.name}"] = count
 
     def recapture(self, cause: RecaptureReason, what: str) -> None:
-        """A key is recorded again."""
+        """Count a new recording of a known key."""
         self.recaptures[cause, what] += 1
         dynamo_counters[GROUP][f"{cause.value}_{self.name}"] += 1
 
     def forget(self) -> None:
-        """The graph runs directly from now on: its counters go away."""
+        """Remove the counters: the graph runs directly from now on."""
         group = dynamo_counters[GROUP]
         for name in ("captured", *(cause.value for cause in RecaptureReason)):
             group.pop(f"{name}_{self.name}", None)
@@ -38,7 +38,7 @@ class CaptureStats:
 
 @dataclass(frozen=True)
 class InputRow:
-    """One input: its role, the bytes copied for it on each call, and why."""
+    """One input: its role, the bytes copied for it on each call, and the reason."""
 
     name: str
     role: str
@@ -48,7 +48,7 @@ class InputRow:
 
 @dataclass(frozen=True)
 class RecordingRow:
-    """One recording: its key, how often it was replayed, the bytes it takes and copies out."""
+    """One recording: its key, number of replays, and the bytes it takes and copies out."""
 
     key: str
     replays: int
@@ -60,7 +60,7 @@ class RecordingRow:
 
 @dataclass(frozen=True)
 class Report:
-    """The state of one runner at one moment."""
+    """The state of one runner at one time."""
 
     name: str
     program: str
@@ -75,7 +75,7 @@ class Report:
     dropped: int = 0
     static_bytes: int = 0  # of buffers for inputs
     home_bytes: int = 0  # of memory for outputs that recordings share
-    parts: tuple[Report, ...] = ()  # of a graph that is recorded in pieces
+    parts: tuple[Report, ...] = ()  # of a graph that is recorded in partitions
 
     @property
     def bytes_in_per_call(self) -> int:
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def bytes_copied_out(self) -> int:
-        """Bytes of outputs copied so far because the caller held earlier ones, or asked for copies."""
+        """Bytes of outputs copied so far, because the caller held earlier ones or asked for copies."""
         return sum(row.replays * row.bytes_out_per_call for row in self.recordings)
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Report:
         )
         lines += [f"recorded again {n} times: {what}" for (_, what), n in self.recaptures.items()]
         lines += [f"run directly {n} times: {what}" for what, n in self.direct.items()]
-        lines += [f"less than promised: {text}" for text in self.degradations]
+        lines += [f"degraded: {text}" for text in self.degradations]
         if self.dropped:
             lines.append(f"dropped {self.dropped} keys with their recordings, least recently used first")
         lines += [str(part) for part in self.parts]

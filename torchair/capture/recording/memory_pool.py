@@ -1,10 +1,10 @@
-"""Memory and order: which pool recordings live in, who may replay now, and where static inputs live.
+"""Memory pools, launch order and static input memory of recordings.
 
-Graphs of one pool overlay their workspace: what one freed while it was captured, the next one uses. That is
-safe while they run one after another: they take turns (`Turns`), and a launch on another stream than the last
-one first waits for it. Outputs are kept alive by their recording, so no
-later graph gets their memory; but an earlier graph may have used it as workspace, so only the first graph of
-a pool hands out outputs in the pool's memory. The others move theirs out of the pool (`output_buffers.py`).
+Graphs of one pool share their workspace: memory that one freed during its capture, the next one uses. That is
+safe while they run one after another. `LaunchOrder` ensures it: a launch on another stream than the last one
+first waits for that stream. Outputs are kept alive by their recording, so no later graph gets their memory.
+An earlier graph may have used it as workspace, so only the first graph of a pool returns outputs in the
+pool's memory. The others copy theirs out of the pool (`output_buffers.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torchair.devices import CaptureTarget, Device, Graph, PoolToken
 
 
 class LaunchOrder:
-    """The order of launches on one device that never run side by side, and the stream they are captured on:
-    blocks of a pool, and workspaces of libraries, are shared only between captures on one stream.
+    """The order of launches on one device that never run concurrently, and the stream they are captured on.
+    Blocks of a pool, and workspaces of libraries, are shared only between captures on one stream.
     """
 
     def __init__(self, row: Device, device: torch.device) -> None:
@@ -36,11 +36,13 @@ class LaunchOrder:
 
     @cached_property
     def stream(self) -> Any:
-        """To capture on."""
+        """The stream for captures."""
         return self._row.new_stream(self._device)
 
     def take(self) -> None:
-        """This thread launches next. Its stream waits for all the last one launched, readers included."""
+        """Mark this thread as the next to launch. Its stream waits for all earlier launches and their
+        readers.
+        """
         handle = self.handle_of(self.index)
         if handle == self.last_handle:
             return
@@ -57,14 +59,16 @@ class Pool:
         self, row: Device, device: torch.device, turns: LaunchOrder, token: PoolToken | None = None
     ) -> None:
         self.token = token or row.new_pool()
-        self.is_fresh = token is None  # no graph that we know of has workspace in it
+        self.is_fresh = token is None  # no known graph has workspace in it
         self.turns = turns
         self._row = row
         self._device = device
         self._anchor: Graph | None = None
 
     def open(self) -> None:
-        """Before the first capture: a tiny graph that keeps the pool when others go."""
+        """Prepare the first capture: record a tiny graph that keeps the pool alive when other graphs are
+        freed.
+        """
         if self._anchor is not None:
             return
         self._row.empty_cache()
@@ -74,23 +78,24 @@ class Pool:
 
 
 def pool_for(row: Device, device: torch.device, token: PoolToken | None, turns: LaunchOrder | None) -> Pool:
-    """A new pool, or for a user's token the one that all graphs with this token share. Graphs of pools with
-    the same `turns` never run side by side.
+    """Return a new pool, or for a user's token the one that all graphs with this token share. Graphs of pools
+    with the same `turns` never run concurrently.
     """
     if token is None:
         return Pool(row, device, turns or LaunchOrder(row, device))
-    # For good: the allocator refuses a token whose graphs are gone while an output of theirs is still held.
+    # Never removed: the allocator refuses a token whose graphs are freed while one of their outputs is still
+    # held.
     key = (device.index or 0, token)
     known = row.shared_pools.get(key)
     return row.shared_pools.setdefault(key, known or Pool(row, device, LaunchOrder(row, device), token))
 
 
 class StaticInputArena:
-    """Static input memory: one block per input, which all recordings of a graph overlay.
+    """Static input memory: one block per input, which all recordings of a graph share.
 
-    Inputs are copied in by each replay or right before it, so only the largest shape needs memory. A block
-    is made for the largest call to come where that is known (`room`, in bytes). One that is too small is
-    replaced; recordings that use the old one keep it.
+    Inputs are copied in by each replay or right before it, so only the largest shape needs memory. If the
+    largest call is known (`room`, in bytes), a block is created for it. A block that is too small is
+    replaced; recordings that use the old block keep it.
     """
 
     def __init__(self, device: torch.device, room: Mapping[int, int] | None = None) -> None:
@@ -99,7 +104,7 @@ class StaticInputArena:
         self._blocks: dict[int, torch.Tensor] = {}
 
     def like(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
-        """A buffer for input `index`, with the sizes and strides of this tensor."""
+        """Return a buffer for input `index` with the sizes and strides of this tensor."""
         need = extent(tensor)
         block = self._blocks.get(index)
         with torch.inference_mode(False):
@@ -111,12 +116,12 @@ class StaticInputArena:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks in use for new recordings."""
+        """Bytes of the blocks that new recordings use."""
         return sum(block.numel() for block in self._blocks.values())
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element."""
+    """Return the bytes from the first to the last element."""
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * step for size, step in zip(tensor.size(), tensor.stride(), strict=True))

@@ -1,11 +1,17 @@
-"""The outputs of one recording: who owns their memory, who still holds it, how they are handed out.
+"""The outputs of one recording: which memory they use, whether the caller holds them, how they are returned.
 
-An output is one of five things: a value that never changes for the key (a number, None); a view of an
-input, tied again to the tensor of each call; a tensor without elements, made anew; a tensor in memory of
-ours; or the very tensor that an output before it is. A tensor in our memory is handed out as a fresh object
-on every call, and the use count of its storage tells whether anybody still holds it or a view of it. That
-memory is in the pool, the recording's own, or a home, which other recordings hand out on as well
-(`output_buffers.py`); or, where outputs are always copied out, memory of the pool that nobody keeps.
+An output is one of five things:
+
+* a value that never changes for the key (a number, None);
+* a view of an input, created again on the tensor of each call;
+* a tensor without elements, created anew;
+* a tensor in memory of the recording;
+* the same tensor as an earlier output.
+
+A tensor in the recording's memory is returned as a new object on every call. The use count of its storage
+shows whether the caller still holds it or a view of it. That memory is in the pool, or is an output buffer
+that other recordings use, too (`output_buffers.py`). If outputs are always copied out, it is memory of the
+pool that later graphs may reuse.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ Copies = dict[int, torch.UntypedStorage]
 
 @dataclass(frozen=True)
 class ConstantOutput:
-    """The same value on every call of this key."""
+    """An output with the same value on every call of this key."""
 
     value: Any
 
@@ -60,14 +66,14 @@ class InputAlias:
             return tensor
         if tensor.stride() != self.source_stride:
             raise BadCall(
-                f"input {self.name} has other strides than the graph was recorded with",
-                got=f"{tuple(tensor.stride())} instead of {self.source_stride}",
-                next="pass tensors of one memory layout, or compile again for the other",
+                f"input {self.name} has strides that differ from those of the recorded graph",
+                got=f"{tuple(tensor.stride())} , recorded with {self.source_stride}",
+                next="pass tensors with one memory layout, or compile the model again for this one",
             )
         if _bits(tensor) != self.source_bits:
             raise BadCall(
-                f"input {self.name} is conjugated or negated otherwise than the graph was recorded with",
-                next="pass a copy of it (resolve_conj, resolve_neg)",
+                f"input {self.name} has other conjugate or negative bits than in the recorded graph",
+                next="pass tensor.resolve_conj().resolve_neg()",
             )
         start = _start(tensor) + self.shift
         return view_on(self.like, tensor.untyped_storage(), start // self.like.element_size())
@@ -78,8 +84,8 @@ class InputAlias:
 
 @dataclass(frozen=True)
 class OwnedOutput:
-    """A tensor in our memory: `like` it, on storage `at` of those at rest; `alone`: no other output shares
-    it, and a clone has its strides.
+    """A tensor in memory of the recording. It is like `like`, on the storage with index `at`. If `alone` is
+    True, no other output shares its storage and a clone has its strides.
     """
 
     at: int
@@ -99,7 +105,7 @@ class OwnedOutput:
 
 @dataclass(frozen=True)
 class EmptyOutput:
-    """A tensor without elements. Versions of the recording's own would be counted over all calls."""
+    """A tensor without elements. It is created anew, because its version would count over all calls."""
 
     tensor: torch.Tensor
 
@@ -113,20 +119,20 @@ class EmptyOutput:
 
 @dataclass(frozen=True)
 class Again:
-    """The tensor that is output `place`, too: one object, as it was when the program ran."""
+    """The same tensor object as output `place`."""
 
     place: int
 
 
 class Need(NamedTuple):
-    """The outputs that lie in one storage, and their bytes."""
+    """The outputs in one storage, and their bytes."""
 
     places: list[int]
     nbytes: int
 
 
 def needs_of(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> list[Need]:
-    """The memory that outputs like these take, beside that of inputs."""
+    """Return the memory that these outputs need in addition to the memory of the inputs."""
     groups = _owned(outputs, args, inputs)
     return [Need(places, _span([outputs[place] for place in places]).numel()) for places in groups]
 
@@ -134,13 +140,13 @@ def needs_of(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> 
 def move(
     outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo, home: OutputBuffer, needs: Sequence[Need]
 ) -> list[Any]:
-    """Copy what is ours to a home, and return all outputs with those replaced."""
+    """Copy outputs in memory of the recording to an output buffer. Return all outputs with those replaced."""
     moved = list(outputs)
     repeated = _repeated(outputs)
     found = needs_of(outputs, args, inputs)
     if found != needs:
         sizes = [[need.nbytes for need in each] for each in (found, needs)]
-        raise RuntimeError(f"outputs have {sizes[0]} bytes, in the run before {sizes[1]}")
+        raise RuntimeError(f"outputs have {sizes[0]} bytes, but had {sizes[1]} bytes in the warm-up run")
     for need, storage in zip(needs, home.rest.storages, strict=True):
         source = _span([moved[place] for place in need.places])
         target = torch.empty(0, dtype=torch.uint8, device=source.device)
@@ -155,7 +161,7 @@ def move(
 
 
 def _repeated(outputs: Sequence[Any]) -> dict[int, int]:
-    """Outputs that are an output before them, and that one."""
+    """Map each output that repeats an earlier output to that output."""
     firsts: dict[int, int] = {}
     tensors = [place for place, output in enumerate(outputs) if isinstance(output, torch.Tensor)]
     pairs = [(place, firsts.setdefault(id(outputs[place]), place)) for place in tensors]
@@ -163,7 +169,7 @@ def _repeated(outputs: Sequence[Any]) -> dict[int, int]:
 
 
 def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> list[list[int]]:
-    """Positions of the outputs that are not views of inputs, those of one storage together."""
+    """Return the positions of the outputs that are not views of inputs, grouped by storage."""
     owners = _owners(args)
     groups: dict[int, list[int]] = {}
     for position, output in enumerate(outputs):
@@ -173,17 +179,17 @@ def _owned(outputs: Sequence[Any], args: Sequence[Any], inputs: InputInfo) -> li
 
 
 def _span(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The bytes of one storage from the first to the last element of these tensors."""
+    """Return the bytes of one storage from the first to the last element of these tensors."""
     starts = [_start(tensor) for tensor in tensors]
     ends = [start + extent(tensor) for start, tensor in zip(starts, tensors, strict=True)]
-    # Whole 16 bytes before the first element: every dtype can start there.
+    # Start at a multiple of 16 bytes, where every dtype can start.
     first = min(starts) // 16 * 16
     span = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
     return span.set_(tensors[0].untyped_storage(), first, (max(ends) - first,), (1,))
 
 
 class Copied(Enum):
-    """Instead of a home: outputs stay in the recording, and are copied out."""
+    """Marker in place of an output buffer: outputs stay in the recording, and copies are returned."""
 
     COPIED = "copied"
 
@@ -192,8 +198,8 @@ COPIED = Copied.COPIED
 
 
 class Outputs:
-    """How the outputs of one recording reach the caller: from a home, from the pool where they stay (None),
-    or, if they are always copied out, from memory that the pool may give to others.
+    """How the outputs of one recording reach the caller: from an output buffer, from the pool if they stay
+    there (None), or, if they are always copied out, from memory that the pool may reuse.
     """
 
     def __init__(
@@ -231,7 +237,7 @@ class Outputs:
                 self._steps.append(OwnedOutput(*memory.of(output), alone))
         owned = [step for step in self._steps if isinstance(step, OwnedOutput)]
         self._owned = [(step.at, step.like) for step in owned]
-        # All of them, if all are ours.
+        # All outputs, if each of them is in memory of the recording.
         self.plain = self._owned if len(owned) == len(self._steps) else None
         self.nbytes = memory.nbytes
         self.copied_bytes = sum(step.like.nbytes for step in owned if step.alone)
@@ -241,13 +247,13 @@ class Outputs:
         self.copied_bytes += sum(shared.values())
 
     def held(self) -> bool:
-        """Does anybody outside still hold an output, a view of one, or a numpy array on one? Of a home, also
-        one of another recording.
+        """Return whether the caller still holds an output, a view of one, or a numpy array on one. For an
+        output buffer, outputs of other recordings count, too.
         """
         return not self.rest.is_free()
 
     def give(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs themselves, as fresh tensor objects on our memory."""
+        """Return the outputs as new tensor objects on the memory of the recording."""
         handed = hand_out(self._owned, self.rest)
         if self.plain is not None:
             return handed
@@ -255,14 +261,14 @@ class Outputs:
         return self._together(lambda step: next(ours) if isinstance(step, OwnedOutput) else step.give(args))
 
     def copy(self, args: Sequence[Any]) -> list[Any]:
-        """Copies; outputs that shared memory share it again, views of inputs stay views of inputs."""
+        """Return copies. Outputs that share memory still share it; views of inputs stay views of inputs."""
         copies: Copies = {}
         return self._together(lambda step: step.copy(args, copies))
 
     def _together(
         self, made_by: Callable[[ConstantOutput | InputAlias | EmptyOutput | OwnedOutput], Any]
     ) -> list[Any]:
-        """All outputs, each made once."""
+        """Return all outputs, each created once."""
         made: list[Any] = []
         for step in self._steps:
             made.append(made[step.place] if isinstance(step, Again) else made_by(step))
@@ -270,7 +276,7 @@ class Outputs:
 
 
 class _Memory:
-    """Where outputs of ours lie."""
+    """The memory of the outputs."""
 
     def __init__(self, outputs: Sequence[torch.Tensor], home: OutputBuffer | Copied | None) -> None:
         found = {storage_id(output): output for output in outputs}
@@ -278,7 +284,7 @@ class _Memory:
         self.nbytes = sum(span.numel() for span in spans.values())
         self._looks: dict[int, torch.UntypedStorage] = {}
         if home is not None:
-            # A look at the memory is no use of its storage: others may have that, or it may go.
+            # A borrowed tensor does not count as a use of the storage, so the memory may be reused or freed.
             for key, span in spans.items():
                 end = int(span.storage_offset()) + span.numel()
                 start = span.untyped_storage().data_ptr()
@@ -293,11 +299,11 @@ class _Memory:
         storages = {storage_id(output): output.untyped_storage() for output in outputs}
         kept = [] if home is COPIED else list(storages.values())
         del storages
-        # Counted last: from here on, more uses than these are the caller's.
+        # Counted last: from here on, every additional use is the caller's.
         self.rest = AtRest(kept)
 
     def of(self, output: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Which storage it is handed out on, and what it is like; the latter stays while the former does."""
+        """Return the index of the storage of this output, and a template that lives as long."""
         key = storage_id(output)
         look = self._looks.get(key)
         like = output if look is None else view_on(output, look, int(output.storage_offset()))
@@ -305,15 +311,15 @@ class _Memory:
 
 
 def _owners(args: Sequence[Any]) -> dict[int, int]:
-    """Storage -> index of the argument that lives there."""
+    """Map each storage to the index of the argument in it."""
     return {storage_id(arg): index for index, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
 
 
 def _source_of(
     position: int, output: torch.Tensor, owners: dict[int, int], static_args: Sequence[Any], inputs: InputInfo
 ) -> int | None:
-    """The input whose memory this output is; where inputs share it, the one of which the graph says so.
-    Native programs alias in new storages: ask addresses.
+    """Return the input whose memory this output uses. If inputs share it, the graph decides which one. Native
+    programs create new storages for aliases, so addresses are compared.
     """
     for source, positions in inputs.aliases.items():
         if position not in positions or not isinstance(static_args[source], torch.Tensor):
@@ -342,10 +348,10 @@ def _tie(output: torch.Tensor, source: int, name: str, owner: torch.Tensor) -> I
 
 
 def _bits(tensor: torch.Tensor) -> tuple[bool, bool]:
-    """Is it conjugated, or negated, only when it is read?"""
+    """Return the conjugate bit and the negative bit."""
     return tensor.is_conj(), tensor.is_neg()
 
 
 def _start(tensor: torch.Tensor) -> int:
-    """Where its first element lies in its storage, or would: a tensor without elements has no address."""
+    """Return the offset of the first element in bytes. Tensors without elements have no address."""
     return int(tensor.storage_offset()) * tensor.element_size()

@@ -1,4 +1,4 @@
-"""One recording: a device graph with its static inputs, its ledger and its outputs."""
+"""One recording: a device graph with its static inputs, the addresses it uses and its outputs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _one_owner() -> int:
 
 
 ONE_OWNER = _one_owner()
-"""References to the Python object of a storage with a tensor on it, where one list has it."""
+"""References to the Python object of a storage that a tensor and one list hold."""
 
 
 class StaticInputs:
-    """The buffers a recording reads its plain inputs from, and the copies into them: some by the graph itself
-    where it can (`in_graph`), the others before its launch.
+    """The buffers from which a recording reads its plain inputs, and the copies into them. The graph makes
+    some of these copies itself if it can (`in_graph`); the others are made before its launch.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StaticInputs:
     ) -> None:
         self._names = inputs.names
         self.indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
-        # Without an arena the memory of this call's tensors serves as the buffers.
+        # Without an arena, the tensors of this call serve as buffers.
         self.borrowed = arena is None
         self.buffers = [
             args[i].detach() if arena is None else arena.like(i, _as_traced(args[i], inputs.repeated(i)))
@@ -61,7 +61,7 @@ class StaticInputs:
         self._shapes = [buffer.shape for buffer in self.buffers]
         self._flat = {at: dims for at, b in enumerate(self.buffers) if (dims := repeated_dims(b))}
         self._targets = [_flattened(b, self._flat.get(at, ())) for at, b in enumerate(self.buffers)]
-        # There the graph reads; who lent a buffer can give its memory back.
+        # Addresses the graph reads from. The owner of a borrowed buffer can free its memory.
         self._places = [buffer.data_ptr() for buffer in self.buffers]
         self.head: InputCopyNodes | None = None
         self._in_head = self._plain_copies(args) if in_graph and arena is not None else []
@@ -70,18 +70,18 @@ class StaticInputs:
         self.sizes = [target.nbytes for target in self._targets]
         own = {id(tensor): tensor for tensor in (*self.buffers, *self._targets)}
         self._own_uses = Counter(storage_id(tensor) for tensor in own.values())
-        # Whoever keeps a storage itself keeps its Python object, which is one for everybody.
+        # A caller that holds a storage itself holds its Python object, which is unique.
         self._storages = [b.untyped_storage() for b in self.buffers] if self.borrowed else []
 
     def lent(self) -> list[tuple[int, torch.Tensor]]:
-        """The buffers that are the memory of inputs, by the index of the input: one that is still there needs
-        no copy.
+        """Return the borrowed buffers with their input indices. An input that still has that address needs no
+        copy.
         """
         return list(zip(self.indices, self.buffers, strict=True)) if self.borrowed else []
 
     def targets(self) -> list[tuple[int, torch.Tensor]] | None:
-        """The buffer of each by the index of the input; None where filling them takes more than a copy. Those
-        that the graph itself fills come first.
+        """Return the input indices and buffers, those that the graph fills first. Return None if filling a
+        buffer takes more than a copy.
         """
         if self.borrowed:
             return []
@@ -91,7 +91,9 @@ class StaticInputs:
         return [(self.indices[at], self.buffers[at]) for at in order]
 
     def _plain_copies(self, args: Sequence[Any]) -> list[int]:
-        """Which buffers the graph fills: those for which moving bytes is all, if they are few."""
+        """Return the buffers that the graph fills: those that need a plain copy of bytes, if there are few of
+        them.
+        """
         plain = [
             at
             for at, buffer in enumerate(self.buffers)
@@ -100,31 +102,31 @@ class StaticInputs:
         return plain if len(plain) <= FEW else []
 
     def copies(self, args: Sequence[Any]) -> list[Copy]:
-        """What the graph copies itself."""
+        """Return the copies that the graph makes itself, as pairs (buffer, input)."""
         return [(self.buffers[at], args[self.indices[at]]) for at in self._in_head]
 
     def place(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments to record with."""
+        """Return the arguments to record with."""
         placed = list(args)
         for index, buffer in zip(self.indices, self.buffers, strict=True):
             placed[index] = buffer
         return placed
 
     def check(self, args: Sequence[Any]) -> None:
-        """A buffer of another shape would be filled by broadcasting: refuse."""
+        """Raise `BadCall` if a shape differs: the copy into the buffer would broadcast."""
         if [args[i].shape for i in self.indices] == self._shapes:
             return
         for i, shape in zip(self.indices, self._shapes, strict=True):
             if args[i].shape != shape:
                 raise BadCall(
-                    f"input {self._names[i]} has another shape than the graph was recorded with",
-                    got=f"{tuple(args[i].shape)} instead of {tuple(shape)}",
-                    next="call through torch.compile, whose guards compile again for a new shape",
+                    f"input {self._names[i]} has a shape that differs from the recorded one",
+                    got=f"{tuple(args[i].shape)} , recorded with {tuple(shape)}",
+                    next="call the function that torch.compile returned: its guards handle new shapes",
                 )
 
     def fill(self, args: Sequence[Any]) -> list[torch.Tensor]:
-        """Tell the graph where plain inputs of this call are, and copy the others into their buffers, in one
-        launch. What it returns must stay until the graph was launched.
+        """Pass the addresses of plain inputs to the graph, and copy the others into their buffers in one
+        launch. The caller must keep the result until the graph was launched.
         """
         sources = [args[i] for i in self.indices]
         targets = self._targets
@@ -139,8 +141,8 @@ class StaticInputs:
         return [] if self.head is None else self.head.point([args[self.indices[at]] for at in self._in_head])
 
     def in_use(self, args: Sequence[Any]) -> int | None:
-        """Index of an input whose borrowed buffer must be overwritten while its owner still holds it; or its
-        memory was given back meanwhile (`resize_`).
+        """Return the index of an input whose borrowed buffer must be overwritten while its owner still holds
+        it, or whose memory was freed (`resize_`).
         """
         if not self.borrowed:
             return None
@@ -156,9 +158,12 @@ class StaticInputs:
 
 
 def may_borrow(inputs: InputInfo, args: Sequence[Any]) -> bool:
-    """May the memory of plain inputs serve as their buffers? Not where two lie in one storage, as those of a
-    later call need not; where several elements are one, and not in the graph; where reading is more than
-    reading bytes; nor where others may hold it and torch does not know (numpy, other processes).
+    """Return whether the memory of plain inputs can serve as their buffers. It cannot in these cases:
+
+    * two inputs share a storage, because those of a later call may not;
+    * elements overlap, but not in the graph;
+    * reading applies a conjugate or negative bit;
+    * other holders of the memory are unknown to torch (numpy, other processes).
     """
     indices = [i for i in inputs.having(Role.PLAIN, Role.ALIAS) if isinstance(args[i], torch.Tensor)]
     given = [args[i] for i in indices]
@@ -175,32 +180,34 @@ def _is_torchs_own(storage: torch.UntypedStorage) -> bool:
 
 
 def _shares_elements(tensor: torch.Tensor, repeated: tuple[int, ...]) -> bool:
-    """Are elements one, beside those of the dimensions that are `repeated` in the graph? In the next call
-    they need not be, where nobody guards.
+    """Return whether elements overlap in dimensions that are not `repeated` in the graph. Without guards,
+    those of the next call may not overlap.
     """
     return not set(repeated_dims(tensor)) <= set(repeated)
 
 
 def _as_traced(tensor: torch.Tensor, repeated: tuple[int, ...]) -> torch.Tensor:
-    """A tensor with the layout that a buffer needs, which holds what other calls bring."""
+    """Return a tensor with the layout of a buffer that can hold the inputs of other calls."""
     if not _shares_elements(tensor, repeated):
         return tensor
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def _flattened(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Of dimensions whose elements are one element, that one: it cannot be copied into several times."""
+    """Return the tensor with dimensions of stride 0 reduced to one element, so that a copy writes it only
+    once.
+    """
     for dim in dims:
         tensor = tensor.narrow(dim, 0, 1)
     return tensor
 
 
 class UncapturedWork(RuntimeError):
-    """Work that a recording would have lost."""
+    """Raised for work that a recording would lose."""
 
 
 class CannotRecord(RuntimeError):
-    """An op that broke a recording: which overload, and the how manieth call of it, from 0."""
+    """An op that broke a recording, and the index of its call among the calls of this op."""
 
     def __init__(self, op: OpOverload, place: int, error: Exception) -> None:
         super().__init__(f"{op}: {first_line(error)}")
@@ -209,8 +216,8 @@ class CannotRecord(RuntimeError):
 
 
 class CaptureMonitor(TorchDispatchMode):
-    """Refuses a capture in which an op runs on a stream that is not being captured: it would run once, now,
-    on data that is not there yet, and never again in a replay.
+    """Raise if an op runs on a stream that is not being captured. Such an op would run once, now, on data
+    that is not there yet, and never again in a replay.
     """
 
     def __init__(self, row: Device) -> None:
@@ -231,44 +238,46 @@ class CaptureMonitor(TorchDispatchMode):
         made = result if isinstance(result, list | tuple) else [result]
         if any(isinstance(value, torch.Tensor) and value.device.type == self._row.type for value in made):
             raise UncapturedWork(
-                f"{func} was launched on a stream that is not captured; let it wait for the current stream"
+                f"{func} was launched on a stream that is not captured; call wait_stream() so that its "
+                "stream waits for the current one"
             )
         return result
 
 
 @dataclass(eq=False)
 class Recording:
-    """A recorded graph that can be replayed with new data."""
+    """A device graph that can be replayed with new data."""
 
     graph: Graph
     statics: StaticInputs
     ledger: Addresses
     places: Addresses
-    """Where all is that it may read without a copy: what the ledger has, and what was lent to it."""
+    """Addresses of everything that it reads without a copy: those of the ledger and those of borrowed inputs.
+    """
     outputs: Outputs
     home: OutputBuffer | None
-    """Where its outputs are; None where they stay in the pool."""
+    """The buffer of its outputs; None if they stay in the pool."""
     private: bool
-    """Its outputs are always copied out."""
+    """Whether its outputs are always copied out."""
     count: array[int] = field(default_factory=lambda: array("Q", [0]))
-    """Of its replays."""
+    """Number of its replays."""
     nbytes: int = 0
-    """Taken for it, its outputs included."""
+    """Bytes allocated for it, including its outputs."""
     own_bytes: int = 0
-    """Of these, what no other recording uses."""
+    """Bytes of these that no other recording uses."""
     bytes_out: int = 0
-    """Copied on each call."""
+    """Bytes copied out on each call."""
     seconds: float = 0.0
     draws: bool = True
-    """Do its replays advance the random generator? The first one tells."""
+    """Whether its replays advance the random generator. The first replay determines this."""
     repeat: Repeat | None = None
-    """Serves a call like the one before without a closer look, once it was replayed."""
+    """Fast path for a call that repeats the previous one; set after the first replay."""
 
     def __post_init__(self) -> None:
         self.fill = self.statics.fill
 
     def replay(self, args: Sequence[Any]) -> list[Any]:
-        """Copy in, launch, hand out."""
+        """Copy the inputs, launch the graph, return the outputs."""
         kept = self.fill(args)
         self.count[0] += 1
         self.graph.replay()
@@ -277,11 +286,11 @@ class Recording:
 
     @property
     def replays(self) -> int:
-        """How often it was replayed."""
+        """Number of replays."""
         return self.count[0]
 
     def is_free(self) -> bool:
-        """May its outputs be overwritten?"""
+        """Return whether its outputs may be overwritten."""
         return self.private or not self.outputs.held()
 
     def drop(self) -> None:
@@ -293,25 +302,25 @@ class Recording:
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """How to record."""
+    """How to record one graph."""
 
     row: Device
     into: CaptureTarget
     arena: StaticInputArena | None = None
-    """Has the buffers of plain inputs; without one the memory of the call's tensors serves."""
+    """Provides the buffers of plain inputs. None: the tensors of the call serve as buffers."""
     home: OutputBuffer | None = None
-    """Where the graph moves its outputs in the end,"""
+    """The buffer to which the graph copies its outputs at its end."""
     needs: Sequence[Need] = ()
-    """which take this there."""
+    """The bytes of the outputs there."""
     private: bool = False
     in_graph: bool = False
-    """Does the graph begin by copying its inputs?"""
+    """Whether the graph starts with copies of its inputs."""
 
 
 def record(
     program: Program, args: Sequence[Any], inputs: InputInfo, watched: list[int], plan: RecordingPlan
 ) -> Recording:
-    """Record one run with these arguments. Nothing executes: no input changes, no random number is drawn."""
+    """Record one run with these arguments. Nothing executes: inputs and random state stay as they are."""
     started = time.perf_counter()
     into, home, row = plan.into, plan.home, plan.row
     statics = StaticInputs(inputs, args, plan.arena, in_graph=plan.in_graph)

@@ -1,4 +1,4 @@
-"""A graph that is run in pieces: what the host must do, and recordings in between."""
+"""A graph that runs in partitions: ops that need the CPU, and recordings between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchair.fxgraph.placeholders import placeholders
 
 
 class PartitionCall(NamedTuple):
-    """Who runs, and the slots of values that it takes, gives, and is the last to need."""
+    """One partition: its callable, the slots it reads and writes, and the slots it is the last to use."""
 
     run: Any
     takes: list[int]
@@ -25,15 +25,13 @@ class PartitionCall(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionedProgram:
-    """The program that runs the partitions of a graph one after the other. Values are let go of behind the
-    last one that reads them.
-    """
+    """A program that runs the partitions of a graph in order. Each value is released after its last use."""
 
     steps: list[PartitionCall]
     outputs: list[tuple[bool, Any]]
-    """Each a slot, or a constant."""
+    """Each output: a slot, or a constant."""
     space: int
-    """Slots beside those of the arguments."""
+    """Number of slots in addition to those of the arguments."""
     kind: str
     source: str
     _boxed_call = True
@@ -42,7 +40,7 @@ class PartitionedProgram:
     def of(
         gm: fx.GraphModule, runs: Sequence[tuple[Partition, Call]], kind: str, source: str
     ) -> PartitionedProgram:
-        """Of the partitions of a graph, and who runs them."""
+        """Build the program from the partitions of a graph and their callables."""
         inputs = placeholders(gm)
         given = [node for each, _ in runs for node in each.gives]
         slots = {node: slot for slot, node in enumerate((*inputs, *given))}
@@ -59,7 +57,7 @@ class PartitionedProgram:
 
     @cached_property
     def _boxed(self) -> list[PartitionCall]:
-        """With the quickest call of each."""
+        """The partitions with the fastest callable of each."""
         return [step._replace(run=getattr(step.run, "boxed", step.run)) for step in self.steps]
 
     def __call__(self, args: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Ways to run a program without recording it: directly, with a program per key, or counted."""
+"""Strategies that do not record: run directly, with one program per key, or with call counting."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import is_profiling
 
 FastPath = Callable[[tuple[Any, ...]], list[Any] | None]
-"""Serves a call that is like the one before; None where it is not."""
+"""Serves a call that repeats the previous one; returns None for other calls."""
 
 
 class Direct:
-    """The program, as it is."""
+    """Run the program directly."""
 
     _boxed_call = True
 
@@ -31,17 +31,17 @@ class Direct:
         self.compiled = compiled
         self.program = compiled.program
         self.why_not = why_not
-        self.parts = parts  # runners of the pieces that a graph is recorded in, where it is split
+        self.parts = parts  # runners of the partitions of a graph that is split
         self.inputs, self.policy, self.device = compiled.inputs, compiled.policy, compiled.device
         self.name, self.degradations, self.book = compiled.name, compiled.degradations, compiled.book()
-        # What runs directly in capture mode is a range of its own for profilers.
+        # Profilers show direct runs in capture mode as a separate range.
         self._is_eager = self.policy.eager or (self.policy.capture and self.policy.counts)
         self._pack = compiled.timed(PARAMETERS, self._pack_numbers)
         self._key = compiled.timed(KEY, key_function(self.inputs.key))
 
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        """The program itself where nothing is recorded or counted."""
+        """The program itself if nothing is recorded or counted."""
         is_boxed = getattr(self.program, "_boxed_call", False) and not self.inputs.packs
         return self.program if is_boxed and not self._is_eager else self
 
@@ -59,20 +59,20 @@ class Direct:
         return self._directly(self.program, args)
 
     def _directly(self, program: Program, args: list[Any]) -> list[Any]:
-        """Run without a recording, where there could be one; seen by profilers."""
+        """Run without a recording. Profilers show the run as `fx_run_eagerly`."""
         if self._is_eager and is_profiling():
             with torch.profiler.record_function("fx_run_eagerly"):
                 return program(args)
         return program(args)
 
     def _pack_numbers(self, args: list[Any]) -> None:
-        """Append the tensors that are made of numbers among the arguments."""
+        """Append the tensors that consist of number arguments."""
         for pack in self.inputs.packs:
             values = [args[value] if kind == "index" else value for kind, value in pack]
             args.append(torch.tensor(values, dtype=torch.int64, device=self.device))
 
     def report(self) -> Report:
-        """What happened so far."""
+        """Return the state of the runner."""
         return Report(
             self.name,
             self.program.kind,
@@ -83,12 +83,12 @@ class Direct:
         )
 
     def _report_parts(self) -> tuple[Report, ...]:
-        """Of the pieces; what was less than promised, the report of the whole lists."""
+        """Return the reports of the partitions. The report of the whole graph lists their degradations."""
         return tuple(replace(part.report(), degradations=()) for part in self.parts)
 
 
 class SpecializedByKey(Direct):
-    """Nothing is recorded; each key runs directly, with a program of its own once that is there."""
+    """Run each key directly, with its own program once that is ready. Nothing is recorded."""
 
     def __init__(self, compiled: CompiledProgram, why_not: str, specialist: Specialist) -> None:
         super().__init__(compiled, why_not)
@@ -112,9 +112,9 @@ class SpecializedByKey(Direct):
 
 
 class CountedDirect(Direct):
-    """Where the device has no graphs: the program runs directly, keys and moves are counted as everywhere.
+    """Strategy for devices without graphs: run directly, and count keys and moved inputs as with graphs.
 
-    A program's outputs are fresh on every call, and it takes inputs where they are, so nothing is copied.
+    The outputs of a program are new on every call, and it reads its inputs in place, so nothing is copied.
     """
 
     def __init__(self, compiled: CompiledProgram, specialist: Specialist | None = None) -> None:
@@ -129,7 +129,9 @@ class CountedDirect(Direct):
 
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        """The call without attribute look-ups: a call like the one before costs one comparison."""
+        """The call as a closure without attribute lookups. A call that repeats the previous one costs one
+        comparison.
+        """
         if self._programs is not None or self.inputs.packs:
             return self
         key_of, count, program, mutated, forced = (
@@ -187,7 +189,7 @@ class CountedDirect(Direct):
             super().report(),
             pool=self._token,
             inputs=tuple(
-                InputRow(self.inputs.title(i), role.value, 0, "the program reads it where it is")
+                InputRow(self.inputs.title(i), role.value, 0, "read in place by the program")
                 for i, role in enumerate(self.inputs.roles)
             ),
             recaptures=dict(self.book.recaptures),

@@ -1,4 +1,4 @@
-"""Makes the recordings of one graph: into which memory, and with what to fall back on."""
+"""Creates the recordings of one graph: chooses their memory and handles failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchair.devices import CaptureTarget, GraphUpdateRejected
 
 
 class Recorder:
-    """Of one graph."""
+    """Creates the recordings of one graph."""
 
     def __init__(self, compiled: CompiledProgram, book: CaptureStats, turns: LaunchOrder | None) -> None:
         self._compiled = compiled
@@ -35,8 +35,8 @@ class Recorder:
         self._homes = OutputBufferPool(self._device)
         self._is_shared = policy.reuse_pool or policy.pool is not None
         self.copies_inside = self._row.copies_inside
-        # The memory of a call's tensors would serve one key alone; buffers serve all. And who does not check
-        # calls may come with another view of that memory.
+        # Borrowed inputs would serve only one key, whereas buffers serve all keys. Without guards, a call may
+        # also pass another view of that memory.
         inputs = compiled.inputs
         self.borrows = inputs.guarded and not policy.clone_input and not inputs.key
         self._watched = watched_inputs(
@@ -44,29 +44,35 @@ class Recorder:
             frozen_parameter=policy.frozen_parameter,
             skip_validation=policy.skip_validation,
         )
-        # Has this thread run the program directly? Libraries make what they need (the handles of cuBLAS) in a
-        # thread's first call, and cannot while a graph is recorded.
+        # Whether this thread ran the program directly. Libraries create resources (such as cuBLAS handles) in
+        # the first call of a thread, and cannot do so during a capture.
         self._thread = threading.local()
         self._failure: Exception | None = None
         self._postponed: bool | None = None
 
     def warmed_up(self) -> None:
-        """The program has run in this thread."""
+        """Note that the program has run in this thread."""
         self._thread.is_warm = True
 
     def take_failure(self) -> Exception | None:
-        """Why the last attempt failed, once."""
+        """Return the failure of the last attempt and clear it."""
         failure, self._failure = self._failure, None
         return failure
 
     def take_postponed(self) -> bool | None:
-        """Was a recording left for when the program has run in this thread? Then whether it is private."""
+        """Return whether a postponed recording is private, or None if none was postponed because this thread
+        had not run the program yet.
+        """
         postponed, self._postponed = self._postponed, None
         return postponed
 
     def record(self, entry: KeyState, args: list[Any], *, private: bool) -> Recording | None:
-        """Record the program of an entry. None when it failed (`take_failure` says why); where another
-        recording merely has no room, or the thread must run the program first, only for this call.
+        """Record the program of an entry.
+
+        Returns:
+            The recording, or None. After a failure, `take_failure` returns the error. Otherwise this call
+                cannot be
+            recorded: there is no memory for another recording, or the thread must run the program first.
         """
         if not getattr(self._thread, "is_warm", False):
             self._book.direct["first call of a thread"] += 1
@@ -81,7 +87,7 @@ class Recorder:
                 self.copies_inside = False
                 return self._recorded(entry, args, private)
             except torch.OutOfMemoryError:
-                # What other pools have cached cannot be used while capturing: give it back and try once more.
+                # Memory cached by other pools cannot be used during a capture: free it and try once more.
                 self._row.empty_cache()
                 return self._recorded(entry, args, private)
         except torch.OutOfMemoryError as error:
@@ -119,25 +125,26 @@ class Recorder:
         return made
 
     def _home(self, entry: KeyState) -> OutputBuffer:
-        """For another recording of this entry."""
+        """Return the output buffer for another recording of this entry."""
         room = [self._compiled.room.of_outputs(*need) for need in entry.needs]
         return self._homes.find(entry.sizes, room, entry.homes)
 
     def has_room(self, entry: KeyState) -> bool:
-        """May the outputs of another recording of this entry be overwritten now?"""
+        """Return whether the outputs of another recording of this entry may be overwritten now."""
         if self._compiled.policy.clone_output:
             return False
         return not self._moves_outputs or self._homes.has_room(entry.sizes, entry.homes)
 
     @property
     def _moves_outputs(self) -> bool:
-        """Does the next recording, where its outputs are handed out? The first of a pool need not; but where
-        others are sure to come, one more block for its outputs would be more memory.
+        """Whether the next recording copies its returned outputs to a buffer. The first one of a pool need
+        not. If more recordings are certain to follow, it does, because one more block for its outputs would
+        take more memory.
         """
         return self._is_shared and not (self.pool.is_fresh and not self._compiled.room.outputs)
 
     def repeat(self, made: Recording) -> Repeat | None:
-        """How it serves calls like this one; None where each call needs a closer look."""
+        """Return a fast path for calls like this one, or None if each call needs all checks."""
         targets, outputs = made.statics.targets(), made.outputs
         if targets is None:
             return None
@@ -161,6 +168,8 @@ class Recorder:
         )
 
     def _error_mode(self) -> str:
-        """As asked for; but a recording never raises in somebody else's thread, as `global` would."""
+        """Return the requested mode, but never `global` with several threads: it would raise in other
+        threads.
+        """
         mode = self._compiled.policy.error_mode
         return "thread_local" if mode == "global" and threading.active_count() > 1 else mode

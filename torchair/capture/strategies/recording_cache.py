@@ -1,4 +1,4 @@
-"""The recordings of one graph by key: which keys are recorded, and which are dropped for others."""
+"""The recordings of one graph by key: which keys are recorded, and which are evicted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchair.core.log import capture_logger as logger
 from torchair.core.native.fast_replay import Repeat
 from torchair.core.program import Program
 
-MAX_NEW = 32  # calls in a row whose sizes are not recorded, and nobody is told
-MAX_UNUSED = 8  # recordings that are dropped before they are replayed, and nobody is told
+MAX_NEW = 32  # calls in a row with sizes that are not recorded before a warning
+MAX_UNUSED = 8  # recordings dropped before they are replayed before a warning
 REMEMBERED = 4096  # dropped keys that are remembered
-MOST_DOUBLED = 10  # times that a dropped key must come twice as often as before
+MOST_DOUBLED = 10  # maximum number of times that the required calls of a dropped key double
 
 
 class KeyState:
@@ -28,22 +28,23 @@ class KeyState:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.pending: PendingProgram | None = None  # a better one on its way
-        self.better: Program | None = None  # and here
+        self.pending: PendingProgram | None = None  # optimized program that is not ready
+        self.better: Program | None = None  # optimized program that is ready
         self.recordings: list[Recording] = []
         self.repeats: tuple[Repeat, ...] = ()  # of recordings that may serve the next call, in this order
-        self.used = 0  # a higher number than those used before
+        self.used = 0  # number of the last use; later uses have higher numbers
         self.moves = 0
         self.unprofitable_recaptures = 0  # in a row
-        # Where inputs were in calls that ran directly because one had moved: what comes again is recorded.
+        # Input addresses of calls that ran directly because an input had moved. If they repeat, they are
+        # recorded.
         self.direct_addresses: OrderedDict[tuple[int, ...], None] = OrderedDict()
-        self.own_buffers = False  # plain inputs got buffers after all
-        self.needs: list[Need] = []  # of memory for its outputs
+        self.own_buffers = False  # plain inputs need buffers of their own
+        self.needs: list[Need] = []  # memory for its outputs
         self.draws = False  # running it advances the random generator
 
     def offer(self, latest: Recording) -> None:
-        """The next call may be like the one that this recording served: it, or one that takes turns with it,
-        serves that. One that copies its outputs does where all others are held.
+        """Enable the fast path for the next call. It may use the recording that served this call, or one that
+        alternates with it. Recordings that copy their outputs come last, for calls while all others are held.
         """
         latest_first = [latest, *(each for each in reversed(self.recordings) if each is not latest)]
         found = sorted(latest_first[: TURNS + 1], key=lambda each: each.private)
@@ -56,13 +57,13 @@ class KeyState:
 
     @property
     def homes(self) -> list[OutputBuffer]:
-        """Where its recordings have their outputs, beside the pool."""
+        """Output buffers of its recordings outside the pool."""
         return [recording.home for recording in self.recordings if recording.home is not None]
 
 
 class RecordingCache:
-    """A key is recorded once it has come often enough: as often as policy says, and once more when it was
-    dropped, twice as often with every further time. Those that serve calls need nobody's turn to be found.
+    """An LRU cache of recordings. A key is recorded after the number of calls that the policy sets. A key
+    that was dropped needs one more call, and twice as many each further time. Lookups need no lock.
     """
 
     def __init__(self, compiled: CompiledProgram, book: CaptureStats) -> None:
@@ -72,9 +73,9 @@ class RecordingCache:
         self._patience = policy.warm_up + (policy.patience if compiled.inputs.key else 0)
         self._entries: dict[Hashable, KeyState] = {}
         self.find = self._entries.get
-        """The entry of a key, if it has one."""
+        """Return the entry of a key, or None."""
         self.tick = itertools.count(1).__next__
-        """The number of a use."""
+        """Return the number of the next use."""
         self._drops: Counter[Hashable] = Counter()
         self._asked: Counter[Hashable] = Counter()
         self._unused = 0
@@ -83,18 +84,20 @@ class RecordingCache:
         self.dropped = 0
 
     def __iter__(self) -> Iterator[KeyState]:
-        """Least recently used first."""
+        """Yield the entries, least recently used first."""
         return iter([entry for _, entry in self._by_use()])
 
     def _by_use(self) -> list[tuple[Hashable, KeyState]]:
         return sorted(self._entries.items(), key=lambda item: item[1].used)
 
     def recordings(self) -> list[tuple[Hashable, Recording]]:
-        """All of them, with their keys."""
+        """Return all recordings with their keys."""
         return [(key, recording) for key, entry in self._by_use() for recording in entry.recordings]
 
     def is_due(self, key: Hashable) -> bool:
-        """Has this key come often enough to be recorded? If not, it is counted, and told if it goes on."""
+        """Return whether this key came often enough to be recorded. If not, count the call, and warn if it
+        goes on.
+        """
         again = (1 << min(self._drops[key], MOST_DOUBLED)) - 1
         if self._asked[key] >= again + self._patience:
             self._asked.pop(key, None)
@@ -110,25 +113,25 @@ class RecordingCache:
         self._fresh, self._freshest = (1 if was_used else self._fresh + 1), self.tick()
         if self._fresh >= MAX_NEW and policy.counts and not self.dropped:
             self._compiled.degradations.add(
-                f"{MAX_NEW} calls in a row had new sizes, so the ops of its graph run one by one",
-                next="pad to a few sizes",
+                f"{MAX_NEW} calls in a row had new sizes, so their ops run one by one",
+                next="pad inputs to a few sizes",
                 here=True,
             )
         return False
 
     def add(self, key: Hashable, entry: KeyState) -> None:
-        """A new key; older ones make room."""
+        """Add a new key, and evict older ones if the cache is full."""
         while len(self._entries) >= self._compiled.policy.capture_limit:
             self._drop_oldest()
         entry.used = self.tick()
         self._entries[key] = entry
 
     def count(self) -> None:
-        """Tell the book how many there are."""
+        """Write the number of keys to the statistics."""
         self._book.keys(len(self._entries))
 
     def keep_budget(self, newest: KeyState) -> None:
-        """Drop what is too much for the memory that policy grants."""
+        """Evict entries until the recordings fit the memory budget of the policy."""
         budget = self._compiled.policy.memory_budget
         if budget is None:
             return
@@ -140,7 +143,7 @@ class RecordingCache:
 
     @property
     def home_bytes(self) -> int:
-        """Of the memory for outputs that recordings share."""
+        """Bytes of the output buffers that recordings share."""
         return sum(home.nbytes for home in {home for entry in self for home in entry.homes})
 
     def _drop_oldest(self) -> None:
@@ -148,7 +151,10 @@ class RecordingCache:
         del self._entries[key]
         self.dropped += 1
         logger.info(
-            "%s: %s is dropped, %d keys stay", self._compiled.name, format_key(key), len(self._entries)
+            "%s: dropped the recordings of key %s, %d keys remain",
+            self._compiled.name,
+            format_key(key),
+            len(self._entries),
         )
         if len(self._drops) > REMEMBERED:
             self._drops.clear()
@@ -158,20 +164,20 @@ class RecordingCache:
         self.count()
         if self._unused >= MAX_UNUSED:
             self._compiled.degradations.add(
-                f"recordings are dropped before they are replayed: more sizes come than capture_limit "
-                f"({self._compiled.policy.capture_limit}) keeps",
-                next="pad to fewer sizes, or raise capture_limit",
+                f"recordings are dropped before they are replayed: there are more sizes than capture_limit "
+                f"({self._compiled.policy.capture_limit}) allows",
+                next="pad inputs to fewer sizes, or raise capture_limit",
                 here=True,
             )
 
     def drop(self, entry: KeyState, keep: int) -> None:
-        """Free the recordings of an entry but the newest few."""
+        """Free the recordings of an entry except the newest `keep`."""
         surplus = entry.recordings[: len(entry.recordings) - keep]
         entry.recordings = entry.recordings[len(surplus) :]
         self._free(surplus)
 
     def clear(self) -> None:
-        """Nothing is recorded any more."""
+        """Free all recordings: nothing is recorded any more."""
         self._free([recording for _, recording in self.recordings()])
         self._entries.clear()
         self._book.forget()

@@ -1,25 +1,31 @@
-"""The way that records and replays.
+"""The strategy that records and replays.
 
 The life of a key:
 
-* first call: the program runs directly, on the caller's stream, and its results are the results of the
-  call. That is the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then
-  the graph is captured, which executes nothing, so nothing has to be saved or restored.
-* later calls: compare addresses, tell the graph where plain inputs are (it copies them, or they are copied
-  before), replay, hand out.
-* an output of the last replay is still held: a second recording takes turns with the first. Both held: a
-  private recording, whose outputs never leave it, is replayed and its outputs are copied.
-* recordings overlay their workspace. All but the first of a pool end by moving their outputs to a home,
-  where no graph has workspace; keys share homes, so outputs of another key that are held count as well.
-* an input that is used in place has moved: recorded again under the same key. A second move keeps the older
-  bindings beside the new one (double buffers, modules that share a graph); an input that is somewhere new
-  on every call makes the call run directly.
-* more keys than the limit: the key unused for the longest time is dropped. One that comes back runs directly
-  once before it is recorded again, then three times, seven and so on, so a cycle of many shapes does not
-  capture all day.
+* First call: the program runs directly, on the caller's stream, and its results are the results of the call.
+  This is the warm-up (libraries load, kernels are tuned), and inputs are changed exactly once. Then the graph
+      is
+  captured, which executes nothing, so nothing has to be saved or restored.
+* Later calls: compare addresses, pass the addresses of plain inputs to the graph (or copy those inputs
+  before),
+  replay, return the outputs.
+* If an output of the last replay is still held, a second recording alternates with the first. If both are
+  held,
+  a private recording is replayed. Its outputs are never returned themselves, only copies.
+* Recordings share their workspace. All but the first of a pool end with copies of their outputs to an output
+  buffer, where no graph has workspace. Keys share these buffers, so held outputs of another key count as
+      well.
+* If an input that is used in place has moved, the key is recorded again. From the second move on, older
+  recordings are kept as well (double buffers, modules that share a graph). If an input moves on every call,
+      the
+  calls run directly.
+* If there are more keys than the limit, the least recently used key is dropped. If it comes back, it runs
+  directly once before it is recorded again, then three times, seven and so on. A cycle of many shapes
+      therefore
+  does not capture all the time.
 
-Invariants: one launch at a time per pool (its turns); no memory that anybody outside holds
-is written, except inputs that the graph mutates; a failed capture leaves no trace but its reason.
+Invariants: one launch at a time per pool (its launch order); no memory that the caller holds is written,
+except inputs that the graph mutates; a failed capture leaves only its reason.
 """
 
 from __future__ import annotations
@@ -52,31 +58,33 @@ from torchair.core.program import Program
 from torchair.core.torch_private.device.memory import is_profiling
 from torchair.devices import GraphUpdateRejected
 
-MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row that were replayed only once before calls run directly
-BINDINGS = 64  # sets of addresses that one key has recordings for (modules that share a graph, buffers)
+MAX_UNPROFITABLE_RECAPTURES = 3  # recaptures in a row with at most one replay, after which calls run directly
+BINDINGS = 64  # maximum number of address sets with recordings per key (modules that share a graph, buffers)
 
 Split = Callable[[CannotRecord], Runner | None]
-"""Runs the graph in pieces, without the op that broke a recording; None where there is no such piece."""
+"""Returns a runner that runs the graph in partitions, without the op that broke a recording; None if that is
+not possible.
+"""
 
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """Who helps to record."""
+    """Callbacks and shared state that a runner uses to record."""
 
     specialist: Specialist | None = None
-    """Makes better programs for single keys while this one serves."""
+    """Compiles optimized programs for single keys while the common program serves calls."""
     successor: PendingProgram | None = None
-    """A better program for all keys, on its way."""
+    """An optimized program for all keys that is being compiled."""
     split: Split | None = None
-    """Takes over where an op breaks a recording."""
+    """Splits the graph if an op breaks a recording."""
     turns: LaunchOrder | None = None
-    """Recordings with the same never run side by side."""
+    """Recordings with the same launch order never run concurrently."""
     parts: tuple[Runner, ...] | None = None
-    """Runners inside the program, which record: the program itself is not."""
+    """Runners inside the program that record. The program itself is not recorded."""
 
 
 class Replay(Direct):
-    """Records the program once per key and replays it."""
+    """Record the program once per key and replay it."""
 
     def __init__(self, compiled: CompiledProgram, around: RunnerOptions) -> None:
         super().__init__(compiled, None)
@@ -95,7 +103,8 @@ class Replay(Direct):
         self._validates = not policy.skip_validation
         self._forced = policy.force_recapture and self._validates
         self._gave_up = False
-        # What a call leaves to do once it is another's turn: whatever compiles or loads code.
+        # Work that the current call leaves for after the lock is released: anything that compiles or loads
+        # code.
         self._later: Callable[[], None] | None = None
 
     @property
@@ -107,7 +116,7 @@ class Replay(Direct):
         return self
 
     def fast_path(self, written: bytes) -> FastPath | None:
-        """Most calls are: a known key, same stream, all addresses as before, outputs let go."""
+        """Return the fast path, for calls with a known key, stream and addresses and released outputs."""
         if self.inputs.packs or self._forced:
             return None
         key_of, find, tick, is_inference = (
@@ -138,7 +147,7 @@ class Replay(Direct):
             self._pack(args)
         if self.why_not is not None or self._is_capturing():
             if self._gave_up and self.degradations.strict:
-                raise Degraded(f"a graph is not recorded, its ops would run one by one: {self.why_not}")
+                raise Degraded(f"a graph is not recorded, so its ops would run one by one: {self.why_not}")
             return self._directly(self.program, args)
         if torch.is_grad_enabled():
             with torch.no_grad():
@@ -158,11 +167,11 @@ class Replay(Direct):
         return outputs
 
     def _in_turn(self, args: list[Any]) -> list[Any] | None:
-        """Of this call; None for sizes that are not recorded yet: those need nobody's turn."""
+        """Return the outputs, or None for sizes that are not recorded yet: those run without the lock."""
         self._turns.take()
         key = self._key(args)
         if torch.is_inference_mode_enabled():
-            # Tensors made in inference mode must not reach code outside it.
+            # Tensors created in inference mode must not reach code outside it.
             key = ("inference", key)
         entry = self._entries.find(key)
         if entry is None:
@@ -190,7 +199,9 @@ class Replay(Direct):
         return outputs
 
     def _fetch(self, entry: KeyState, pending: PendingProgram) -> None:
-        """Load a better program; others replay meanwhile, and take it with their next call."""
+        """Load an optimized program. Other threads replay meanwhile; the next call of the key uses the
+        program.
+        """
         better = pending.take()
         with self._turns.lock:
             entry.better, entry.repeats = better, ()
@@ -207,7 +218,9 @@ class Replay(Direct):
         return self._launch(entry, recording, args)
 
     def _instead(self, entry: KeyState, args: list[Any]) -> list[Any]:
-        """Without a recording. Where none could be made, it was not for the arguments if the program runs."""
+        """Run without a recording. If the program runs, an earlier failure to record was not caused by the
+        arguments.
+        """
         failure, postponed = self._recorder.take_failure(), self._recorder.take_postponed()
         kept = list(args)
         outputs = self._directly(entry.program, args)
@@ -219,11 +232,13 @@ class Replay(Direct):
         return outputs
 
     def _copy_before(self, entry: KeyState, args: list[Any]) -> list[Any]:
-        """The runtime does not let a graph copy from elsewhere: from now on inputs are copied before."""
+        """Copy inputs before each launch from now on: the runtime rejects new source addresses of copies in a
+        graph.
+        """
         self._recorder.copies_inside = False
         for known in self._entries:
             self._entries.drop(known, 0)
-        what = "a copy inside the graph was refused: inputs are copied before each launch"
+        what = "the device rejected a graph update: inputs are copied before each launch"
         recording = self._record_again(entry, args, RecaptureReason.COPIES, what, keep=0)
         if recording is None:
             return self._instead(entry, args)
@@ -232,7 +247,7 @@ class Replay(Direct):
         return outputs
 
     def _launch(self, entry: KeyState, recording: Recording, args: list[Any]) -> list[Any]:
-        """The first replay of a graph that draws random numbers must advance the generator."""
+        """Replay. The first replay checks that a graph that draws random numbers advances the generator."""
         if recording.replays:
             return recording.replay(args)
         before = self._row.random_offset(self.device)
@@ -240,13 +255,13 @@ class Replay(Direct):
         recording.draws = self._row.random_offset(self.device) != before
         recording.repeat = self._recorder.repeat(recording)
         if entry.draws and not recording.draws:
-            self._give_up("random numbers repeat: a replay did not advance the generator of the device")
+            self._give_up("random numbers repeat: a replay did not advance the device's random generator")
         return outputs
 
     # Choosing a recording
 
     def _choose(self, entry: KeyState, args: list[Any]) -> Recording | None:
-        """The recording for this call, made if need be; None to run directly."""
+        """Return the recording for this call, created if necessary; None to run directly."""
         if self._forced:
             return self._record_again(entry, args, RecaptureReason.FORCED, "force_recapture is set", keep=0)
         bound, copying = 0, None
@@ -266,19 +281,21 @@ class Replay(Direct):
         return self._rebind(entry, args)
 
     def _settle(self, entry: KeyState, recording: Recording, args: list[Any]) -> Recording | None:
-        """Last look at borrowed buffers: data that the caller still holds are not overwritten."""
+        """Return the recording, or a new one if a borrowed buffer is in use: data that the caller holds is
+        not overwritten.
+        """
         index = recording.statics.in_use(args)
         if index is None:
             return recording
         entry.own_buffers = True
         what = (
-            f"input {self.inputs.title(index)} moved, and its first tensor is still held, or has given its "
-            "memory back: it has a buffer now"
+            f"input {self.inputs.title(index)} moved, and its first tensor is still held or has freed its "
+            "memory: it now has a static buffer"
         )
         return self._record_again(entry, args, RecaptureReason.PLAIN, what, keep=0)
 
     def _rebind(self, entry: KeyState, args: list[Any]) -> Recording | None:
-        """An input that is used in place is somewhere else."""
+        """Record again because an input that is used in place has moved."""
         latest = entry.recordings[-1]
         moved = latest.ledger.moved(args)
         what = moved_text(self.inputs, moved)
@@ -294,8 +311,9 @@ class Replay(Direct):
         return self._record_again(entry, args, cause_of(self.inputs, moved), what, keep=keep)
 
     def _note_direct(self, entry: KeyState, now: tuple[int, ...], moved: list[int], what: str) -> None:
-        """A call runs directly because inputs are where they never were. Where parameters move too, it is for
-        another module that shares the graph: its turn comes again, unless there are too many of them.
+        """Report a call that runs directly because inputs have new addresses. Moved parameters belong to
+        another module that shares the graph. It is recorded when it comes again, unless there are too many
+        such modules.
         """
         self.book.direct[f"{what} on every call"] += 1
         entry.direct_addresses[now] = None
@@ -306,8 +324,8 @@ class Replay(Direct):
         if is_full or Role.PARAMETER not in roles:
             first = moved_text(self.inputs, moved[:1])
             self.degradations.add(
-                f"{first} on every call, so the ops of its graph run one by one",
-                next="keep the tensor and write into it",
+                f"{first} on every call, so its ops run one by one",
+                next="keep the tensor and write into it with copy_()",
                 here=True,
             )
 
@@ -322,7 +340,7 @@ class Replay(Direct):
     # Recording
 
     def _first_call(self, key: Hashable, args: list[Any]) -> list[Any]:
-        """Run directly, which warms up, then record for the calls to come."""
+        """Run directly, which is the warm-up, then record for later calls."""
         kept = list(args)
         offset = self._row.random_offset(self.device) if self.inputs.random else None
         with torch.profiler.record_function("acl_graph_warm_up"):
@@ -340,7 +358,7 @@ class Replay(Direct):
         return outputs
 
     def _succeed(self) -> None:
-        """New keys begin with the better program, once it is there."""
+        """Use the optimized program for new keys once it is ready."""
         successor = self._successor
         if successor is None or not successor.is_done.is_set():
             return
@@ -353,7 +371,7 @@ class Replay(Direct):
         return sum(recording.replays for _, recording in self._entries.recordings())
 
     def _take_over(self, entry: KeyState, program: Program, args: list[Any]) -> list[Any]:
-        """A better program for this key: it runs directly once, which warms it up, and is recorded."""
+        """Switch this key to an optimized program: run it directly once as warm-up, then record it."""
         kept = list(args)
         outputs = program(args)
         self._recorder.warmed_up()
@@ -364,7 +382,9 @@ class Replay(Direct):
         return outputs
 
     def _proven(self, recording: Recording | None) -> bool:
-        """Was it made? The program has just run with these arguments: if not, no other call will do."""
+        """Return whether the recording exists. The program has just run with these arguments, so a failure is
+        final.
+        """
         failure = self._recorder.take_failure()
         if failure is not None:
             self._fail(failure)
@@ -380,7 +400,7 @@ class Replay(Direct):
     # Without recordings
 
     def _fail(self, error: Exception) -> None:
-        """The graph cannot be recorded: in pieces, or not at all."""
+        """Handle a failed recording: split the graph if possible, otherwise run directly from now on."""
         if self._split is not None and isinstance(error, CannotRecord):
             self._forget(f"recording failed: {error}")
             self._later = partial(self._in_pieces, error, self._split)
@@ -391,11 +411,11 @@ class Replay(Direct):
             self._give_up(f"recording failed: {text}")
 
     def _in_pieces(self, error: CannotRecord, split: Split) -> None:
-        """Another runner, which records the graph in pieces, runs it from now on."""
+        """Switch to a runner that records the graph in partitions."""
         try:
             other = split(error)
         except BaseException:
-            # In strict mode, say: then no later call may pass for a recorded one.
+            # In strict mode, for example: no later call may then count as recorded.
             self._gave_up = True
             raise
         if other is None:
@@ -447,9 +467,9 @@ class Replay(Direct):
 
     def _why_copied(self, role: Role) -> str:
         if role in (Role.PLAIN, Role.ALIAS):
-            return "copied when it has moved" if self._recorder.borrows else "copied into its static buffer"
+            return "copied if it has moved" if self._recorder.borrows else "copied into its static buffer"
         if role in (Role.SYMBOL, Role.UNUSED):
-            return "picks the recording" if role is Role.SYMBOL else "not read"
+            return "selects the recording" if role is Role.SYMBOL else "not read"
         unchecked = not self._validates or (role is Role.PARAMETER and self.policy.frozen_parameter)
         return "used in place, address not compared" if unchecked else "used in place, address compared"
 

@@ -1,4 +1,4 @@
-"""The runner: a program behind one call, run in one of several ways, and watched by those who asked."""
+"""The runner: calls a program with one of several strategies, and notifies observers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from torchair.core.program import Program
 
 
 class Runner:
-    """`runner(args)` is boxed, `runner.run(*args)` is not. `strategy` is how calls are served: directly, with
-    a program per key, counted, or replayed.
+    """A callable around a compiled program. `runner(args)` takes a list that it may clear;
+    `runner.run(*args)` takes separate arguments.
+
+    Args:
+        strategy: how calls are served: directly, with one program per key, counted, or replayed.
     """
 
-    _boxed_call = True  # what AOTAutograd asks for
+    _boxed_call = True  # AOTAutograd reads this attribute
 
     def __init__(self, strategy: Direct) -> None:
         self.strategy = strategy
-        # What conversion did to the graph; the backend puts its report here.
+        # Report of the conversion; the backend sets it.
         self.conversion: Any = None
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -40,18 +43,18 @@ class Runner:
 
     @property
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
-        """The quickest callable for AOTAutograd."""
+        """The fastest callable for AOTAutograd."""
         return self if self._watching else self.strategy.boxed
 
     def fast_path(self, written: bytes) -> FastPath | None:
-        """A quick way for a call that is like the one before; it gives None where the call is not. It raises
+        """Return a callable for calls that repeat the previous one; it returns None for other calls. It bumps
         the versions of the inputs with these packed indices.
         """
         return None if self._watching else self.strategy.fast_path(written)
 
     @cached_property
     def plain_fast_path(self) -> FastPath | None:
-        """The quick way of `fast_path`, where nobody watches the versions of what is written."""
+        """The result of `fast_path` if no version counters of mutated inputs are needed."""
         return self.fast_path(b"")
 
     def run(self, *args: Any) -> list[Any]:
@@ -61,30 +64,30 @@ class Runner:
         return self(list(args))
 
     def report(self) -> Report:
-        """What happened so far."""
+        """Return the state of the runner."""
         return self.strategy.report()
 
     @property
     def program(self) -> Program:
-        """What runs, or is recorded."""
+        """The program that runs or is recorded."""
         return self.strategy.program
 
     @property
     def awaited(self) -> PendingProgram | None:
-        """A better program for all calls that is on its way; None where there is none, or it serves."""
+        """The optimized program for all calls that is not in use yet; None if there is none."""
         return self.strategy.awaited
 
     @property
     def why_not(self) -> str | None:
-        """The reason why the program runs directly; None where it is recorded."""
+        """The reason why the program runs directly; None if it is recorded."""
         return self.strategy.why_not
 
     @property
     def parts(self) -> tuple[Runner, ...]:
-        """The pieces that a graph is recorded in, where it is split."""
+        """The runners of the partitions, if the graph is split."""
         return self.strategy.parts
 
     @property
     def degradations(self) -> Diagnostics:
-        """What was less than promised."""
+        """The degradations of this compilation and its calls."""
         return self.strategy.degradations
